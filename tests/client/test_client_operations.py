@@ -178,7 +178,7 @@ def test_start_workflow_sends_every_option(client: Any, do: Do, connection: Any)
         (
             lambda c: c.start_workflow("wf", search_attributes={"When": datetime(2026, 1, 1)}),
             UsageError,
-            "without a time zone",
+            "must be a datetime with a time zone",
         ),
     ],
 )

@@ -130,9 +130,9 @@ def connection() -> FakeScheduleService:
         (
             daily(spec=replace(DAILY, time_zone_name="Mars/Olympus")),
             UsageError,
-            "no time zone 'Mars/Olympus'",
+            "unknown time zone 'Mars/Olympus'",
         ),
-        (daily(spec=ScheduleSpec(intervals=[ScheduleIntervalSpec(0.2)])), UsageError, "at least a second"),
+        (daily(spec=ScheduleSpec(intervals=[ScheduleIntervalSpec(0.2)])), UsageError, "at least one second"),
         (daily(spec=ScheduleSpec(calendars=[ScheduleCalendarSpec(hour=25)])), UsageError, "0 to 23"),
         (
             daily(spec=ScheduleSpec(calendars=[ScheduleCalendarSpec(hour=())])),
@@ -167,11 +167,11 @@ def test_create_schedule_with_invalid_values_raises_before_sending(
 @pytest.mark.parametrize(
     ("construct", "message"),
     [
-        (lambda: ScheduleSpec(cron_expressions="0 9 * * *"), "brackets"),
-        (lambda: ScheduleSpec(calendars=["@daily"]), "calendars must be a list of ScheduleCalendarSpec"),  # type: ignore[list-item]
-        (lambda: replace(DAILY, start_at=datetime(2026, 1, 1)), "start_at is a datetime with"),
+        (lambda: ScheduleSpec(cron_expressions="0 9 * * *"), "not a single str"),
+        (lambda: ScheduleSpec(calendars=["@daily"]), "calendars must contain only ScheduleCalendarSpec"),  # type: ignore[list-item]
+        (lambda: replace(DAILY, start_at=datetime(2026, 1, 1)), "start_at must be a datetime with"),
         (lambda: replace(DAILY, jitter=timedelta(seconds=-1)), "jitter"),
-        (lambda: ScheduleCalendarSpec(hour="9"), "not a str"),  # type: ignore[arg-type]
+        (lambda: ScheduleCalendarSpec(hour="9"), "not str"),  # type: ignore[arg-type]
         (lambda: ScheduleRange(1.5), "start of a range"),  # type: ignore[arg-type]
         (lambda: ScheduleIntervalSpec(5, -1), "offset"),
         (lambda: SchedulePolicy(catchup_window="1h"), "catchup_window"),  # type: ignore[arg-type]

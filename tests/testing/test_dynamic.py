@@ -153,7 +153,7 @@ def optional(arguments: Sequence[RawPayload], more: int = 1) -> None: ...
 def test_dynamic_definition_with_a_wrong_signature_is_rejected(
     define: Callable[..., Any], fn: Callable[..., Any]
 ) -> None:
-    with pytest.raises(DefinitionError, match=r"takes one parameter, a Sequence\[RawPayload\]"):
+    with pytest.raises(DefinitionError, match=r"must have one parameter, a Sequence\[RawPayload\]"):
         define(fn)
 
 

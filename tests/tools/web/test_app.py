@@ -316,7 +316,7 @@ def test_update_without_a_worker_times_out(
 def test_rejected_actions_are_reported(web: httpx.Client, client: Client) -> None:
     """An unknown update, arguments that are no JSON: the run's page says so."""
     path = _started(client)
-    assert "there is no handler" in web.post(f"{path}/update", data={"name": "nothing"}).text
+    assert "unknown update" in web.post(f"{path}/update", data={"name": "nothing"}).text
     refused = web.post(f"{path}/signal", data={"name": "ship", "argument": "{oops"})
     assert "not valid JSON" in refused.text
     assert "oops" not in str(refused.url)  # what was typed is in no address

@@ -246,13 +246,13 @@ def test_thread_pool_never_runs_an_abandoned_job():
     try:
         running = pool.submit(gate.wait)
         waiting = pool.submit(lambda: place.seen.append("run"))
-        assert pool.give_up(waiting)
+        assert pool.abandon(waiting)
         pool.submit(ran.set)
         gate.set()
         assert ran.wait(30)
         assert place.seen == []
         assert pool.size == 1
-        assert pool.give_up(running)  # already over
+        assert pool.abandon(running)  # already over
         assert pool.lost == 0
     finally:
         pool.stop()

@@ -374,7 +374,7 @@ async def test_suspect_runs_are_executed_one_at_a_time() -> None:
         world.submit(start("other", "adds", "other"))
         for _ in range(10):
             world.clock.now += 0.1
-            world.lanes.look()
+            world.lanes.check()
         await settled(lambda: world.answers("other"))
         assert "b" not in stage.begun
         stage.go.set()

@@ -17,7 +17,7 @@ from hourglass._evaluator.context import RunSettings
 from hourglass._evaluator.events import Activation, ActivityCompleted
 from hourglass._worker.health.quarantine import Quarantine
 from hourglass._worker.lanes.evaluation import LaneContext, Verdict
-from hourglass._worker.lanes.hang_detector import LOOK
+from hourglass._worker.lanes.hang_detector import CHECK_INTERVAL
 from hourglass._worker.lanes.lane import Lane, LaneJob
 from hourglass._worker.lanes.lanes import LaneSet
 from hourglass._worker.resolver import Resolver
@@ -195,13 +195,13 @@ class LaneWorld:
         """Advance the clock in steps of a quarter of the deadlock timeout, checking the lanes after each."""
         for _ in range(int(seconds / INTERVAL)):
             self.clock.now += INTERVAL
-            self.lanes.look()
+            self.lanes.check()
 
     def advance_finely(self, seconds: float = 0.1) -> None:
         """Advance the clock in steps of the hang detector's interval, checking the lanes after each."""
-        for _ in range(round(seconds / LOOK)):
-            self.clock.now += LOOK
-            self.lanes.look()
+        for _ in range(round(seconds / CHECK_INTERVAL)):
+            self.clock.now += CHECK_INTERVAL
+            self.lanes.check()
 
     async def block(self, run_id: str) -> None:
         """Occupy a lane with code that does not return."""

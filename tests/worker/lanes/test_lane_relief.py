@@ -128,8 +128,8 @@ async def test_idle_spare_lane_ends_and_returns_its_runs():
         await settled(lambda: len(world.answers("slow")) == 2)
         counted = sum(each.activations for each in world.lanes.counts())
         world.clock.now += 6
-        world.lanes.look()
-        await settled(lambda: world.lanes.look() or len(world.lanes.status()) == 1)
+        world.lanes.check()
+        await settled(lambda: world.lanes.check() or len(world.lanes.status()) == 1)
         assert world.lanes.status()[0].runs == 2
         assert sum(each.activations for each in world.lanes.counts()) == counted
         assert await world.evaluate(on("r", done(2, 2))) == completed("r", 3)
@@ -143,13 +143,13 @@ async def test_spare_lane_that_hangs_while_unwinding_is_replaced():
         world.advance_finely()
         await settled(lambda: world.answers("r"))
         world.clock.now += 6
-        world.lanes.look()
+        world.lanes.check()
         await world.begun("r")
         stage.go.set()
         world.advance(3)
         assert any("WorkflowHung" in why for _, why in world.replaced)
         stage.hang = False
-        await settled(lambda: world.lanes.look() or len(world.lanes.status()) == 1)
+        await settled(lambda: world.lanes.check() or len(world.lanes.status()) == 1)
 
 
 async def test_replacing_a_hung_lane_does_not_fail_runs_that_moved():
@@ -202,14 +202,14 @@ class BusyLane:
 def test_time_of_a_suspended_process_does_not_count_as_delay():
     clock = Clock()
     detector, lane = HangDetector(None, clock), BusyLane(Chore(print))
-    assert detector.look([lane]).delayed == {}
+    assert detector.check([lane]).delayed == {}
     clock.now += 60
     lane.busy = Chore(print)
-    assert detector.look([lane]).delayed == {}
+    assert detector.check([lane]).delayed == {}
     clock.now += 0.05
-    assert detector.look([lane]).delayed == {lane: pytest.approx(0.05)}
+    assert detector.check([lane]).delayed == {lane: pytest.approx(0.05)}
     lane.busy = None
-    assert detector.look([lane]).delayed == {}
+    assert detector.check([lane]).delayed == {}
 
 
 # --- a complete worker ----------------------------------------------------------------------------------------------------

@@ -124,7 +124,7 @@ async def test_too_many_stuck_lanes_are_reported_and_quarantine_their_workflow(c
             assert isinstance(await world.evaluate(on("c", done(1, 1))), Succeeded)
             stage.hang = False
             await settled(lambda: world.lanes.stuck == 0)
-            world.lanes.look()
+            world.lanes.check()
             assert isinstance(await world.evaluate(start("d", "swallows_exceptions", "d")), Succeeded)
     assert "cannot be stopped" in caplog.text
 
@@ -160,7 +160,7 @@ async def test_quarantined_run_is_retried_after_ten_minutes():
         for _ in range(2):
             await world.hang_run("r", "spins", is_replaying=True)
         world.clock.now += 590
-        world.lanes.look()
+        world.lanes.check()
         assert failure_kind(await world.evaluate(start("r", "spins", "r"))) == "WorkflowQuarantined"
         world.clock.now += 20
         await world.hang_run("r", "spins", is_replaying=True)
@@ -172,7 +172,7 @@ async def test_time_of_a_suspended_process_does_not_count_as_a_hang():
         await world.block("r")
         world.advance(0.5)
         world.clock.now += 100
-        world.lanes.look()
+        world.lanes.check()
         assert world.replaced == []
         stage.go.set()
         await settled(lambda: len(world.answers("r")) == 2)

@@ -105,7 +105,7 @@ async def test_random_hangs_and_kills_do_not_affect_other_runs(seed):
                 world.advance(INTERVAL)
             if rng.random() < 0.1 and stage.begun:
                 world.clock.now += 0.05
-                world.lanes.look()
+                world.lanes.check()
             await asyncio.sleep(0)
         for driver in drivers:
             driver.result()
@@ -209,7 +209,7 @@ def test_hung_run_on_a_real_engine_is_retried_and_other_runs_complete():
         await settled(lambda: "once" in stage.begun)
         for _ in range(6):
             clock.now += INTERVAL
-            lanes.look()
+            lanes.check()
         assert lanes.status()[0].replaced == 1
         stage.go.set()
         results = {}
