@@ -1,4 +1,4 @@
-"""The catalogue as data: every bug, and the lines that each net must name."""
+"""The catalogue as data: every bug, and the lines that each tool must report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every bug of the catalogue is caught by the nets that should catch it, and the report names the line."""
+"""Every bug of the catalogue is detected by the tools that should detect it, and the report names the line."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What must hold after a storm: told by the clients, written by the activities, kept in the histories.
+"""Checks after a storm: the clients' answers, the activities' notes and the histories must agree.
 
-Each check is a function that yields what it finds wrong.
+Each check is a function that yields violations.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .storm import Death, Told
 
 @dataclass
 class Written:
-    """The activities' own notes. An execution is one attempt of one activity of one run."""
+    """The notes of the activities. An execution is one attempt of an activity of a run."""
 
     begun: Counter[tuple[str, str, int]] = field(default_factory=Counter)
     done: dict[str, tuple[str, str, int]] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class Written:
     """When an activity of a run made a note for the first time."""
 
     def first_at(self, run_id: str) -> float:
-        """Return when an activity of the run first ran, by the machine's monotonic clock; 0 if none ran."""
+        """Return when the first activity of the run started, by the machine's monotonic clock; 0 if none did."""
         return self.first_notes.get(run_id, 0.0)
 
     @staticmethod
@@ -65,7 +65,7 @@ class Written:
 
 
 def complaints(told: Told, path: Path, notes: Path) -> list[str]:
-    """All that is wrong; nothing, if all is well. Opens the file, so nobody else may own it."""
+    """Return all violations. Opens the file, so no other process may own it."""
     histories = _histories(told, path)
     written = Written.read(notes)
     return [
@@ -80,9 +80,8 @@ def complaints(told: Told, path: Path, notes: Path) -> list[str]:
 
 
 def recoveries(told: Told, notes: Path) -> dict[Death, float]:
-    """How long it took, after each death, until the last of what its process had in hand went on elsewhere: until the next
-    attempt of each activity began. Where that attempt died, too, before it could say so, another death is to blame.
-    """
+    """Return, for each death, the seconds until the next attempt of every activity that its process had in
+    progress. If that attempt also died before it recorded its start, the later death counts."""
     begun: dict[tuple[str, str, int], tuple[int, float]] = {}
     ended: set[tuple[str, str, int]] = set()
     for line in notes.read_text().splitlines():
@@ -105,7 +104,7 @@ def recoveries(told: Told, notes: Path) -> dict[Death, float]:
 
 
 def _histories(told: Told, path: Path) -> dict[str, list[History]]:
-    """The histories of each workflow, the first run's first."""
+    """Return the histories of each workflow, in order of runs."""
     found: dict[str, list[History]] = defaultdict(list)
     with Client.connect(f"local:{path}") as client:
         for each in client.list_workflows():  # the newest first
@@ -153,7 +152,8 @@ def _about_signals(told: Told, histories: dict[str, list[History]]) -> Iterator[
 
 
 def _about_executions(written: Written, histories: dict[str, list[History]]) -> Iterator[str]:
-    """An attempt is executed once; the attempt whose result was recorded is the last; its result is the one it gave."""
+    """Check that an attempt is executed once, that the recorded result is that of the last attempt, and that it
+    is unchanged."""
     for name, count in written.begun.items():
         if count > 1:
             yield f"{name} was executed {count} times"

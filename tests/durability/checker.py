@@ -35,7 +35,7 @@ _ENDS = {
 
 @dataclass
 class Case:
-    """What a campaign left behind."""
+    """The remains of a campaign: journals, notes and histories."""
 
     lines: list[Line]
     written: Written
@@ -48,7 +48,7 @@ class Case:
     checked: Counter[str] = field(default_factory=Counter)
 
     def of(self, what: str, phase: str = "told") -> Iterator[Line]:
-        """The lines of one kind, counted as checked."""
+        """Yield the journal lines of one kind, and count them as checked."""
         for line in self.lines:
             if line.what == what and line.phase == phase:
                 self.checked[what] += phase == "told"
@@ -59,7 +59,7 @@ Check = Callable[[Case], Iterator[str]]
 
 
 def check(case: Case) -> list[str]:
-    """All that is wrong; nothing if all is well."""
+    """Return all violations."""
     return [found for each in CHECKS for found in each(case)]
 
 
@@ -71,7 +71,7 @@ def collect(
     *,
     is_embedded: bool = True,
 ) -> Case:
-    """Read all that there is."""
+    """Read journals, notes and histories."""
     found: dict[str, list[History]] = defaultdict(list)
     for each in client.list_workflows():
         found[each.id].append(client.get_workflow_handle(each.id, run_id=each.run_id).history())
@@ -80,7 +80,7 @@ def collect(
 
 
 def _in_order(runs: list[History]) -> list[History]:
-    """From the first run to the last, each after the one that it continues: their times may have been moved."""
+    """Sort the runs along their chain; their times may have been moved."""
     after = {_started(each).get("continuedExecutionRunId", ""): each for each in runs}
     chain = [after[""]] if "" in after else []
     while chain and chain[-1].run_id in after:
@@ -92,7 +92,8 @@ def _in_order(runs: list[History]) -> list[History]:
 
 
 def starts(case: Case) -> Iterator[str]:
-    """What was acknowledged is the first run of its workflow; no workflow has a first run twice, or was never asked for."""
+    """An acknowledged start is the first run of its workflow; no workflow has two first runs, or one that was
+    not requested."""
     asked = {line.workflow_id for line in case.of("start", "asked")}
     for line in case.of("start"):
         runs = case.histories.get(line.workflow_id, [])
@@ -117,7 +118,7 @@ def starts(case: Case) -> Iterator[str]:
 
 
 def signals(case: Case) -> Iterator[str]:
-    """Each is in the history once, those of a sender in the order in which they were acknowledged."""
+    """Each signal is in the history once; those of a sender are in the order of acknowledgement."""
     asked = {(line.workflow_id, line.sender, line.number) for line in case.of("signal", "asked")}
     places: dict[tuple[str, str, int], int] = {}
     for name in case.histories:
@@ -139,9 +140,8 @@ def signals(case: Case) -> Iterator[str]:
 
 
 def updates(case: Case) -> Iterator[str]:
-    """Each was accepted and completed once, with the answer that was given, whoever asked and how often. A server knows an
-    update by its id within one run: one that is asked again after the next run has begun is another one there.
-    """
+    """Each update was accepted and completed once, with the reported answer. On a server an update id is unique
+    within one run only: repeated in the next run, it is another update."""
     accepted: Counter[tuple[str, str, str]] = Counter()
     completed: Counter[tuple[str, str, str]] = Counter()
     answers: dict[tuple[str, str], list[Any]] = defaultdict(list)
@@ -167,7 +167,7 @@ def updates(case: Case) -> Iterator[str]:
 
 
 def results(case: Case) -> Iterator[str]:
-    """A run ends once, with its last event, and with what was told; whoever asks gets the same."""
+    """A run ends once, with its last event and the reported result; everyone gets the same result."""
     ends: dict[str, Any] = {}
     for name, runs in case.histories.items():
         for history in runs:
@@ -191,7 +191,7 @@ def results(case: Case) -> Iterator[str]:
 
 
 def messages_in_order(case: Case) -> Iterator[str]:
-    """Signals are heard in the order of the history; a query tells of all that was acknowledged before it was asked."""
+    """Signals are received in the order of the history; a query reports all signals acknowledged before it."""
     for name, runs in case.histories.items():
         last = runs[-1].events[-1]
         if name.startswith("trip") and "-leg-" not in name and _kind(last) == "WORKFLOW_EXECUTION_COMPLETED":
@@ -213,7 +213,7 @@ def messages_in_order(case: Case) -> Iterator[str]:
 
 
 def ledgers(case: Case) -> Iterator[str]:
-    """They count what their histories have, and give each update a place of its own."""
+    """The count of a ledger equals the messages in its histories; each update has a position of its own."""
     places: dict[str, dict[int, int]] = defaultdict(dict)
     for line in case.of("update"):
         if line.workflow_id.startswith("ledger"):
@@ -235,7 +235,8 @@ def ledgers(case: Case) -> Iterator[str]:
 
 
 def executions(case: Case) -> Iterator[str]:
-    """An attempt is executed once; what is recorded is what the last attempt gave; what may happen once happened once."""
+    """An attempt is executed once; the recorded result is that of the last attempt; activities without retries
+    run once."""
     for name, count in case.written.begun.items():
         case.checked["attempt"] += 1
         if count > 1:
@@ -287,7 +288,7 @@ def _recorded(case: Case, history: History, last: dict[tuple[str, str], int]) ->
 
 
 def children(case: Case) -> Iterator[str]:
-    """A child that a run has asked for is there once, belongs to it, and its result is what the parent got."""
+    """A requested child exists once, belongs to its parent, and the parent has its result."""
     for runs in case.histories.values():
         for history in runs:
             for event in history.events:
@@ -358,7 +359,7 @@ def _seconds(event: dict[str, Any]) -> float:
 
 
 def orderly(case: Case) -> Iterator[str]:
-    """Events are numbered without a gap, and time does not go back, but for attempts, which stand there once they have ended."""
+    """Event ids have no gaps, and times do not decrease, except for attempts, which are written when they end."""
     for name, runs in case.histories.items():
         for history in runs:
             case.checked["history"] += 1
@@ -371,7 +372,7 @@ def orderly(case: Case) -> Iterator[str]:
 
 
 def replays(case: Case) -> Iterator[str]:
-    """Every history is one that the code would write again."""
+    """Every history replays."""
     with Replayer(workflows=trips.WORKFLOWS) as replayer:
         for name, runs in case.histories.items():
             for history in runs:
@@ -397,7 +398,7 @@ CHECKS: tuple[Check, ...] = (
 
 
 def about_file(path: Path) -> Iterator[str]:
-    """The file is sound, and holds nothing for runs that have ended."""
+    """The file is sound, and contains nothing for closed runs."""
     connection = sqlite3.connect(path)
     try:
         for (line,) in connection.execute("PRAGMA integrity_check").fetchall():
@@ -438,7 +439,7 @@ def _value(payloads: dict[str, Any]) -> Any:
 
 
 def _signals(case: Case, name: str) -> list[tuple[str, int]]:
-    """The numbered signals of a workflow, in the order of its histories."""
+    """Return the numbered signals of a workflow in the order of its histories."""
     found = []
     for history in case.histories[name]:
         for event in history.events:
@@ -448,14 +449,14 @@ def _signals(case: Case, name: str) -> list[tuple[str, int]]:
 
 
 def sender_and_number(event: dict[str, Any]) -> tuple[str, int]:
-    """Of a numbered signal: which client sent it, and as which of its own."""
+    """Return sender and number of a numbered signal."""
     payloads = _attributes(event)["input"]["payloads"]
     sender, number = (json.loads(base64.b64decode(each["data"])) for each in payloads)
     return sender, number
 
 
 def recorded_tokens(case: Case) -> Iterator[str]:
-    """What attempts gave that are recorded."""
+    """Return the recorded results of attempts."""
     for runs in case.histories.values():
         for history in runs:
             for event in history.events:

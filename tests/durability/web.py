@@ -1,4 +1,4 @@
-"""Web processes that were forked with preload, two workers: the owner is killed again and again."""
+"""Web processes forked after preload, and two workers: the owner is killed repeatedly."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PATIENCE = 60.0
 
 @dataclass
 class Asked:
-    """What became of the requests."""
+    """The results of the requests."""
 
     served_by: set[str] = field(default_factory=set)
     calls: list[tuple[float, float]] = field(default_factory=list)
@@ -42,13 +42,13 @@ class Asked:
 
 
 def gunicorn_is_here() -> bool:
-    """Whether the real thing can be used."""
+    """Return whether gunicorn is installed."""
     return importlib.util.find_spec("gunicorn") is not None
 
 
 @contextmanager
 def web_server(path: Path, log: Path, *, gunicorn: bool) -> Iterator[int]:
-    """A web server with four forked processes; gives its port."""
+    """Run a web server with four forked processes; yield its port."""
     with socket.create_server(("127.0.0.1", 0)) as listening, log.open("ab") as errors:
         descriptor = listening.fileno()
         if gunicorn:
@@ -82,7 +82,7 @@ def web_server(path: Path, log: Path, *, gunicorn: bool) -> Iterator[int]:
 def ask_while_owners_die(
     folder: Path, *, kills: int, threads: int = 4, seed: int = 1, life: float = 0.5, gunicorn: bool = False
 ) -> Asked:
-    """Ask the web server from some threads, one request after another, until so many owners were killed."""
+    """Send requests from several threads until this many owners were killed."""
     path, asked, over = folder / "orders.db", Asked(), threading.Event()
     chance = random.Random(f"web {seed}")
     numbers = iter(range(1_000_000))
@@ -132,10 +132,10 @@ def _ask(port: int, number: int, asked: Asked) -> None:
 
 
 def _kill_owner(nursery: Nursery, path: Path, after: float, asked: Asked) -> None:
-    """Kill the owner beside another worker, some time after both are there, and wait for the next answer."""
+    """Kill the owner once there is another worker; wait for the next answer."""
     nursery.fork()
     _until(lambda: FileLock(str(path)).note().pid in nursery.alive)
-    time.sleep(0.2 + after)  # at a random instant, which is the point
+    time.sleep(0.2 + after)  # at a random instant
     killed = time.monotonic()
     nursery.kill(FileLock(str(path)).note().pid)
     _until(lambda: any(began >= killed for began, _ in asked.calls[-50:]) or asked.errors != [])

@@ -1,4 +1,4 @@
-"""What a replay says of a difference: what was recorded, what came instead, and the line in the author's code."""
+"""The report of a replay on a difference: the recorded command, the issued one, and the line in the author's code."""
 
 from __future__ import annotations
 

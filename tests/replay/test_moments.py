@@ -1,4 +1,4 @@
-"""Moments: where a run's code stood at each step of its history, and what it knew."""
+"""Moments: the position of a run's code at each step of its history, and its variables."""
 
 from __future__ import annotations
 

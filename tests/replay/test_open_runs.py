@@ -1,4 +1,4 @@
-"""`ok` of an open run: whether a worker of the engine that holds it continues it on changed code, tried on real workers."""
+"""Replay of open runs: `ok` tells whether a worker of the engine that holds the run continues it on changed code."""
 
 from __future__ import annotations
 

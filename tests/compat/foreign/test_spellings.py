@@ -1,4 +1,4 @@
-"""However a history is spelt it is read, whoever wrote it is known, and what does not fit is refused with both sides named."""
+"""Histories are read in every format and from every SDK, and differences are reported with both sides."""
 
 from __future__ import annotations
 
