@@ -47,11 +47,11 @@ def _campaigns(kind: str, seed: int, scale: Scale) -> Outcome:
     rounds, faults = _CAMPAIGNS[scale.name][kind]
     outcome = Outcome(0, 0)
     for number in range(rounds):
-        found = getattr(_part("campaign"), kind)(1000 * seed + number, faults)
-        hits = found.faults.total()
-        troubles = tuple(f"campaign {found.seed}: {each}" for each in found.violations[:_FEW])
+        findings = getattr(_part("campaign"), kind)(1000 * seed + number, faults)
+        hits = findings.faults.total()
+        troubles = tuple(f"campaign {findings.seed}: {each}" for each in findings.violations[:_FEW])
         outcome += Outcome(
-            hits, 0 if troubles else hits, (), troubles, dict(found.faults), dict(found.checked)
+            hits, 0 if troubles else hits, (), troubles, dict(findings.faults), dict(findings.checked)
         )
     return outcome
 
@@ -77,25 +77,25 @@ def storm_over_three(seed: int, scale: Scale) -> Outcome:
 def _storm(seed: int, size: dict[str, Any]) -> Outcome:
     with tempfile.TemporaryDirectory() as folder:
         raging = _part("storm").Storm(Path(folder), _part("storm").Size(**size), seed)
-        told = raging.rage()
-        found = _part("audit").complaints(told, raging.path, raging.notes)
-        recoveries = _part("audit").recoveries(told, raging.notes)
-    good = told.kills if not found else 0
-    kinds = {"owner-killed": told.owners, "worker-killed": told.kills - told.owners}
+        answers = raging.rage()
+        violations = _part("audit").complaints(answers, raging.path, raging.notes)
+        recoveries = _part("audit").recoveries(answers, raging.notes)
+    good = answers.kills if not violations else 0
+    kinds = {"owner-killed": answers.owners, "worker-killed": answers.kills - answers.owners}
     checked = {
-        "starts": len(told.started),
-        "signals": sum(map(len, told.signalled.values())),
-        "results": len(told.receipts),
+        "starts": len(answers.started),
+        "signals": sum(map(len, answers.signalled.values())),
+        "results": len(answers.receipts),
     }
-    return Outcome(told.kills, good, tuple(recoveries.values()), tuple(found[:_FEW]), kinds, checked)
+    return Outcome(answers.kills, good, tuple(recoveries.values()), tuple(violations[:_FEW]), kinds, checked)
 
 
 def web(seed: int, scale: Scale) -> Outcome:
     """Every request to four processes forked after connecting is answered; uses gunicorn if installed."""
     kills, part = _WEB_KILLS[scale.name], _part("web")
     with tempfile.TemporaryDirectory() as folder:
-        asked = part.ask_while_owners_die(
+        results = part.ask_while_owners_die(
             Path(folder), kills=kills, seed=seed, gunicorn=part.gunicorn_is_here()
         )
-    good = kills if not asked.errors else 0
-    return Outcome(kills, good, tuple(asked.takeovers), tuple(asked.errors[:_FEW]))
+    good = kills if not results.errors else 0
+    return Outcome(kills, good, tuple(results.takeovers), tuple(results.errors[:_FEW]))

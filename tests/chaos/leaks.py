@@ -50,24 +50,24 @@ async def _tasks() -> int:
 def outstanding(worker: Worker) -> list[str]:
     """Return the pending requests and running work of an engine. Read from another thread."""
     app = worker._app
-    told = []
+    lines = []
     for record in tuple(app.tables.records.values()):
         runs, attempts, calls = len(record.runs.open), len(record.attempts.open), len(record.calls)
         if runs or attempts or calls:
-            told.append(f"{record!r}: {runs} runs, {attempts} attempts, {calls} calls")
+            lines.append(f"{record!r}: {runs} runs, {attempts} attempts, {calls} calls")
     for name, tasks in (("evaluations", app.evaluators), ("attempts", app.executors)):
         if tasks.children():
-            told.append(f"{len(tasks.children())} {name}")
-    return told
+            lines.append(f"{len(tasks.children())} {name}")
+    return lines
 
 
 def left_open(worker: Worker) -> list[str]:
     """Return the handles that a closed worker has not released or had to abandon."""
     tables = worker._app.tables
-    told = [repr(record) for record in tuple(tables.records.values()) if record.queue == worker.task_queue]
+    lines = [repr(record) for record in tuple(tables.records.values()) if record.queue == worker.task_queue]
     if tables.counters.abandoned:
-        told.append(f"{tables.counters.abandoned} handles were left behind")
-    return told
+        lines.append(f"{tables.counters.abandoned} handles were left behind")
+    return lines
 
 
 def leaked(portal: Portal, before: Holdings, limit: float) -> str:

@@ -139,10 +139,10 @@ Row = tuple[str, Outcome, float]
 
 def faults_by_kind(rows: Sequence[Row]) -> Counter[str]:
     """Return the number of faults of each kind."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for name, outcome, _ in rows:
-        found.update(outcome.faults or {name: outcome.tries})
-    return found
+        counts.update(outcome.faults or {name: outcome.tries})
+    return counts
 
 
 def checked_by_kind(rows: Sequence[Row]) -> Counter[str]:
@@ -170,7 +170,7 @@ def _flag(scale: Scale) -> str:
 
 def as_json(rows: Sequence[Row], seed: int, scale: Scale) -> str:
     """Return the report as JSON."""
-    told = {
+    document = {
         "seed": seed,
         "scale": scale.name,
         "python": platform.python_version(),
@@ -190,7 +190,7 @@ def as_json(rows: Sequence[Row], seed: int, scale: Scale) -> str:
         ],
         "violations": sum(len(outcome.troubles) for _, outcome, _ in rows),
     }
-    return json.dumps(told, indent=2)
+    return json.dumps(document, indent=2)
 
 
 def table(rows: Iterable[Row]) -> str:

@@ -58,8 +58,8 @@ def _watched(client: Client, program: arena.Program, queue: str, scale: Scale, t
             time.sleep(5.0)  # the watch itself
         share = (_cpu(program) - used) / (time.monotonic() - began)
         tally.check(not scale.strict or share <= _MOST_CPU, f"{share:.0%} of a processor while watched")
-    found = len(_pids(program))
-    tally.check(found <= _MOST_PROCESSES, f"{found} processes\n{program.told()}")
+    process_count = len(_pids(program))
+    tally.check(process_count <= _MOST_PROCESSES, f"{process_count} processes\n{program.told()}")
     for handle in hung:
         handle.terminate("seen enough")
 

@@ -55,9 +55,9 @@ def _mid_activity(scale: Scale, tally: Tally, *, promised: bool, liveness: float
 def _knows_cursor(target: str, workflow_id: str) -> bool:
     """Read the heartbeat details from the server; our client does not show them."""
     command = [find_cli(), "workflow", "describe", "-w", workflow_id, "--address", target, "-o", "json"]
-    said = subprocess.run(command, capture_output=True, check=False, timeout=20, stdin=subprocess.DEVNULL)
-    pending: list[dict[str, Any]] = json.loads(said.stdout or b"{}").get("pendingActivities", [])
-    return any(each.get("heartbeatDetails") for each in pending)
+    result = subprocess.run(command, capture_output=True, check=False, timeout=20, stdin=subprocess.DEVNULL)
+    pending: list[dict[str, Any]] = json.loads(result.stdout or b"{}").get("pendingActivities", [])
+    return any(activity.get("heartbeatDetails") for activity in pending)
 
 
 def between_tasks(seed: int, scale: Scale) -> Outcome:

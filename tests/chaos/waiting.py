@@ -79,9 +79,9 @@ def _place(task: asyncio.Task[Any]) -> str:
 
 def histories(handles: Sequence[WorkflowHandle[Any]]) -> str:
     """Return the state of the first open runs as text."""
-    told: list[str] = []
+    lines: list[str] = []
     for handle in handles:
-        if len(told) == _SHOWN_RUNS:
+        if len(lines) == _SHOWN_RUNS:
             break
         try:
             seen = handle.describe(rpc_timeout=5)
@@ -92,10 +92,10 @@ def histories(handles: Sequence[WorkflowHandle[Any]]) -> str:
                 for event in handle.history().events[-_SHOWN_EVENTS:]
             ]
             waits = [f"    waits for {each!r}" for each in seen.pending_activities]
-            told.append("\n".join([f"  {handle.id}, task attempt {seen.task_attempt}", *events, *waits]))
+            lines.append("\n".join([f"  {handle.id}, task attempt {seen.task_attempt}", *events, *waits]))
         except Exception as error:
-            told.append(f"  {handle.id}: {type(error).__name__}: {error}")
-    return "\n".join(told)
+            lines.append(f"  {handle.id}: {type(error).__name__}: {error}")
+    return "\n".join(lines)
 
 
 def _reason(event: dict[str, Any]) -> str:

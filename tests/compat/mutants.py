@@ -111,7 +111,7 @@ def _called(call: ast.Call) -> str:
 
 def _name(call: ast.expr) -> str:
     assert isinstance(call, ast.Call)
-    values = [*call.args, *[each.value for each in call.keywords if each.arg == "name"]]
+    values = [*call.args, *[keyword.value for keyword in call.keywords if keyword.arg == "name"]]
     value = values[0] if values else None
     return value.value if isinstance(value, ast.Constant) and isinstance(value.value, str) else ""
 

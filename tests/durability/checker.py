@@ -60,7 +60,7 @@ Check = Callable[[Case], Iterator[str]]
 
 def check(case: Case) -> list[str]:
     """Return all violations."""
-    return [found for each in CHECKS for found in each(case)]
+    return [violation for find_violations in CHECKS for violation in find_violations(case)]
 
 
 def collect(
@@ -72,16 +72,16 @@ def collect(
     is_embedded: bool = True,
 ) -> Case:
     """Read journals, notes and histories."""
-    found: dict[str, list[History]] = defaultdict(list)
-    for each in client.list_workflows():
-        found[each.id].append(client.get_workflow_handle(each.id, run_id=each.run_id).history())
-    histories = {name: _in_order(runs) for name, runs in found.items()}
+    by_workflow: dict[str, list[History]] = defaultdict(list)
+    for run in client.list_workflows():
+        by_workflow[run.id].append(client.get_workflow_handle(run.id, run_id=run.run_id).history())
+    histories = {name: _in_order(runs) for name, runs in by_workflow.items()}
     return Case(Journal.read(journal), Written.read(notes), histories, list(jumps), is_embedded)
 
 
 def _in_order(runs: list[History]) -> list[History]:
     """Sort the runs along their chain; their times may have been moved."""
-    after = {_started(each).get("continuedExecutionRunId", ""): each for each in runs}
+    after = {_started(run).get("continuedExecutionRunId", ""): run for run in runs}
     chain = [after[""]] if "" in after else []
     while chain and chain[-1].run_id in after:
         chain.append(after[chain[-1].run_id])
@@ -94,7 +94,7 @@ def _in_order(runs: list[History]) -> list[History]:
 def starts(case: Case) -> Iterator[str]:
     """An acknowledged start is the first run of its workflow; no workflow has two first runs, or one that was
     not requested."""
-    asked = {line.workflow_id for line in case.of("start", "asked")}
+    requested = {line.workflow_id for line in case.of("start", "asked")}
     for line in case.of("start"):
         runs = case.histories.get(line.workflow_id, [])
         if not runs:
@@ -102,10 +102,10 @@ def starts(case: Case) -> Iterator[str]:
         elif runs[0].run_id != line.value:
             yield f"{line.workflow_id} was acknowledged as {line.value} and began as {runs[0].run_id}"
     for name, runs in case.histories.items():
-        first = [each for each in runs if not _started(each).get("continuedExecutionRunId")]
+        first = [run for run in runs if not _started(run).get("continuedExecutionRunId")]
         if len(first) != 1:
             yield f"{name} was begun {len(first)} times"
-        if "-leg-" not in name and name not in asked:
+        if "-leg-" not in name and name not in requested:
             yield f"{name} was never asked for"
     finishers: dict[str, set[str]] = defaultdict(set)
     for line in case.lines:
@@ -119,13 +119,13 @@ def starts(case: Case) -> Iterator[str]:
 
 def signals(case: Case) -> Iterator[str]:
     """Each signal is in the history once; those of a sender are in the order of acknowledgement."""
-    asked = {(line.workflow_id, line.sender, line.number) for line in case.of("signal", "asked")}
+    requested = {(line.workflow_id, line.sender, line.number) for line in case.of("signal", "asked")}
     places: dict[tuple[str, str, int], int] = {}
     for name in case.histories:
         for place, (sender, number) in enumerate(_signals(case, name)):
             if (name, sender, number) in places:
                 yield f"signal {number} of {sender} is twice in {name}"
-            if (name, sender, number) not in asked:
+            if (name, sender, number) not in requested:
                 yield f"signal {number} of {sender} in {name} was never sent"
             places[name, sender, number] = place
     last: dict[tuple[str, str], int] = {}
@@ -161,9 +161,9 @@ def updates(case: Case) -> Iterator[str]:
             if count > 1:
                 yield f"update {key[:2]} was {what} {count} times"
     for line in case.of("update"):
-        told = answers.get((line.workflow_id, f"{line.sender}-{line.number}"), [])
-        if line.value not in told:
-            yield f"update {line.number} of {line.sender} was answered by {line.value}, and by {told} in the history"
+        answer = answers.get((line.workflow_id, f"{line.sender}-{line.number}"), [])
+        if line.value not in answer:
+            yield f"update {line.number} of {line.sender} was answered by {line.value}, and by {answer} in the history"
 
 
 def results(case: Case) -> Iterator[str]:
@@ -180,11 +180,11 @@ def results(case: Case) -> Iterator[str]:
         elif not name.startswith("ledger"):
             yield f"{name} has ended with {_kind(last)}"
     for line in case.of("result"):
-        told, kept = line.value, ends.get(line.workflow_id)
-        if isinstance(told, dict) and isinstance(kept, dict):
-            kept = {key: kept[key] for key in told}
-        if told != kept:
-            yield f"the result of {line.workflow_id} was told as {told} and is {kept}"
+        reported, recorded = line.value, ends.get(line.workflow_id)
+        if isinstance(reported, dict) and isinstance(recorded, dict):
+            recorded = {key: recorded[key] for key in reported}
+        if reported != recorded:
+            yield f"the result of {line.workflow_id} was told as {reported} and is {recorded}"
     for line in case.lines:
         if line.phase == "failed" and "WorkflowFailed" in line.error:
             yield f"{line.workflow_id}: {line.error}"
@@ -196,19 +196,19 @@ def messages_in_order(case: Case) -> Iterator[str]:
         last = runs[-1].events[-1]
         if name.startswith("trip") and "-leg-" not in name and _kind(last) == "WORKFLOW_EXECUTION_COMPLETED":
             heard = _value(last["workflowExecutionCompletedEventAttributes"]["result"])["heard"]
-            if heard != [list(each) for each in _signals(case, name)]:
+            if heard != [list(signal) for signal in _signals(case, name)]:
                 yield f"{name} heard {heard}, its history has {_signals(case, name)}"
-    told: dict[str, list[list[Any]]] = defaultdict(list)
+    signals_before: dict[str, list[list[Any]]] = defaultdict(list)
     begun: dict[tuple[str, int], int] = {}
     for line in case.lines:  # in the order in which they were written
         if line.what == "signal" and line.phase == "told":
-            told[line.workflow_id].append([line.sender, line.number])
+            signals_before[line.workflow_id].append([line.sender, line.number])
         if line.what == "query" and line.phase == "asked":
-            begun[line.sender, line.number] = len(told[line.workflow_id])
+            begun[line.sender, line.number] = len(signals_before[line.workflow_id])
         if line.what == "query" and line.phase == "told":
             case.checked["query"] += 1
-            before = told[line.workflow_id][: begun[line.sender, line.number]]
-            if not all(each in line.value for each in before):
+            before = signals_before[line.workflow_id][: begun[line.sender, line.number]]
+            if not all(signal in line.value for signal in before):
                 yield f"a query of {line.workflow_id} gave {line.value}, though {before} were acknowledged"
 
 
@@ -217,9 +217,9 @@ def ledgers(case: Case) -> Iterator[str]:
     places: dict[str, dict[int, int]] = defaultdict(dict)
     for line in case.of("update"):
         if line.workflow_id.startswith("ledger"):
-            other = places[line.workflow_id].setdefault(line.value, line.number)
-            if other != line.number:
-                yield f"{line.workflow_id} gave the place {line.value} to {other} and to {line.number}"
+            first_number = places[line.workflow_id].setdefault(line.value, line.number)
+            if first_number != line.number:
+                yield f"{line.workflow_id} gave the place {line.value} to {first_number} and to {line.number}"
     for line in case.of("total"):
         events = [
             event
@@ -297,14 +297,14 @@ def children(case: Case) -> Iterator[str]:
                 case.checked["child"] += 1
                 done = event["childWorkflowExecutionCompletedEventAttributes"]
                 child = case.histories.get(done["workflowExecution"]["workflowId"], [])
-                if [each.run_id for each in child] != [done["workflowExecution"]["runId"]]:
+                if [run.run_id for run in child] != [done["workflowExecution"]["runId"]]:
                     yield f"{done['workflowExecution']} is not the only run of its id"
                     continue
                 parent = _started(child[0])["parentWorkflowExecution"]["runId"]
-                told = _value(done["result"])
-                kept = _value(child[0].events[-1]["workflowExecutionCompletedEventAttributes"]["result"])
-                if parent != history.run_id or told != kept:
-                    yield f"{done['workflowExecution']} of {parent} gave {kept}, {history.run_id} got {told}"
+                reported = _value(done["result"])
+                recorded = _value(child[0].events[-1]["workflowExecutionCompletedEventAttributes"]["result"])
+                if parent != history.run_id or reported != recorded:
+                    yield f"{done['workflowExecution']} of {parent} gave {recorded}, {history.run_id} got {reported}"
 
 
 def timers(case: Case) -> Iterator[str]:
@@ -339,7 +339,7 @@ def _fired(case: Case, name: str, history: History) -> Iterator[str]:
 
 
 def _napped(case: Case, name: str, history: History) -> Iterator[str]:
-    seconds = next((_seconds(each) for each in history.events if _kind(each) == "TIMER_STARTED"), 0.0)
+    seconds = next((_seconds(event) for event in history.events if _kind(event) == "TIMER_STARTED"), 0.0)
     ends = case.written.at_end.get((history.run_id, "1"))
     begins = case.written.at_begin.get((history.run_id, "2"))
     if ends is None or begins is None:
@@ -419,8 +419,8 @@ def _kind(event: dict[str, Any]) -> str:
 
 
 def _attributes(event: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = next(value for name, value in event.items() if name.endswith("Attributes"))
-    return found
+    attributes: dict[str, Any] = next(value for name, value in event.items() if name.endswith("Attributes"))
+    return attributes
 
 
 def _started(history: History) -> dict[str, Any]:
@@ -434,24 +434,24 @@ def _time(event: dict[str, Any]) -> datetime:
 
 
 def _value(payloads: dict[str, Any]) -> Any:
-    found = [json.loads(base64.b64decode(each["data"])) for each in payloads.get("payloads", [])]
-    return found[0] if found else None
+    decoded = [json.loads(base64.b64decode(each["data"])) for each in payloads.get("payloads", [])]
+    return decoded[0] if decoded else None
 
 
 def _signals(case: Case, name: str) -> list[tuple[str, int]]:
     """Return the numbered signals of a workflow in the order of its histories."""
-    found = []
+    numbered = []
     for history in case.histories[name]:
         for event in history.events:
             if _kind(event) == "WORKFLOW_EXECUTION_SIGNALED" and _attributes(event)["signalName"] == "tell":
-                found.append(sender_and_number(event))
-    return found
+                numbered.append(sender_and_number(event))
+    return numbered
 
 
 def sender_and_number(event: dict[str, Any]) -> tuple[str, int]:
     """Return sender and number of a numbered signal."""
     payloads = _attributes(event)["input"]["payloads"]
-    sender, number = (json.loads(base64.b64decode(each["data"])) for each in payloads)
+    sender, number = (json.loads(base64.b64decode(payload["data"])) for payload in payloads)
     return sender, number
 
 

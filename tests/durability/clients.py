@@ -72,12 +72,12 @@ class Journal:
         number = self.next() if number is None else number
         self._write("asked", what, number, workflow_id)
         try:
-            told = send(number)
+            answer = send(number)
         except (HourglassError, TimeoutError) as error:
             self._write("failed", what, number, workflow_id, error=f"{type(error).__name__}: {error}")
             return None
-        self._write("told", what, number, workflow_id, value=told)
-        return told
+        self._write("told", what, number, workflow_id, value=answer)
+        return answer
 
     def _write(self, phase: str, what: str, number: int, workflow_id: str, **more: Any) -> None:
         line = {"phase": phase, "what": what, "sender": self._sender, "number": number}
@@ -106,15 +106,15 @@ class Traveller:
             self._chance.choice(things)()
 
     def _start(self, workflow: Any, *arguments: Any, workflow_id: str) -> WorkflowHandle[Any] | None:
-        found: list[WorkflowHandle[Any]] = []
+        handles: list[WorkflowHandle[Any]] = []
 
         def send(_: int) -> str:
             handle = self._client.start_workflow(workflow, *arguments, id=workflow_id, task_queue=QUEUE)
-            found.append(handle)
+            handles.append(handle)
             return handle.run_id
 
         self._journal.request("start", workflow_id, send)
-        return found[0] if found else None
+        return handles[0] if handles else None
 
     def _trip(self) -> None:
         number = self._journal.next()
@@ -179,28 +179,28 @@ def end_all(client: Client, journal: Journal, limit: float = END) -> Iterator[st
     def left() -> float:
         return max(1.0, deadline - time.monotonic())
 
-    opened = [each for each in _open_runs(client) if time.monotonic() < deadline]
-    for each in opened:
-        if each.workflow_type == "Trip":
-            handle = client.get_workflow_handle(each.id)
-            journal.request("finish", each.id, partial(_finish, handle, left()))
-    for each in opened:
-        if each.workflow_type in ("Trip", "nap") and time.monotonic() < deadline:
-            traveller.take_result(client.get_workflow_handle(each.id), left())
+    opened = [run for run in _open_runs(client) if time.monotonic() < deadline]
+    for run in opened:
+        if run.workflow_type == "Trip":
+            handle = client.get_workflow_handle(run.id)
+            journal.request("finish", run.id, partial(_finish, handle, left()))
+    for run in opened:
+        if run.workflow_type in ("Trip", "nap") and time.monotonic() < deadline:
+            traveller.take_result(client.get_workflow_handle(run.id), left())
     stuck = list(_open_runs(client))
-    for each in stuck[:_TOLD]:
-        yield f"{each.id} has not ended: {_story(client, each.id)}"
+    for run in stuck[:_TOLD]:
+        yield f"{run.id} has not ended: {_story(client, run.id)}"
     if stuck[_TOLD:]:
-        yield f"neither have {', '.join(each.id for each in stuck[_TOLD:])}"
+        yield f"neither have {', '.join(run.id for run in stuck[_TOLD:])}"
     for number in range(LEDGERS):
         handle = client.get_workflow_handle(ledger(number))
         journal.request("total", handle.id, partial(_total, handle, max(left(), PATIENCE)))
 
 
 def _open_runs(client: Client) -> Iterator[WorkflowExecution]:
-    for each in client.list_workflows("ExecutionStatus = 'Running'"):
-        if each.workflow_type != "Ledger":
-            yield each
+    for run in client.list_workflows("ExecutionStatus = 'Running'"):
+        if run.workflow_type != "Ledger":
+            yield run
 
 
 def _finish(handle: WorkflowHandle[Any], patience: float, _: int) -> None:
@@ -214,13 +214,13 @@ def _total(handle: WorkflowHandle[Any], patience: float, _: int) -> Any:
 def _story(client: Client, workflow_id: str) -> str:
     """Return what a run waits for, its diagnosis, and the end of its history."""
     handle = client.get_workflow_handle(workflow_id)
-    told = []
+    lines = []
     for ask in (lambda: _waits_for(handle), lambda: _why(client, workflow_id), lambda: _last_events(handle)):
         try:
-            told.append(ask())
+            lines.append(ask())
         except HourglassError as error:
-            told.append(f"{type(error).__name__}: {error}")
-    return "; ".join(told)
+            lines.append(f"{type(error).__name__}: {error}")
+    return "; ".join(lines)
 
 
 def _waits_for(handle: WorkflowHandle[Any]) -> str:

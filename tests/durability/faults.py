@@ -115,12 +115,12 @@ def full_disk(path: str) -> None:
     with working(path) as client:
         baskets = [client.start_workflow(Basket.run, id=f"basket-{number}") for number in range(5)]
         eat(ballast, leave=24 * MIB)
-        said = until_refused(lambda number: client.start_workflow(Basket.run, id=f"late-{number}"))
-        assert said.startswith("RESOURCE_EXHAUSTED: new workflows cannot be started: only"), said
+        message = until_refused(lambda number: client.start_workflow(Basket.run, id=f"late-{number}"))
+        assert message.startswith("RESOURCE_EXHAUSTED: new workflows cannot be started: only"), message
         baskets[0].signal(Basket.put, "x")  # those that run go on
         sent = [fill(basket, heard) for basket in baskets]
-        said = refusal(lambda: client.start_workflow(Basket.run, id="too late"))
-        assert "its disk has no space left" in said, said
+        message = refusal(lambda: client.start_workflow(Basket.run, id="too late"))
+        assert "its disk has no space left" in message, message
         assert any(thread is not None for _, thread in sent), "the disk was never full"
         assert all(thread.is_alive() for _, thread in sent if thread is not None), "it was acknowledged"
         os.unlink(ballast)
@@ -147,12 +147,12 @@ def full_at_opening(path: str) -> None:
     eat(ballast, leave=0)
     heard = Heard()
     with Client.connect(f"local:{path}") as client:
-        assert [each.id for each in client.list_workflows()] == ["basket"]
+        assert [run.id for run in client.list_workflows()] == ["basket"]
         assert client.get_workflow_handle("basket").describe().status.name == "RUNNING"
         assert heard.has("has no space left on its disk: free some space")
-        said = refusal(lambda: client.start_workflow(Basket.run, id="other"))
-        assert said.startswith("RESOURCE_EXHAUSTED: the file"), said
-        assert "has no space left on its disk: free some space" in said, said
+        message = refusal(lambda: client.start_workflow(Basket.run, id="other"))
+        assert message.startswith("RESOURCE_EXHAUSTED: the file"), message
+        assert "has no space left on its disk: free some space" in message, message
     with Client.connect(f"local:{path}") as client:
         heard = Heard()
         worker = Worker(client, workflows=[Basket], activities=[step])
@@ -181,9 +181,9 @@ def until_refused(attempt: Callable[[int], Any]) -> str:
     deadline, number = time.monotonic() + PATIENCE, 0
     while time.monotonic() < deadline:
         number += 1
-        said = refusal(lambda: attempt(number))
-        if said:
-            return said
+        message = refusal(lambda: attempt(number))
+        if message:
+            return message
         time.sleep(0.01)
     raise AssertionError("nothing was refused")
 
@@ -245,10 +245,10 @@ def file_deleted(path: str) -> None:
     with working(path) as client:
         client.start_workflow(Basket.run, id="basket")
         os.unlink(path)
-        said = until_refused(
+        message = until_refused(
             lambda number: client.start_workflow(Basket.run, id=f"next-{number}", rpc_timeout=1.0)
         )
-        assert path in said
+        assert path in message
         for _ in range(3):
             again = refusal(lambda: client.start_workflow(Basket.run, id="once more", rpc_timeout=5.0))
             assert "is missing, but its write-ahead log" in again or "was deleted" in again, again
@@ -262,15 +262,15 @@ def refused_both(path: str) -> None:
     """An unusable file is rejected for clients and workers with the same message, and stays unchanged."""
     before = _bytes(path)
     with Client.connect(f"local:{path}") as client:
-        said = refusal(lambda: client.start_workflow(Basket.run, id="basket"))
-        assert said, "a client may use it"
+        message = refusal(lambda: client.start_workflow(Basket.run, id="basket"))
+        assert message, "a client may use it"
         worker = Worker(client, workflows=[Basket], activities=[step])
         refused = refusal(lambda: worker.start())
         assert refused, "a worker may use it"
-        assert path in said
+        assert path in message
         assert path in refused
     assert _bytes(path) == before
-    print(said)
+    print(message)
 
 
 def _bytes(path: str) -> bytes:
@@ -403,7 +403,7 @@ def asleep(*handles: Any) -> None:
     """Wait until each run has started its timer; a short one may already have fired."""
     deadline = time.monotonic() + PATIENCE
     for handle in handles:
-        while "EVENT_TYPE_TIMER_STARTED" not in [each["eventType"] for each in handle.history().events]:
+        while "EVENT_TYPE_TIMER_STARTED" not in [event["eventType"] for event in handle.history().events]:
             assert time.monotonic() < deadline
             time.sleep(0.005)
 
@@ -433,21 +433,21 @@ def torn_log(path: str) -> None:
             process.stdout.readline()
         process.kill()
     log = _bytes(f"{path}-wal")
-    found = []
+    order_ids = []
     for place, keep in enumerate((1.0, 0.9, 0.5, 0.2)):
         copy = f"{path}.{place}"
         shutil.copy(path, copy)
         with open(f"{copy}-wal", "wb") as file:
             file.write(log[: int(len(log) * keep)] + (b"\xee" * 777 if place % 2 else b""))
-        found.append(_finish_all(copy))
-    assert found == sorted(found, reverse=True), found
-    assert found[0] >= 30, found
-    assert found[0] > found[-1], found
+        order_ids.append(_finish_all(copy))
+    assert order_ids == sorted(order_ids, reverse=True), order_ids
+    assert order_ids[0] >= 30, order_ids
+    assert order_ids[0] > order_ids[-1], order_ids
 
 
 def _finish_all(path: str) -> int:
     with working(path) as client:
-        ids = [each.id for each in client.list_workflows()]
+        ids = [run.id for run in client.list_workflows()]
         for name in ids:
             client.get_workflow_handle(name).signal(Basket.stop)
         results = [client.get_workflow_handle(name).result(timeout=PATIENCE) for name in ids]

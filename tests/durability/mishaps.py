@@ -123,15 +123,15 @@ class Round:
 
     def owner(self) -> Child:
         """Return the worker that owns the file."""
-        found: list[Child] = []
+        owners: list[Child] = []
 
         def look() -> bool:
             alive = [worker for worker in self.workers if worker.process.poll() is None]
-            found[:] = [worker for worker in alive if worker.ask("standing") == "owner"]
-            return bool(found)
+            owners[:] = [worker for worker in alive if worker.ask("standing") == "owner"]
+            return bool(owners)
 
         until(look, "no worker owns the file", 60)
-        return found[0]
+        return owners[0]
 
     def kill_owner(self) -> None:
         self.owner().kill()
@@ -157,8 +157,8 @@ class Round:
         """Start a worker that must not open the file; return its message."""
         with Child("worker", path, within=within) as child:
             until(lambda: text in "".join(child.log) or child._lines.qsize(), "it says nothing", 60)
-            said = child.line() if child._lines.qsize() else ""
-            until(lambda: text in said + "".join(child.log), f"{said} {''.join(child.log)[-2000:]}", 30)
+            line = child.line() if child._lines.qsize() else ""
+            until(lambda: text in line + "".join(child.log), f"{line} {''.join(child.log)[-2000:]}", 30)
 
     def backup(self) -> Path:
         dest = self.folder / "backup.db"
@@ -390,11 +390,11 @@ def _log_gone(*suffixes: str) -> Callable[[Round], None]:
         if round.chance.random() < 0.5:
             round.load.wait_for("ack", 5)
         time.sleep(round.chance.uniform(0, 0.05))  # the moment of the kill
-        known = set(round.load.said("ack"))
+        acknowledged = set(round.load.said("ack"))
         round.kill_owner()
         round.load.wait_for("ack", 5)
         round.check(round.path)
-        assert known
+        assert acknowledged
 
     return mishap
 

@@ -74,8 +74,8 @@ class Series:
 
     def settled(self, begin: float) -> Series:
         """Return the samples after the warm-up."""
-        kept = [(at, value) for at, value in zip(self.at, self.values, strict=True) if at >= begin]
-        return Series([at for at, _ in kept], [value for _, value in kept])
+        samples = [(at, value) for at, value in zip(self.at, self.values, strict=True) if at >= begin]
+        return Series([at for at, _ in samples], [value for _, value in samples])
 
     def slope(self) -> float:
         """Return the growth per second: the median slope between any two samples."""
@@ -140,16 +140,16 @@ def look(pid: int, path: Path | None) -> dict[str, float]:
     """Measure a process and its file."""
     status = Path(f"/proc/{pid}/status").read_text()
     resident = next(line for line in status.splitlines() if line.startswith("VmRSS:"))
-    found: dict[str, float] = {
+    measured: dict[str, float] = {
         "memory": float(resident.split()[1]) * KIB,
         "threads": len(os.listdir(f"/proc/{pid}/task")),
         "descriptors": len(os.listdir(f"/proc/{pid}/fd")),
     }
     if path is not None:
         log = Path(f"{path}-wal")
-        found["file"] = path.stat().st_size
-        found["log of the file"] = log.stat().st_size if log.exists() else 0
-    return found
+        measured["file"] = path.stat().st_size
+        measured["log of the file"] = log.stat().st_size if log.exists() else 0
+    return measured
 
 
 # --- the load -------------------------------------------------------------------------------------------------
@@ -212,7 +212,7 @@ class Report:
     @property
     def is_good(self) -> bool:
         """Whether nothing grew and no request failed."""
-        return not self.errors and all(each.is_flat for each in self.verdicts)
+        return not self.errors and all(verdict.is_flat for verdict in self.verdicts)
 
     def as_text(self) -> str:
         """Return the report as text."""
@@ -225,13 +225,13 @@ class Report:
 
     def as_json(self) -> str:
         """Return the report as JSON."""
-        told = {
+        document = {
             "minutes": self.minutes,
             "workflows": self.workflows,
             "errors": self.errors[:100],
-            "held": [{**asdict(each), "is_flat": each.is_flat} for each in self.verdicts],
+            "held": [{**asdict(verdict), "is_flat": verdict.is_flat} for verdict in self.verdicts],
         }
-        return json.dumps(told, indent=2)
+        return json.dumps(document, indent=2)
 
 
 def soak(
@@ -300,18 +300,18 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--target", default="", help="a server instead of a file of its own")
     parser.add_argument("--report", type=Path, default=Path("soak-report"), metavar="NAME")
     parser.add_argument("--serve", metavar="TARGET", help=argparse.SUPPRESS)
-    given = parser.parse_args(arguments)
-    if given.serve:
-        serve(given.serve)
+    options = parser.parse_args(arguments)
+    if options.serve:
+        serve(options.serve)
         return 0
-    minutes = (given.minutes + 60 * given.hours) or 10.0
+    minutes = (options.minutes + 60 * options.hours) or 10.0
     with tempfile.TemporaryDirectory(prefix="hourglass-soak-", dir=".") as name:
         folder = Path(name).resolve()
-        path = None if given.target else folder / "soak.db"
-        report = soak(minutes, given.target or f"local:{path}", path, folder, at_once=given.at_once)
+        path = None if options.target else folder / "soak.db"
+        report = soak(minutes, options.target or f"local:{path}", path, folder, at_once=options.at_once)
     print(report.as_text())
-    given.report.with_suffix(".txt").write_text(f"{report.as_text()}\n")
-    given.report.with_suffix(".json").write_text(f"{report.as_json()}\n")
+    options.report.with_suffix(".txt").write_text(f"{report.as_text()}\n")
+    options.report.with_suffix(".json").write_text(f"{report.as_json()}\n")
     return 0 if report.is_good else 1
 
 

@@ -111,7 +111,7 @@ def histories() -> dict[str, History]:
         Client.connect("local:") as client,
         Worker(client, workflows=workflows, activities=[act, broken]),
     ):
-        runs = [client.start_workflow(each) for each in workflows]
+        runs = [client.start_workflow(definition) for definition in workflows]
         runs[-1].signal("go", "on")
         for run in runs:
             run.result()

@@ -102,7 +102,7 @@ def wait_for(pairs: dict[str, Any], ready: Callable[[str, list[dict[str, Any]]],
 
 
 def event_types(events: list[dict[str, Any]]) -> list[str]:
-    return [each["eventType"].removeprefix("EVENT_TYPE_") for each in events]
+    return [event["eventType"].removeprefix("EVENT_TYPE_") for event in events]
 
 
 @contextmanager

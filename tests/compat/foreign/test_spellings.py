@@ -223,7 +223,7 @@ def _goes_on(name: str) -> Any:
         (_calls_another, "activity echo", "activity other"),
         (_passes_another, "activity echo", "another arguments"),
         (_sleeps_longer, "timer", "another duration"),
-        (_does_both_at_once, "nothing more", "timer"),
+        (_does_both_at_once, "no further command", "timer"),
         (_returns_another, "completion", "another result"),
         (_goes_on, "completion", "local activity one more"),
     ],
