@@ -23,7 +23,7 @@ Found = set[tuple[str, int, str]]
 
 
 def write(folder: Path, text: str) -> None:
-    """Write the files of a project; a text without a file's name is `app.py`."""
+    """Write the files of a project. A text without file names becomes `app.py`."""
     parts = _FILE.split(text.strip("\n") if text.lstrip().startswith("---") else f"--- app.py\n{text}")
     for name, content in zip(parts[1::2], parts[2::2], strict=True):
         path = folder / name
@@ -32,18 +32,17 @@ def write(folder: Path, text: str) -> None:
 
 
 def checked(folder: Path, text: str) -> CheckReport:
-    """What a check of the whole project says."""
     write(folder, text)
     return check([folder], base=folder)
 
 
 def found(report: CheckReport) -> Found:
-    """File, line and code of each finding."""
+    """Return file, line and code of each finding."""
     return {(each.place.file, each.place.line, each.code) for each in report.findings}
 
 
 def expected(folder: Path) -> Found:
-    """What the comments in a project expect."""
+    """Return the findings that the comments in a project mark."""
     return {
         (str(path.relative_to(folder)), number, code)
         for path in sorted(folder.rglob("*.py"))

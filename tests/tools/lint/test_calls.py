@@ -1,4 +1,4 @@
-"""Calls that are not deterministic, under whatever name they go, in whatever place they stand."""
+"""Nondeterministic calls: by every name and in every construct; harmless calls are not reported."""
 
 from __future__ import annotations
 
@@ -89,7 +89,6 @@ HARMLESS = [
 
 @pytest.mark.parametrize(("code", "rule"), CALLS.items())
 def test_forbidden_call_is_found(code: str, rule: str, tmp_path: Path) -> None:
-    """Each is found once, at its own line, with its code."""
     imports, statement = code.split("\n")
     report = checked(tmp_path, f"{imports}\n@workflow.defn\ndef flow():\n    {statement}  # {rule}\n")
     assert found(report) == expected(tmp_path) != set()
@@ -97,13 +96,11 @@ def test_forbidden_call_is_found(code: str, rule: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("code", HARMLESS)
 def test_harmless_calls_are_ignored(code: str, tmp_path: Path) -> None:
-    """What gives the same on every execution, or is told to be meant, is not found."""
     imports, statement = code.split("\n")
     assert found(checked(tmp_path, f"{imports}\n@workflow.defn\ndef flow():\n    {statement}\n")) == set()
 
 
 def test_only_workflow_code_is_checked(tmp_path: Path) -> None:
-    """Activities, functions that no workflow calls and the module's own statements may do what they like."""
     text = """
 import time
 print(time.time())
@@ -155,12 +152,10 @@ def flow(order):
 
 
 def test_calls_are_found_in_every_construct(tmp_path: Path) -> None:
-    """Comprehensions, lambdas, defaults, handlers, patterns, texts: and not in functions that nobody calls."""
     assert found(checked(tmp_path, PLACES)) == expected(tmp_path)
 
 
 def test_finding_location_is_exact(tmp_path: Path) -> None:
-    """Columns are those of characters, not of bytes, and span the call."""
     text = "import time\n@workflow.defn\ndef flow():\n    größe = 'ä', time.time()\n"
     (finding,) = checked(tmp_path, text).findings
     assert (finding.place.line, finding.place.column, finding.place.end_column) == (5, 18, 29)
@@ -168,7 +163,7 @@ def test_finding_location_is_exact(tmp_path: Path) -> None:
 
 
 def test_coroutines_may_use_asyncio(tmp_path: Path) -> None:
-    """In `async def` code asyncio's tasks, timers and locks break no rule; what goes by sets, and threads, do."""
+    """Sets of tasks and threads are still reported."""
     text = """
 import asyncio, time
 from hourglass.aio import workflow as flow

@@ -1,4 +1,6 @@
-"""Handlers that never catch what an activity or a child raises; and those that catch something, which are left alone."""
+"""Exception handlers that never catch what an activity or child raises (HG116), and handlers that may catch something
+else.
+"""
 
 from __future__ import annotations
 
@@ -423,20 +425,17 @@ except Declined:  # hourglass: allow HG116
 
 @pytest.mark.parametrize("text", FOUND.values(), ids=FOUND)
 def test_handler_that_never_catches_is_found(text: str, tmp_path: Path) -> None:
-    """Each exception that comes as a cause alone is found where the handler names it."""
     report = checked(tmp_path, text if text.lstrip().startswith("---") else f"{SHOP}{text}")
     assert found(report) == expected(tmp_path) != set()
 
 
 @pytest.mark.parametrize("text", HARMLESS.values(), ids=HARMLESS)
 def test_handler_that_may_catch_is_ignored(text: str, tmp_path: Path) -> None:
-    """Where anything else in the body may raise it, or the text does not tell, nothing is said."""
     body = "\n".join(f"    {line}" for line in text.strip().splitlines())
     assert found(checked(tmp_path, f"{SHOP}@workflow.defn\ndef flow(order):\n{body}\n")) == set()
 
 
 def test_message_names_the_exception_to_catch(tmp_path: Path) -> None:
-    """The error that wraps, by what is called, and how the cause is told."""
     text = (
         f"{SHOP}@workflow.defn\ndef flow(order):\n    try:\n        child(order)\n    except Declined: ...\n"
     )

@@ -1,4 +1,4 @@
-"""`hourglass check`: what people see, what programs read, exit codes."""
+"""`hourglass check`: text, JSON and GitHub output, and exit codes."""
 
 from __future__ import annotations
 
@@ -47,33 +47,30 @@ shop/prices.py:6:19 HG101 reads a clock
 
 @pytest.fixture
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project in the current directory, with one finding behind two calls."""
+    """A project in the current directory with one finding behind two calls."""
     write(tmp_path, SHOP)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 def test_text_output_shows_line_reason_and_remedy(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The source line with a caret, why, what instead, and the way from the workflow; exit code 1."""
     assert main(["check"]) == 1
     assert capsys.readouterr().out == PRETTY
 
 
 def test_no_findings(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit code 0, and how much was looked at."""
     (shop / "shop" / "prices.py").write_text("def price(order): return order\n")
     assert main(["check", "shop"]) == 0
     assert capsys.readouterr().out == "nothing found in 3 files, 1 workflow\n"
 
 
 def test_missing_workflows_are_reported(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A check of the wrong folder does not look like a clean one."""
+    """A check of the wrong directory must not look successful."""
     assert main(["check", "shop/prices.py"]) == 0
     assert capsys.readouterr().out == "no workflow found in 1 file\n"
 
 
 def test_json_output_is_one_document(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One document with everything in it."""
     assert main(["check", "--json", "shop"]) == 1
     document = json.loads(capsys.readouterr().out)
     assert (document["files"], document["workflows"]) == (3, 1)
@@ -99,7 +96,6 @@ def test_json_output_is_one_document(shop: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_github_annotations(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One annotation for each finding, on one line, with everything escaped that GitHub would take for its own."""
     (shop / "a,b.py").write_text("def (\n")
     assert main(["check", "--github"]) == 1
     broken, found = capsys.readouterr().out.splitlines()
@@ -114,7 +110,6 @@ def test_github_annotations(shop: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 @pytest.mark.parametrize("code", RULES)
 def test_every_rule_is_explained(code: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """`--explain` says what a rule is about, and how to keep a place as it is."""
     assert main(["check", "--explain", code.lower()]) == 0
     said = capsys.readouterr().out
     assert said.startswith(f"{code} {RULES[code].title}\n")
@@ -133,13 +128,11 @@ def test_every_rule_is_explained(code: str, capsys: pytest.CaptureFixture[str]) 
 def test_wrong_arguments_are_rejected(
     arguments: list[str], said: str, shop: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A message and exit code 2."""
     assert main(["check", *arguments]) == 2
     assert said in capsys.readouterr().err
 
 
 def test_unparsable_file_fails_the_check(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What cannot be checked is no success."""
     (shop / "shop" / "prices.py").write_text("def price(order:\n    return 1\n")
     assert main(["check"]) == 1
     said = capsys.readouterr().out
@@ -149,7 +142,6 @@ def test_unparsable_file_fails_the_check(shop: Path, capsys: pytest.CaptureFixtu
 
 
 def test_narrow_terminal_keeps_the_caret(shop: Path) -> None:
-    """In a process of its own, with 40 columns and no colour: no traceback, no escape codes, the same findings."""
     done = subprocess.run(
         [sys.executable, "-m", "hourglass", "check"],
         cwd=shop,
@@ -164,7 +156,7 @@ def test_narrow_terminal_keeps_the_caret(shop: Path) -> None:
 
 
 def test_linter_loads_neither_engine_nor_project(shop: Path) -> None:
-    """Checking imports nothing of the project, nor of our engine: it is quick, and safe on code that is not trusted."""
+    """It must be fast, and safe for untrusted code."""
     (shop / "shop" / "__init__.py").write_text("raise SystemExit('imported')\n")
     code = (
         "import sys; from hourglass._tools.cli import main; main(['check', '.']); "
@@ -176,7 +168,6 @@ def test_linter_loads_neither_engine_nor_project(shop: Path) -> None:
 
 
 def test_pre_commit_hook() -> None:
-    """The hook runs the command that exists, on the whole project, with the packages that the command needs."""
     text = (ROOT / ".pre-commit-hooks.yaml").read_text()
     values = dict(re.findall(r"^[- ] (\w+): (.+)$", text, re.M))
     assert values["id"] == "hourglass-check"

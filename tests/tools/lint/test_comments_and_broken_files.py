@@ -1,4 +1,4 @@
-"""What silences a finding, and what becomes of files that cannot be read."""
+"""Comments that allow findings, and files that cannot be parsed or read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .project import checked, expected, found, write
 
 
 def test_comments_silence_findings(tmp_path: Path) -> None:
-    """A comment silences its line, or some codes on it, and what a call on its line leads to; texts are no comments."""
+    """Text in strings is no comment."""
     text = """
 import time, random
 def now():
@@ -42,7 +42,6 @@ def flow():
 
 
 def test_comment_with_another_code_silences_nothing(tmp_path: Path) -> None:
-    """A comment for another code leaves the finding."""
     text = "import time\n@workflow.defn\ndef flow():\n    time.time()  # hourglass: allow HG104\n"
     assert [each.code for each in checked(tmp_path, text).findings] == ["HG101"]
 
@@ -62,7 +61,6 @@ BROKEN = {
 def test_unparsable_file_is_reported_and_others_are_checked(
     content: bytes, line: int, said: str, tmp_path: Path
 ) -> None:
-    """It is a finding of its own, with its line and reason; calls into it lead nowhere."""
     write(
         tmp_path,
         "import time\nimport broken\n@workflow.defn\ndef flow():\n    broken.f()\n    time.time()  # HG101\n",
@@ -76,13 +74,11 @@ def test_unparsable_file_is_reported_and_others_are_checked(
 
 
 def test_unreadable_file_is_reported(tmp_path: Path) -> None:
-    """A link to nowhere is broken, not fatal."""
     (tmp_path / "gone.py").symlink_to(tmp_path / "nothing.py")
     assert [each.code for each in check([tmp_path], base=tmp_path).findings] == ["HG001"]
 
 
 def test_deeply_nested_code_is_reported(tmp_path: Path) -> None:
-    """Python may parse what nobody can walk through; the check continues."""
     long = " + ".join(["x"] * 1500)
     text = f"""
 import time
@@ -100,7 +96,6 @@ def flow():
 
 
 def test_other_encodings_are_read(tmp_path: Path) -> None:
-    """A file may declare its encoding, begin with a mark, or end its lines as Windows does."""
     lines = [
         "# coding: latin-1",
         "from hourglass import workflow",
@@ -116,7 +111,6 @@ def test_other_encodings_are_read(tmp_path: Path) -> None:
 
 
 def test_environments_and_hidden_folders_are_skipped(tmp_path: Path) -> None:
-    """Virtual environments, caches and hidden folders hold other people's code."""
     for folder in (".venv", "env", "node_modules", "__pycache__", ".git"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "x.py").write_text("(")
@@ -125,5 +119,4 @@ def test_environments_and_hidden_folders_are_skipped(tmp_path: Path) -> None:
 
 
 def test_syntax_warnings_of_checked_code_are_hidden(tmp_path: Path) -> None:
-    """A bad escape in somebody's text does not warn whoever checks it."""
     assert found(checked(tmp_path, "import time\nx = '\\d'\n")) == set()

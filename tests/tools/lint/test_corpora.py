@@ -1,4 +1,6 @@
-"""No false alarm on code that is known to be good: the examples, the conformance workflows, the docs, the twins."""
+"""No false positives in the examples, the conformance workflows, the manual and the ported Temporal workflows;
+completeness of the rules.
+"""
 
 from __future__ import annotations
 
@@ -29,14 +31,13 @@ TRUE_ALARMS = {
     ("folder", "workflows"), [("examples", 2), ("tests/conformance", 60), ("tests/compat/twins", 50)]
 )
 def test_good_code_has_no_findings(folder: str, workflows: int) -> None:
-    """Many workflows are looked at, and nothing is found."""
     report = check([ROOT / folder], base=ROOT)
     assert {(file, code) for file, _, code in found(report)} - TRUE_ALARMS == set()
     assert report.workflows >= workflows
 
 
 def test_documentation_has_no_findings(tmp_path: Path) -> None:
-    """The Python in README and docs, each page a module; the page about the check itself shows what is wrong."""
+    """Except in the page about the linter, which shows wrong code."""
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
         if page.name != "check.md":
             code = "\n".join(_PYTHON.findall(page.read_text()))
@@ -47,7 +48,6 @@ def test_documentation_has_no_findings(tmp_path: Path) -> None:
 
 
 def test_linter_imports_only_the_standard_library() -> None:
-    """The linter imports the standard library and itself, nothing else."""
     folder = Path(hourglass._tools.lint.__file__).parent
     imported = set()
     for file in folder.glob("*.py"):
@@ -66,7 +66,6 @@ def test_linter_imports_only_the_standard_library() -> None:
 
 
 def test_every_rule_is_complete() -> None:
-    """Each rule has reason, remedy and explanation, and code before and after, which differ."""
     for rule in RULES.values():
         assert rule.title
         assert rule.reason
@@ -77,6 +76,5 @@ def test_every_rule_is_complete() -> None:
 
 
 def test_every_rule_is_in_the_manual() -> None:
-    """The page on checking names the code of each rule."""
     page = (ROOT / "docs" / "check.md").read_text()
     assert [code for code in RULES if code not in page] == []

@@ -1,4 +1,4 @@
-"""The way from a workflow through a project: what is followed, what is a boundary, and how the way is told."""
+"""Call paths from a workflow through a project: calls that the linter follows, boundaries, and the path in a finding."""
 
 from __future__ import annotations
 
@@ -337,12 +337,10 @@ def make():
 
 @pytest.mark.parametrize("text", CASES.values(), ids=list(CASES))
 def test_followed_calls_are_found(text: str, tmp_path: Path) -> None:
-    """Exactly the marked lines are found."""
     assert found(checked(tmp_path, text)) == expected(tmp_path) != set()
 
 
 def test_finding_shows_the_call_path(tmp_path: Path) -> None:
-    """A finding names the workflow and every call on the way, each with the line that makes it."""
     text = CASES["two calls in other modules, with aliases"]
     (finding,) = checked(tmp_path, text).findings
     assert [(step.function, step.file, step.line) for step in finding.path] == [
@@ -354,7 +352,6 @@ def test_finding_shows_the_call_path(tmp_path: Path) -> None:
 
 
 def test_shortest_call_path_is_shown(tmp_path: Path) -> None:
-    """A place that several ways lead to is told once, with the shortest."""
     text = """
 import time
 def now():
@@ -371,7 +368,7 @@ def flow():
 
 
 def test_unnamed_files_are_followed(tmp_path: Path) -> None:
-    """A check of one file sees what it calls in others, and reports only what workflows of this file reach."""
+    """It reports only what workflows of that file reach."""
     write(
         tmp_path,
         """
@@ -397,7 +394,6 @@ def other():
 
 
 def test_src_layout_is_recognised(tmp_path: Path) -> None:
-    """Modules below `src` are found under their names."""
     text = """
 --- src/shop/__init__.py
 --- src/shop/clock.py
@@ -414,7 +410,6 @@ def flow():
 
 
 def test_hourglass_itself_is_not_followed(tmp_path: Path) -> None:
-    """What belongs to Hourglass is known by name, even where its source lies in the project."""
     text = """
 --- hourglass/__init__.py
 --- hourglass/workflow.py

@@ -1,4 +1,4 @@
-"""Order of sets, globals, caches, branches on replay, collections that change: what needs more than a name to be seen."""
+"""Global state, set order, caches, branches on replay, and collections that change during iteration."""
 
 from __future__ import annotations
 
@@ -370,11 +370,9 @@ def flow():
 
 @pytest.mark.parametrize("text", CASES.values(), ids=list(CASES))
 def test_global_state_is_found(text: str, tmp_path: Path) -> None:
-    """Exactly the marked lines are found."""
     assert found(checked(tmp_path, text)) == expected(tmp_path)
 
 
 def test_message_names_the_line_that_changes_a_global(tmp_path: Path) -> None:
-    """The message says which line changes what the workflow reads."""
     (first, *_) = checked(tmp_path, CASES["globals that others change"]).findings
     assert first.message == "it reads LIMITS, which config.py:8 changes while the program runs"

@@ -1,4 +1,4 @@
-"""Histories made by hand, event by event: each call adds events, the clock moves only when it is told to."""
+"""A builder of histories: each method adds events, and only some of them advance the clock."""
 
 from __future__ import annotations
 
@@ -17,19 +17,17 @@ START = 1_788_000_000 * S
 
 
 def payload(value: object) -> dict[str, Any]:
-    """A value as JSON in a payload."""
     data = base64.b64encode(json.dumps(value).encode()).decode()
     return {"metadata": {"encoding": base64.b64encode(b"json/plain").decode()}, "data": data}
 
 
 def failure(message: str, type: str = "ValueError", cause: dict[str, Any] | None = None) -> dict[str, Any]:
-    """An application's failure."""
     made: dict[str, Any] = {"message": message, "applicationFailureInfo": {"type": type}}
     return made if cause is None else {**made, "cause": cause}
 
 
 class Made:
-    """A history in the making; `at` is the clock, in nanoseconds."""
+    """A history under construction; `at` is the clock in nanoseconds."""
 
     def __init__(
         self, workflow_type: str = "checkout", workflow_id: str = "order-1", **attributes: Any
@@ -46,12 +44,11 @@ class Made:
         )
 
     def wait(self, seconds: float) -> Made:
-        """Let time pass."""
         self.at += round(seconds * S)
         return self
 
     def add(self, kind: str, **attributes: Any) -> int:
-        """Any event; gives its number."""
+        """Add an event and return its id."""
         words = [each.capitalize() for each in kind.split("_")]
         key = words[0].lower() + "".join(words[1:]) + "EventAttributes"
         seconds, rest = divmod(self.at, S)
@@ -67,7 +64,6 @@ class Made:
         return len(self.events)
 
     def task(self, seconds: float = 0.004, queued: float = 0.002) -> Made:
-        """A workflow task that goes well."""
         scheduled = self.add("WORKFLOW_TASK_SCHEDULED", attempt=1)
         self.wait(queued)
         started = self.add("WORKFLOW_TASK_STARTED", scheduledEventId=str(scheduled))
@@ -76,7 +72,6 @@ class Made:
         return self
 
     def task_fails(self, message: str = "boom", seconds: float = 0.01) -> Made:
-        """A workflow task that fails."""
         scheduled = self.add("WORKFLOW_TASK_SCHEDULED", attempt=1)
         started = self.add("WORKFLOW_TASK_STARTED", scheduledEventId=str(scheduled))
         self.wait(seconds)
@@ -90,7 +85,6 @@ class Made:
         return self
 
     def schedule(self, name: str, **attributes: Any) -> int:
-        """An activity is asked for."""
         return self.add(
             "ACTIVITY_TASK_SCHEDULED",
             activityId=str(len(self.events)),
@@ -103,7 +97,6 @@ class Made:
     def activity(
         self, name: str, seconds: float = 0.2, queued: float = 0.02, attempt: int = 1, fails: str = ""
     ) -> Made:
-        """An activity from its schedule to its end."""
         scheduled = self.schedule(name, input={"payloads": [payload("secret")]})
         self.wait(queued)
         last = {"lastFailure": failure("not yet", "TimeoutError")} if attempt > 1 else {}
@@ -125,7 +118,6 @@ class Made:
         return self
 
     def timer(self, seconds: float) -> Made:
-        """A timer from its start to when it fires."""
         started = self.add(
             "TIMER_STARTED",
             timerId="1",
@@ -137,7 +129,6 @@ class Made:
         return self
 
     def child(self, name: str, seconds: float = 1.0, run_id: str = "child-run") -> Made:
-        """A child from its start to its end."""
         asked = str(
             self.add(
                 "START_CHILD_WORKFLOW_EXECUTION_INITIATED",
@@ -154,18 +145,16 @@ class Made:
         return self
 
     def signal(self, name: str) -> Made:
-        """A signal."""
         self.add("WORKFLOW_EXECUTION_SIGNALED", signalName=name, input={"payloads": [payload("secret")]})
         return self
 
     def complete(self) -> Made:
-        """The run returns."""
         self.task()
         self.add("WORKFLOW_EXECUTION_COMPLETED", result={"payloads": [payload("secret")]})
         return self
 
     def fail(self, message: str) -> Made:
-        """The run fails, because of an activity."""
+        """Fail the run because of a failed activity."""
         self.task()
         outer = {
             "message": "Activity task failed",
@@ -177,7 +166,7 @@ class Made:
 
     @property
     def read(self) -> tuple[HistoryEvent, ...]:
-        """The events, as the story takes them."""
+        """The parsed events."""
         return events_from(self.events)
 
     @property
@@ -187,7 +176,7 @@ class Made:
 
 
 def order(days: float = 30) -> Made:
-    """A checkout with all that can happen: retries, a signal, a long wait, a child, a failure."""
+    """Return the history of a checkout with retries, a signal, a long timer, a child and a failure."""
     made = Made().wait(0.01)
     made.task().activity("reserve_stock", 0.18).task()
     made.activity("charge_card", 0.4, queued=3.9, attempt=3).task()
@@ -199,7 +188,7 @@ def order(days: float = 30) -> Made:
 
 
 def many(spans: int) -> Made:
-    """So many activities of different names, some of which fail, in bursts of five."""
+    """Return a history of activities with different names in batches of five; some fail."""
     made = Made("fan_out", f"fan-{spans}").wait(0.01).task()
     for number in range(spans):
         fails = f"item {number} is broken" if number % 17 == 5 else ""

@@ -1,5 +1,4 @@
-"""What a stranger stumbled over in `why` and `show`: lines of ours taken for the author's, remedies that do not help, a legend
-with a hole."""
+"""Diagnoses and pictures: lines of user code only, remedies that help, and a complete legend."""
 
 from __future__ import annotations
 
@@ -20,7 +19,6 @@ SERVED = {"default": QueueFacts(name="default", workflow_pollers=(PollerFacts("w
 
 
 def event(at: int, kind: str, **attributes: Any) -> dict[str, Any]:
-    """An event of a history in JSON."""
     return {
         "eventId": str(at),
         "eventType": f"EVENT_TYPE_{kind}",
@@ -30,7 +28,6 @@ def event(at: int, kind: str, **attributes: Any) -> dict[str, Any]:
 
 
 def told(*more: dict[str, Any], queue: str = "default", **begun: Any) -> Facts:
-    """What is known of an open run."""
     started = event(
         1, "WORKFLOW_EXECUTION_STARTED", workflowType={"name": "order"}, taskQueue={"name": queue}, **begun
     )
@@ -50,13 +47,12 @@ TASK = (
     "part", ["limits/_slots.py", "progress/_following.py", "contrib/opentelemetry.py", "worker.py"]
 )
 def test_our_own_frames_are_not_blamed(part: str) -> None:
-    """Also in a checkout, where they are in no site-packages, their lines are not blamed."""
+    """Also in a source checkout, where they are not in site-packages."""
     assert not is_authors(f"/home/ann/hourglass/src/hourglass/{part}")
     assert is_authors(f"/home/ann/shop/{part}")
 
 
 def test_line_of_a_timer_inside_a_task() -> None:
-    """The body waits for a task, and the task for a timer: the line is the timer's."""
     stands = (
         Stand(fiber="workflow", place="a.py:9", code="task.result()", waits=Waits.TASK),
         Stand(fiber="nap", place="a.py:5", code="workflow.sleep(60)", waits=Waits.TIMER),
@@ -67,7 +63,6 @@ def test_line_of_a_timer_inside_a_task() -> None:
 
 
 def test_worker_for_an_activity_is_suggested() -> None:
-    """It is the activity's code that a worker needs there."""
     scheduled = event(
         5,
         "ACTIVITY_TASK_SCHEDULED",
@@ -82,7 +77,7 @@ def test_worker_for_an_activity_is_suggested() -> None:
 
 
 def test_child_on_the_wrong_queue() -> None:
-    """Started again by hand it would be nobody's child: the remedy is the parent's."""
+    """A child that is started by hand would have no parent."""
     parent = {"parentWorkflowExecution": {"workflowId": "month"}}
     facts = replace(told(event(2, "WORKFLOW_TASK_SCHEDULED"), queue="elsewhere", **parent), queues=ELSEWHERE)
     found = diagnose(facts).findings[0]
@@ -91,6 +86,5 @@ def test_child_on_the_wrong_queue() -> None:
 
 
 def test_legend_of_a_run_that_only_waits() -> None:
-    """What the run's own row shows is in the legend, too."""
     drawn = ["".join(text for text, _ in line) for line in lines(told(*TASK).story, 80)]
     assert "╌ waits" in drawn[-1]

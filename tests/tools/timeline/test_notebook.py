@@ -1,4 +1,4 @@
-"""A handle draws itself in a notebook: the picture of its run, up to now."""
+"""Workflow handles in notebooks: they display the run's timeline."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hourglass.testing import DevServer
 
 @pytest.mark.parametrize("target", ["local:", pytest.param("server", marks=pytest.mark.server)])
 def test_handle_is_drawn_in_a_notebook(request: pytest.FixtureRequest, target: str) -> None:
-    """Open and closed; what the values are is not in it. A workflow that is not there is told as text."""
+    """The repr is None if the workflow is unknown or the client is closed."""
     if target == "server":
         server: DevServer = request.getfixturevalue("quick_server")
         target = server.target
@@ -39,8 +39,6 @@ def test_handle_is_drawn_in_a_notebook(request: pytest.FixtureRequest, target: s
 
 
 def test_async_handle_is_drawn_in_a_notebook() -> None:
-    """It is shown by a notebook in the midst of its event loop."""
-
     async def shown() -> Any:
         async with (
             await AsyncClient.connect("local:") as client,

@@ -1,4 +1,4 @@
-"""What the pictures look like: parsed and measured, nothing overlaps and nothing leaves the frame, however much there is."""
+"""Timelines as SVG, HTML and terminal text: nothing overlaps or exceeds the frame, whatever the history."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _bar_box(node: ElementTree.Element) -> Box:
 
 
 def check(text: str) -> int:
-    """No two labels and no two bars of a row meet, no label meets a bar, all are in the frame; gives the number of rows."""
+    """Check that labels and bars do not overlap and are inside the frame. Return the number of rows."""
     root = ElementTree.fromstring(text)
     _, _, width, height = map(float, root.attrib["viewBox"].split())
     labels = [_text_box(each) for each in root.iter(f"{SVG}text")]
@@ -87,14 +87,12 @@ def check(text: str) -> int:
 
 @pytest.mark.parametrize("spans", [3, 40, 200])
 def test_rows_do_not_overlap(spans: int) -> None:
-    """With 3, 40 and 200 activities, each in a row of its own, nothing overlaps; in the file and in the panels of the page."""
     story = build_story(many(spans).read)
     assert check(svg.draw(story)) == spans + 1
     assert sum(check(each) for each in svg.panels(story, html.ROWS)) == spans + 1
 
 
 def test_long_timer_is_drawn_with_a_break() -> None:
-    """A month's timer among seconds is cut short by a visible break that says how long it is; its length stays true."""
     text = svg.draw(build_story(order().read))
     assert check(text) == 8
     assert "time cut short" in text
@@ -161,14 +159,12 @@ def _stories(draw: st.DrawFn) -> Story:
 @settings(max_examples=cases(30, 600), deadline=None, suppress_health_check=list(HealthCheck))
 @given(_stories())
 def test_random_timelines_do_not_overlap(story: Story) -> None:
-    """Whatever the spans, names and lengths are, nothing overlaps and nothing leaves the frame."""
     assert check(svg.draw(story)) == len(story.spans)
 
 
 @settings(max_examples=cases(30, 600), deadline=None, suppress_health_check=list(HealthCheck))
 @given(_stories(), st.integers(40, 220), st.booleans())
 def test_random_timelines_fit_into_a_terminal(story: Story, width: int, plain: bool) -> None:
-    """No line is wider than the terminal, every style is known, and pieces of one line never run into each other."""
     for line in lines(story, width, plain=plain):
         assert cells("".join(text for text, _ in line)) <= width
         assert {style for _, style in line} <= STYLES.keys()
@@ -176,7 +172,6 @@ def test_random_timelines_fit_into_a_terminal(story: Story, width: int, plain: b
 
 @pytest.mark.parametrize("width", [80, 200])
 def test_terminal_timeline_is_complete(width: int) -> None:
-    """At 80 and 200 columns every span, the reason of a failure, the waits and the axis are there."""
     drawn = ["".join(text for text, _ in line) for line in lines(build_story(order().read), width)]
     whole = "\n".join(drawn)
     for said in (
@@ -194,7 +189,6 @@ def test_terminal_timeline_is_complete(width: int) -> None:
 
 
 def test_ascii_timeline_contains_only_ascii() -> None:
-    """The plain picture of a plain history holds nothing but ASCII, and tells failed from done without colour."""
     drawn = "\n".join(
         "".join(text for text, _ in line) for line in lines(build_story(order().read), 100, plain=True)
     )
@@ -203,7 +197,7 @@ def test_ascii_timeline_contains_only_ascii() -> None:
 
 
 def test_picture_is_readable_without_a_style_sheet() -> None:
-    """Programs that are no browsers know no variables and no media: every shape and text has its colour as an attribute."""
+    """Programs other than browsers support neither CSS variables nor media queries."""
     drawn = svg.draw(build_story(order().read))
     assert "var(" not in drawn
     outside = re.sub(
@@ -217,7 +211,6 @@ def test_picture_is_readable_without_a_style_sheet() -> None:
 
 
 def test_page_is_self_contained() -> None:
-    """The page and the picture load nothing, run nothing, and carry light, dark and paper."""
     story = build_story(order().read)
     for text in (html.draw(story), svg.draw(story)):
         assert "<script" not in text
@@ -227,7 +220,6 @@ def test_page_is_self_contained() -> None:
 
 
 def test_pictures_are_accessible() -> None:
-    """A picture has a role, a title and a description; its rows have tooltips, the page a table of them."""
     story = build_story(order().read)
     root = ElementTree.fromstring(svg.draw(story))
     assert root.attrib["role"] == "img"
@@ -242,7 +234,6 @@ def test_pictures_are_accessible() -> None:
 
 
 def test_text_of_a_history_is_escaped() -> None:
-    """Names and messages cannot become markup."""
     made = Made("<script>alert(1)</script>", '"><b>').task().activity("<img src=x>", fails="</text><script>")
     story = build_story(made.fail("</style><script>").read)
     for text in (html.draw(story), svg.draw(story)):
@@ -252,7 +243,6 @@ def test_text_of_a_history_is_escaped() -> None:
 
 
 def test_axis_and_legend_are_drawn() -> None:
-    """A picture explains itself: an axis with times, a legend for what it shows, and how long each row took."""
     text = svg.draw(build_story(many(3).read))
     root = ElementTree.fromstring(text)
     classes = [each.attrib["class"] for each in root.iter(f"{SVG}text")]
@@ -266,7 +256,6 @@ def test_axis_and_legend_are_drawn() -> None:
 )
 @pytest.mark.parametrize("width", [40.0, 150.0, 900.0])
 def test_axis_ticks_from_microseconds_to_years(length: int, width: float) -> None:
-    """Every length has at least two ticks where there is room, in order, with labels that keep apart and do not repeat."""
     story = Story(
         workflow_id="",
         run_id="",
@@ -299,7 +288,6 @@ def test_axis_ticks_from_microseconds_to_years(length: int, width: float) -> Non
     ],
 )
 def test_durations_are_readable(ns: int, said: str) -> None:
-    """Durations are short, in at most two units, and rounded to what matters."""
     assert duration(ns) == said
 
 
@@ -313,7 +301,6 @@ def _luminance(colour: str) -> float:
 
 @pytest.mark.parametrize("colours", [svg.LIGHT, svg.DARK], ids=["light", "dark"])
 def test_colours_have_enough_contrast(colours: dict[str, str]) -> None:
-    """Text stands out from the paper by 4.5 to 1, and bars by 3 to 1 (but for local activities, 2.5), light and dark."""
     paper = _luminance(colours["paper"])
     for name, least in {
         "ink": 7,

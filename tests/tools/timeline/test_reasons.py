@@ -1,4 +1,4 @@
-"""Why a run stands as it does, from histories made by hand: what no engine can be brought to at will."""
+"""Diagnoses of runs from constructed histories: situations that cannot be produced with an engine on demand."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def told(
     pending: tuple[Pending, ...] = (),
     died: str = "",
 ) -> Diagnosis:
-    """The diagnosis of an open run, so many seconds after its last event."""
+    """Diagnose an open run some seconds after its last event."""
     now = made.at + round(waited * S)
     story = build_story(made.read, now=now, pending=pending)
     return diagnose(
@@ -27,7 +27,7 @@ def told(
 
 
 def test_outdated_pollers_are_recognised() -> None:
-    """A server still names workers that polled before the task was there and did not take it: they are gone."""
+    """A server still lists workers that are gone."""
     made = Made().wait(1)
     made.add("WORKFLOW_TASK_SCHEDULED", attempt=1)
     before = QueueFacts(name="default", workflow_pollers=(PollerFacts("7@host", made.at - 20 * S),))
@@ -41,7 +41,6 @@ def test_outdated_pollers_are_recognised() -> None:
 
 
 def test_similar_problems_are_one_finding() -> None:
-    """A hundred activities that fail in the same way are one cause, with a count."""
     made = Made().wait(1).task()
     for _ in range(100):
         made.schedule("charge")
@@ -55,7 +54,6 @@ def test_similar_problems_are_one_finding() -> None:
 
 
 def test_worst_problem_comes_first() -> None:
-    """A failing activity before a running one, a child and a timer."""
     made = Made().wait(1).task()
     made.add("TIMER_STARTED", timerId="1", startToFireTimeout="100s", workflowTaskCompletedEventId="4")
     made.add("START_CHILD_WORKFLOW_EXECUTION_INITIATED", workflowType={"name": "ship"}, workflowId="ship-1")
@@ -68,14 +66,12 @@ def test_worst_problem_comes_first() -> None:
 
 
 def test_delayed_start_is_explained() -> None:
-    """It has not begun, and is not meant to."""
     found = told(Made(firstWorkflowTaskBackoff="3600s"))
     assert found.cause is Cause.DELAYED
     assert not found.wrong
 
 
 def test_running_task_is_explained() -> None:
-    """A task that a worker has taken: by whom, since when."""
     made = Made().wait(1)
     scheduled = made.add("WORKFLOW_TASK_SCHEDULED", attempt=1)
     made.add("WORKFLOW_TASK_STARTED", scheduledEventId=str(scheduled), identity="7@host")
@@ -85,7 +81,7 @@ def test_running_task_is_explained() -> None:
 
 
 def with_task_timeout() -> Made:
-    """Return a history of which a worker took the task and never answered."""
+    """Return a history with a workflow task that a worker started and never completed."""
     made = Made().wait(1)
     scheduled = made.add("WORKFLOW_TASK_SCHEDULED", attempt=1)
     started = made.add("WORKFLOW_TASK_STARTED", scheduledEventId=str(scheduled))
@@ -99,12 +95,11 @@ def with_task_timeout() -> Made:
 
 
 def test_task_timeouts_are_explained() -> None:
-    """A worker that took the task and never answered: its code hangs."""
     assert told(with_task_timeout()).cause is Cause.HUNG
 
 
 def test_dead_process_is_explained() -> None:
-    """The history has but a task that timed out; who looks from the same machine knows of the deaths, and says so."""
+    """The history has only a timed-out task; the process on the same machine knows more."""
     found = told(with_task_timeout(), died="2× while the workflow's code was executing, last 3 s ago")
     assert found.cause is Cause.KILLS
     assert "the worker's process died while it was executing" in found.findings[0].what
@@ -112,7 +107,6 @@ def test_dead_process_is_explained() -> None:
 
 
 def test_rejected_task_is_explained() -> None:
-    """What is neither a bug of the code nor a hang is said as what it is."""
     made = Made().wait(1)
     scheduled = str(made.add("WORKFLOW_TASK_SCHEDULED", attempt=1))
     made.add("WORKFLOW_TASK_STARTED", scheduledEventId=scheduled)
@@ -128,14 +122,12 @@ def test_rejected_task_is_explained() -> None:
 
 
 def test_recovered_run_is_not_parked() -> None:
-    """Failed tasks of the past are no cause of today."""
     made = Made().wait(1).task_fails("boom").task()
     made.schedule("charge")
     assert told(made).cause is Cause.ACTIVITY_QUEUED
 
 
 def test_payloads_are_not_shown() -> None:
-    """Details of failures, arguments and results stay out of what is said."""
     made = Made(input={"payloads": [{"data": "c2VjcmV0"}]}).wait(1).task()
     made.activity("charge", fails="declined").task()
     made.add("WORKFLOW_EXECUTION_FAILED", failure=failure("declined"))
@@ -163,7 +155,6 @@ packer
 
 
 def test_positions_of_fibers_are_shown() -> None:
-    """From the text of a stack, of any machine: each fiber, its author's line, what it waits in."""
     first, second = stands(_STACK)
     assert (first.fiber, first.waits, first.limited) == ("workflow", Waits.SIGNAL, True)
     assert first.place.endswith("app.py:27")

@@ -1,4 +1,4 @@
-"""`hourglass show` as people call it: on files, on runs of a target, and when it is asked for wrongly."""
+"""`hourglass show` on history files and on runs of a target."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ def history(tmp_path: Path) -> Path:
 
 
 def test_exported_history_is_shown(history: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """An exported history is drawn, without payloads and without escape sequences where no terminal is."""
     assert main(["show", str(history), "--width", "100"]) == 0
     out = capsys.readouterr().out
     assert "charge_card (3 attempts)" in out
@@ -32,7 +31,6 @@ def test_exported_history_is_shown(history: Path, capsys: pytest.CaptureFixture[
 
 
 def test_payloads_are_shown_on_request(history: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Arguments and results are in the JSON only with --payloads."""
     assert main(["show", str(history), "--json"]) == 0
     assert "secret" not in capsys.readouterr().out
     assert main(["show", str(history), "--json", "--payloads"]) == 0
@@ -41,7 +39,6 @@ def test_payloads_are_shown_on_request(history: Path, capsys: pytest.CaptureFixt
 
 
 def test_files_are_written(history: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A page and a picture are written at once, and said so on stderr."""
     page, picture = tmp_path / "o.html", tmp_path / "o.svg"
     assert main(["show", str(history), "--html", str(page), "--svg", str(picture)]) == 0
     assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
@@ -67,7 +64,6 @@ def test_unreadable_files_are_reported(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A file that is no history, is missing, or cannot be followed is an error in words."""
     path = tmp_path / "some.json"
     if content is not None:
         path.write_text(content)
@@ -76,7 +72,6 @@ def test_unreadable_files_are_reported(
 
 
 def test_open_run_is_followed_to_its_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A run on a target is shown by its id, open or closed; --follow ends when it does; an unknown id is an error."""
     target = f"local:{tmp_path / 'trips.db'}"
     with Client.connect(target) as client:
         client.start_workflow(flows.trip, "there", id="trip-1")

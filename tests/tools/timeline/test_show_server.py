@@ -1,4 +1,4 @@
-"""`hourglass show` against a real Temporal server."""
+"""`hourglass show` with a real Temporal server."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from . import flows
 
 @pytest.mark.server
 def test_run_with_an_update_and_a_child(quick_server: DevServer, capsys: pytest.CaptureFixture[str]) -> None:
-    """On a server, too: an update, a child, and with --children what the child did."""
     target = quick_server.target
     with (
         Client.connect(target) as client,

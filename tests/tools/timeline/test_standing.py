@@ -1,4 +1,4 @@
-"""How a run of a list stands, in a few words."""
+"""The status text of a run in a list."""
 
 from __future__ import annotations
 
@@ -44,6 +44,5 @@ def pending(attempt: int, *, failed: bool = True) -> Any:
     ],
 )
 def test_status_names_the_problem_of_an_open_run(run: Any, text: str) -> None:
-    """The status, and what the engine reports of an open run, or its description shows."""
     assert standing(run, problem_of(run)) == text
     assert (problem_of(run) is not None) == ("," in text)

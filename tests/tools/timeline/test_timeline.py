@@ -1,4 +1,4 @@
-"""What is told of a history: spans, attempts, waits, failures; of recorded ones, of the embedded engine's and of odd ones."""
+"""Timelines of histories: spans, attempts, waits and failures; recorded, embedded and malformed histories."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _of(story: Story, kind: Kind) -> list[Span]:
 
 
 def check(story: Story) -> None:
-    """What holds of every story: segments in order, within their span, which is within the story."""
+    """Check the order of segments, and that they are within their span and the timeline."""
     for span in story.spans:
         end = story.until if span.end is None else span.end
         assert story.start <= span.start <= end <= story.until
@@ -43,7 +43,6 @@ def check(story: Story) -> None:
 
 @pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
 def test_recorded_histories_are_drawn_completely(path: Path) -> None:
-    """Every history that Temporal's own SDK left is told whole: each activity, timer and signal is a span."""
     text = path.read_text()
     story = build_story(events_from_text(text))
     check(story)
@@ -57,7 +56,6 @@ def test_recorded_histories_are_drawn_completely(path: Path) -> None:
 
 
 def test_run_of_the_embedded_engine_is_drawn() -> None:
-    """A run on the embedded engine, with a retried activity, tells its attempts, its timer and its result."""
     with Client.connect("local:") as client, Worker(client, workflows=[flows.trip], activities=[flows.flaky]):
         handle = client.start_workflow(flows.trip, "there", id="trip-1")
         assert handle.result() == "there and back"
@@ -70,7 +68,6 @@ def test_run_of_the_embedded_engine_is_drawn() -> None:
 
 
 def test_run_without_a_task_yet() -> None:
-    """A run that nobody has touched yet waits for its first task."""
     story = build_story(Made().read, now=START + 5 * S)
     check(story)
     assert (story.outcome, story.until - story.start) == (Outcome.OPEN, 5 * S)
@@ -79,13 +76,11 @@ def test_run_without_a_task_yet() -> None:
 
 
 def test_delayed_start_is_shown() -> None:
-    """A run that is to begin later says so."""
     story = build_story(Made(firstWorkflowTaskBackoff="3600s").read)
     assert story.waiting_for == ("its start, delayed by 1 h",)
 
 
 def test_task_without_a_worker_is_shown() -> None:
-    """A task without a worker is what the run waits for."""
     made = Made()
     made.add("WORKFLOW_TASK_SCHEDULED", attempt=1)
     assert build_story(made.read, now=START + 90 * S).waiting_for == (
@@ -94,7 +89,7 @@ def test_task_without_a_worker_is_shown() -> None:
 
 
 def test_parked_run_is_shown() -> None:
-    """A run whose code fails is parked: the attempts come from its description, the reason and its cause from its history."""
+    """The attempts come from the run's description, the reason from its history."""
     story = build_story(Made().task_fails("no such key").read, now=START + 60 * S, task_attempt=7)
     check(story)
     (task,) = _of(story, Kind.TASK)
@@ -110,7 +105,6 @@ def test_parked_run_is_shown() -> None:
 
 
 def test_recovered_run_keeps_its_failed_tasks() -> None:
-    """Failed tasks stay in the story after one went well, with the number that the server counted."""
     made = Made().task_fails().wait(10)
     scheduled = made.add("WORKFLOW_TASK_SCHEDULED", attempt=4)
     started = made.add("WORKFLOW_TASK_STARTED", scheduledEventId=str(scheduled))
@@ -121,7 +115,6 @@ def test_recovered_run_keeps_its_failed_tasks() -> None:
 
 
 def test_retried_activity_is_shown() -> None:
-    """A description adds to a pending activity: attempts, the last failure, when it will be retried."""
     made = Made().task()
     activity = made.schedule("charge", retryPolicy={"initialInterval": "1s", "maximumAttempts": 9})
     pending = Pending(
@@ -142,7 +135,7 @@ def test_retried_activity_is_shown() -> None:
 
 
 def test_attempts_fill_the_time_before_the_last() -> None:
-    """Attempts that a history only counts are drawn with the policy's waits between them, and end where the last begins."""
+    """A history only counts them."""
     story = build_story(Made().task().activity("charge", 0.4, queued=3.9, attempt=3).complete().read)
     (span,) = _of(story, Kind.ACTIVITY)
     phases = [each.phase for each in span.segments]
@@ -153,7 +146,6 @@ def test_attempts_fill_the_time_before_the_last() -> None:
 
 
 def test_open_steps_end_with_the_run() -> None:
-    """A timer that never fired is left open where its run ended, and says so."""
     made = Made().task()
     made.add("TIMER_STARTED", timerId="1", startToFireTimeout="60s")
     story = build_story(made.wait(1).complete().read)
@@ -162,7 +154,6 @@ def test_open_steps_end_with_the_run() -> None:
 
 
 def test_failures_keep_their_causes() -> None:
-    """A failed run tells the whole chain, the outermost first, and where it was raised."""
     made = Made().task()
     inner = {
         **failure("disk full", "OSError"),
@@ -175,7 +166,6 @@ def test_failures_keep_their_causes() -> None:
 
 
 def test_complete_order_is_drawn() -> None:
-    """Retries, a signal, a child, a long timer and a failure come out as spans, and the timer as the longest wait."""
     story = build_story(order().read)
     check(story)
     assert [each.name for each in story.spans] == [
@@ -194,7 +184,6 @@ def test_complete_order_is_drawn() -> None:
 
 
 def test_children_are_nested() -> None:
-    """The steps of a child stand below it, and those of its child below that."""
     inner = build_story(Made("print", "p-1").task().activity("spool").complete().read)
     middle = nest(
         build_story(Made("invoice", "i-1").task().child("print", run_id="r2").complete().read), {"r2": inner}
@@ -209,7 +198,6 @@ def test_children_are_nested() -> None:
 
 
 def test_payloads_are_hidden_by_default() -> None:
-    """Without being asked the story holds no argument and no result; when asked, they are short."""
     events = order().read
     assert "secret" not in json.dumps(document(build_story(events)))
     told = build_story(events, peek=peek(longest=10))
@@ -218,7 +206,6 @@ def test_payloads_are_hidden_by_default() -> None:
 
 
 def test_encrypted_payloads_are_named() -> None:
-    """Encrypted payloads are named by their encoding and size, never decoded."""
     secret = {"metadata": {"encoding": "YmluYXJ5L2VuY3J5cHRlZA=="}, "data": "AAECAw=="}
     assert peek()(read_payloads({"payloads": [secret, "decoded by the web UI"]})) == (
         '<binary/encrypted, 4 bytes>, "decoded by the web UI"'
@@ -226,7 +213,6 @@ def test_encrypted_payloads_are_named() -> None:
 
 
 def test_ten_thousand_events_are_folded() -> None:
-    """A loop of thousands of steps becomes a row per name that counts them, and how many failed."""
     made = Made().task()
     while len(made.events) < 10_000:
         fails = "broken" if len(made.events) % 97 == 0 else ""
@@ -241,7 +227,6 @@ def test_ten_thousand_events_are_folded() -> None:
 
 
 def test_many_names_are_folded_by_kind() -> None:
-    """Thousands of activities of different names become one row, too."""
     made = Made().task()
     for number in range(500):
         made.activity(f"step_{number}", 0.01)
@@ -261,7 +246,6 @@ def test_many_names_are_folded_by_kind() -> None:
     ids=["object", "list", "nested", "lines", "old spelling"],
 )
 def test_every_form_of_export_is_read(text: str) -> None:
-    """What the web UI, the command line and SDKs write tells the same story."""
     assert document(build_story(events_from_text(text))) == document(build_story(order().read))
 
 
@@ -277,13 +261,11 @@ def test_every_form_of_export_is_read(text: str) -> None:
     ],
 )
 def test_invalid_history_is_rejected(text: str, said: str) -> None:
-    """Anything else is refused with a reason."""
     with pytest.raises(HistoryError, match=said):
         events_from_text(text)
 
 
 def test_odd_histories_are_drawn_partially() -> None:
-    """Ends without a beginning, unknown kinds and missing attributes lose themselves, not the story."""
     made = Made().task()
     made.add("ACTIVITY_TASK_COMPLETED", scheduledEventId="99")
     made.add("TIMER_FIRED")
@@ -295,7 +277,6 @@ def test_odd_histories_are_drawn_partially() -> None:
 
 
 def test_control_characters_do_not_reach_a_terminal() -> None:
-    """A name or a message cannot carry an escape sequence into the picture."""
     made = Made("evil\x1b[2J").task().activity("a\x07b\n", fails="\x1b]0;title\x07")
     assert not any(
         ord(each) < 32 for each in json.dumps(document(build_story(made.read)), ensure_ascii=False)
@@ -303,7 +284,6 @@ def test_control_characters_do_not_reach_a_terminal() -> None:
 
 
 def test_activity_start_recorded_with_its_end_is_not_queued() -> None:
-    """Where an engine writes the start of an activity with its end, to the nanosecond, all of its time counts as running."""
     made = Made().task()
     scheduled = str(made.schedule("charge"))
     made.wait(0.6).add("ACTIVITY_TASK_STARTED", scheduledEventId=scheduled, attempt=1)
@@ -324,7 +304,6 @@ def _limit_timer(made: Made, summary: str, seconds: float) -> int:
     [("waits for a slot of 'crane'", "slot of 'crane'"), ("until the turn of 'mail'", "'mail'")],
 )
 def test_throttle_wait_is_one_span(summary: str, wanted: str) -> None:
-    """While it lasts the run `waits for a turn`, since it first asked, and later it `waited` for it; no timer is drawn."""
     made = Made().task()
     first = _limit_timer(made, summary, 60)
     begun = made.at
@@ -343,7 +322,6 @@ def test_throttle_wait_is_one_span(summary: str, wanted: str) -> None:
 
 
 def test_unread_signal_ends_no_wait() -> None:
-    """A signal that no code takes does not count under what was waited for: the run waited on. One that it acts on counts."""
     made = Made().task()
     timer = made.add(
         "TIMER_STARTED", timerId="1", startToFireTimeout="100s", workflowTaskCompletedEventId="4"
@@ -358,7 +336,6 @@ def test_unread_signal_ends_no_wait() -> None:
 
 
 def test_signal_during_a_pause_ends_the_wait() -> None:
-    """A run that is resumed continues with the signal that came meanwhile: that ended its wait, and not the resuming."""
     made = Made()
     made.task().wait(30)
     made.add("WORKFLOW_EXECUTION_PAUSED")
