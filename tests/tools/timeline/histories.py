@@ -22,11 +22,11 @@ def payload(value: object) -> dict[str, Any]:
 
 
 def failure(message: str, type: str = "ValueError", cause: dict[str, Any] | None = None) -> dict[str, Any]:
-    made: dict[str, Any] = {"message": message, "applicationFailureInfo": {"type": type}}
-    return made if cause is None else {**made, "cause": cause}
+    builder: dict[str, Any] = {"message": message, "applicationFailureInfo": {"type": type}}
+    return builder if cause is None else {**builder, "cause": cause}
 
 
-class Made:
+class HistoryBuilder:
     """A history under construction; `at` is the clock in nanoseconds."""
 
     def __init__(
@@ -43,7 +43,7 @@ class Made:
             **attributes,
         )
 
-    def wait(self, seconds: float) -> Made:
+    def wait(self, seconds: float) -> HistoryBuilder:
         self.at += round(seconds * S)
         return self
 
@@ -63,7 +63,7 @@ class Made:
         )
         return len(self.events)
 
-    def task(self, seconds: float = 0.004, queued: float = 0.002) -> Made:
+    def task(self, seconds: float = 0.004, queued: float = 0.002) -> HistoryBuilder:
         scheduled = self.add("WORKFLOW_TASK_SCHEDULED", attempt=1)
         self.wait(queued)
         started = self.add("WORKFLOW_TASK_STARTED", scheduledEventId=str(scheduled))
@@ -71,7 +71,7 @@ class Made:
         self.add("WORKFLOW_TASK_COMPLETED", scheduledEventId=str(scheduled), startedEventId=str(started))
         return self
 
-    def task_fails(self, message: str = "boom", seconds: float = 0.01) -> Made:
+    def task_fails(self, message: str = "boom", seconds: float = 0.01) -> HistoryBuilder:
         scheduled = self.add("WORKFLOW_TASK_SCHEDULED", attempt=1)
         started = self.add("WORKFLOW_TASK_STARTED", scheduledEventId=str(scheduled))
         self.wait(seconds)
@@ -96,7 +96,7 @@ class Made:
 
     def activity(
         self, name: str, seconds: float = 0.2, queued: float = 0.02, attempt: int = 1, fails: str = ""
-    ) -> Made:
+    ) -> HistoryBuilder:
         scheduled = self.schedule(name, input={"payloads": [payload("secret")]})
         self.wait(queued)
         last = {"lastFailure": failure("not yet", "TimeoutError")} if attempt > 1 else {}
@@ -117,7 +117,7 @@ class Made:
             )
         return self
 
-    def timer(self, seconds: float) -> Made:
+    def timer(self, seconds: float) -> HistoryBuilder:
         started = self.add(
             "TIMER_STARTED",
             timerId="1",
@@ -128,7 +128,7 @@ class Made:
         self.add("TIMER_FIRED", startedEventId=str(started))
         return self
 
-    def child(self, name: str, seconds: float = 1.0, run_id: str = "child-run") -> Made:
+    def child(self, name: str, seconds: float = 1.0, run_id: str = "child-run") -> HistoryBuilder:
         asked = str(
             self.add(
                 "START_CHILD_WORKFLOW_EXECUTION_INITIATED",
@@ -144,16 +144,16 @@ class Made:
         self.add("CHILD_WORKFLOW_EXECUTION_COMPLETED", initiatedEventId=asked)
         return self
 
-    def signal(self, name: str) -> Made:
+    def signal(self, name: str) -> HistoryBuilder:
         self.add("WORKFLOW_EXECUTION_SIGNALED", signalName=name, input={"payloads": [payload("secret")]})
         return self
 
-    def complete(self) -> Made:
+    def complete(self) -> HistoryBuilder:
         self.task()
         self.add("WORKFLOW_EXECUTION_COMPLETED", result={"payloads": [payload("secret")]})
         return self
 
-    def fail(self, message: str) -> Made:
+    def fail(self, message: str) -> HistoryBuilder:
         """Fail the run because of a failed activity."""
         self.task()
         outer = {
@@ -175,24 +175,24 @@ class Made:
         return json.dumps({"events": self.events})
 
 
-def order(days: float = 30) -> Made:
+def order_history(days: float = 30) -> HistoryBuilder:
     """Return the history of a checkout with retries, a signal, a long timer, a child and a failure."""
-    made = Made().wait(0.01)
-    made.task().activity("reserve_stock", 0.18).task()
-    made.activity("charge_card", 0.4, queued=3.9, attempt=3).task()
-    made.wait(0.6).signal("address_changed").task().child("invoice", 1.2).task()
-    made.timer(days * 86_400).task().activity("ask_for_review", 0.7).task()
-    return made.activity("ship", 0.9, fails="no carrier serves this address").fail(
+    builder = HistoryBuilder().wait(0.01)
+    builder.task().activity("reserve_stock", 0.18).task()
+    builder.activity("charge_card", 0.4, queued=3.9, attempt=3).task()
+    builder.wait(0.6).signal("address_changed").task().child("invoice", 1.2).task()
+    builder.timer(days * 86_400).task().activity("ask_for_review", 0.7).task()
+    return builder.activity("ship", 0.9, fails="no carrier serves this address").fail(
         "no carrier serves this address"
     )
 
 
-def many(spans: int) -> Made:
+def fan_out_history(spans: int) -> HistoryBuilder:
     """Return a history of activities with different names in batches of five; some fail."""
-    made = Made("fan_out", f"fan-{spans}").wait(0.01).task()
+    builder = HistoryBuilder("fan_out", f"fan-{spans}").wait(0.01).task()
     for number in range(spans):
         fails = f"item {number} is broken" if number % 17 == 5 else ""
-        made.activity(f"process_item_{number}", 0.02 + 0.01 * (number % 7), fails=fails)
+        builder.activity(f"process_item_{number}", 0.02 + 0.01 * (number % 7), fails=fails)
         if number % 5 == 4:
-            made.task()
-    return made.complete()
+            builder.task()
+    return builder.complete()

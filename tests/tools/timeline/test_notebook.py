@@ -13,7 +13,9 @@ from hourglass.testing import DevServer
 
 
 @pytest.mark.parametrize("target", ["local:", pytest.param("server", marks=pytest.mark.server)])
-def test_handle_is_drawn_in_a_notebook(request: pytest.FixtureRequest, target: str) -> None:
+def test_handle_html_repr_shows_the_timeline_without_payloads(
+    request: pytest.FixtureRequest, target: str
+) -> None:
     """The repr is None if the workflow is unknown or the client is closed."""
     if target == "server":
         server: DevServer = request.getfixturevalue("quick_server")
@@ -38,8 +40,8 @@ def test_handle_is_drawn_in_a_notebook(request: pytest.FixtureRequest, target: s
     assert handle._repr_html_() is None  # its client is closed
 
 
-def test_async_handle_is_drawn_in_a_notebook() -> None:
-    async def shown() -> Any:
+def test_async_handle_html_repr_works_inside_an_event_loop() -> None:
+    async def render() -> Any:
         async with (
             await AsyncClient.connect("local:") as client,
             Worker(client, workflows=flows.WORKFLOWS, activities=flows.ACTIVITIES),
@@ -48,4 +50,4 @@ def test_async_handle_is_drawn_in_a_notebook() -> None:
             await handle.result()
             return handle._repr_html_()
 
-    assert "charge" in asyncio.run(shown())
+    assert "charge" in asyncio.run(render())
