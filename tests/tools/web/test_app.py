@@ -1,4 +1,4 @@
-"""The pages and their forms, asked by a program."""
+"""The pages and forms of the web UI, with an HTTP client."""
 
 from __future__ import annotations
 
@@ -32,14 +32,13 @@ from hourglass.replay import History
 
 
 def _started(client: Client, name: str = "ada") -> str:
-    """A purchase that waits to be shipped; gives the path of its page."""
+    """Start a purchase that waits for shipping. Return the path of its page."""
     handle = client.start_workflow(flows.Purchase.run, flows.Order(name), id=f"buy-{name}")
     handle.execute_update(flows.Purchase.note, "seen")
     return f"/workflows/buy-{name}/{handle.describe().run_id}"
 
 
 def test_list_shows_runs_by_status(web: httpx.Client, client: Client) -> None:
-    """Open and closed ones with their counts; a status narrows it."""
     _started(client)
     with pytest.raises(WorkflowFailedError):
         client.execute_workflow("fails", "bob", id="bad-bob")
@@ -53,7 +52,6 @@ def test_list_shows_runs_by_status(web: httpx.Client, client: Client) -> None:
 
 
 def test_list_shows_parked_runs(web: httpx.Client, client: Client) -> None:
-    """In words and in the colour of what is wrong; a filter finds it; the run that is well is plainly running."""
     _started(client)
     handle = client.start_workflow(flows.broken, id="bug")
     until(lambda: handle.describe().reported_problems)
@@ -68,7 +66,6 @@ def test_list_shows_parked_runs(web: httpx.Client, client: Client) -> None:
 
 
 def test_stalled_runs_are_shown_and_filtered(web: httpx.Client, client: Client) -> None:
-    """A failing activity, code that fails, and no worker: by the same words in the list, its counts, and the run's page."""
     _started(client)
     client.start_workflow("declined", "ada", id="failing")
     client.start_workflow(flows.broken, id="bug")
@@ -90,7 +87,7 @@ def test_stalled_runs_are_shown_and_filtered(web: httpx.Client, client: Client) 
 
 
 def test_bulk_action_needs_confirmation(web: httpx.Client, client: Client) -> None:
-    """One run, some, or all that a search finds; nothing is done before the answer, nor to more runs than were asked about."""
+    """It affects no more workflows than the form showed."""
     for number in range(22):
         client.start_workflow("stuck", "x", id=f"s-{number}")
     runs = [run_page(each.id, each.run_id) for each in client.list_workflows()]
@@ -127,7 +124,7 @@ def test_bulk_action_needs_confirmation(web: httpx.Client, client: Client) -> No
 
 
 def test_times_show_their_zone(web: httpx.Client, client: Client) -> None:
-    """Without scripts it is UTC; a script writes the reader's zone (see the tests in a browser)."""
+    """A script converts them to the browser's zone; see `test_browser.py`."""
     path = _started(client)
     for text in (web.get("/workflows").text, web.get(path).text, web.get(f"{path}/history").text):
         times = re.findall(r"<time [^>]*>([^<]*)</time>", text)
@@ -136,7 +133,6 @@ def test_times_show_their_zone(web: httpx.Client, client: Client) -> None:
 
 
 def test_invalid_filter_is_explained(web: httpx.Client) -> None:
-    """The page says where, and keeps what was typed."""
     answer = web.get("/workflows", params={"query": "Status is great"})
     assert answer.status_code == 200
     assert "Status is great" in answer.text
@@ -145,7 +141,6 @@ def test_invalid_filter_is_explained(web: httpx.Client) -> None:
 
 @pytest.mark.parametrize("address", ["/live?since=yesterday", "/live?until=0001-01-01T00:00%2B23:59"])
 def test_live_events_of_a_malformed_search_report_the_problem(web: httpx.Client, address: str) -> None:
-    """The stream stays open and reports the message, as the page itself does."""
     with web.stream("GET", address) as answer:
         assert next(answer.iter_text()).startswith("event: trouble")
 
@@ -161,14 +156,12 @@ def test_live_events_of_a_malformed_search_report_the_problem(web: httpx.Client,
     ],
 )
 def test_chart_of_extreme_periods(web: httpx.Client, period: dict[str, str]) -> None:
-    """Periods at the limits of `datetime`, and periods that end before they start, have a chart without runs."""
     answer = web.get("/workflows/chart", params=period)
     assert answer.status_code == 200
     assert "Internal error" not in answer.text
 
 
 def test_chart_until_a_time_shows_the_day_before_it(web: httpx.Client, client: Client) -> None:
-    """Without a start, the chart covers the day before the end of the period."""
     _started(client)
     now = datetime.now(UTC)
     for end, expected in (
@@ -180,7 +173,6 @@ def test_chart_until_a_time_shows_the_day_before_it(web: httpx.Client, client: C
 
 
 def test_list_pages_are_complete(web: httpx.Client, client: Client) -> None:
-    """Every run is on one page, in order."""
     for number in range(120):
         client.start_workflow("stuck", "x", id=f"many-{number}")
     seen: list[str] = []
@@ -197,7 +189,6 @@ def test_list_pages_are_complete(web: httpx.Client, client: Client) -> None:
 
 
 def test_run_page_shows_timeline_and_waits(web: httpx.Client, client: Client) -> None:
-    """Steps as rows; a step that is chosen with its values."""
     path = _started(client)
     text = web.get(path).text
     assert "charge" in text
@@ -209,7 +200,6 @@ def test_run_page_shows_timeline_and_waits(web: httpx.Client, client: Client) ->
 
 
 def test_failure_is_shown_with_its_cause(web: httpx.Client, client: Client) -> None:
-    """Why it failed stands at the top."""
     with pytest.raises(WorkflowFailedError):
         client.execute_workflow("fails", "bob", id="bad")
     text = web.get("/workflows/bad").text
@@ -218,7 +208,6 @@ def test_failure_is_shown_with_its_cause(web: httpx.Client, client: Client) -> N
 
 
 def test_failed_step_shows_its_traceback(web: httpx.Client, client: Client) -> None:
-    """The lines of the activity's own code, as they were where it ran."""
     path = web.get(workflow_page(client.start_workflow("stuck", "eve", id="s").id)).url.path
     while "traceback" not in (text := web.get(f"{path}/why").text):
         pass
@@ -227,7 +216,6 @@ def test_failed_step_shows_its_traceback(web: httpx.Client, client: Client) -> N
 
 
 def test_own_worker_is_shown_in_detail(site: Any, client: Client) -> None:
-    """Its tree, its counts, its health."""
     with Worker(client, task_queue="other", workflows=flows.WORKFLOWS) as worker:
         site.workers = lambda: (worker,)
         with asked(site) as web:
@@ -238,7 +226,6 @@ def test_own_worker_is_shown_in_detail(site: Any, client: Client) -> None:
 
 
 def test_backlog_of_a_file_without_a_worker_is_shown(tmp_path: Path) -> None:
-    """What waits on its queues is told as the file knows it, and that no worker is there."""
     target = f"local:{tmp_path / 'orders.db'}"
     with Client.connect(target) as client:
         for number in range(3):
@@ -250,12 +237,10 @@ def test_backlog_of_a_file_without_a_worker_is_shown(tmp_path: Path) -> None:
 
 
 def test_worker_processes_are_named(web: httpx.Client) -> None:
-    """Of each worker that polls a queue: its process, whether the engine runs there, and how much it has in hand."""
     assert f"process {os.getpid()} (runs the engine), 0 in progress" in web.get("/workers").text
 
 
 def test_backlog_is_counted(web: httpx.Client, client: Client) -> None:
-    """A queue that no worker serves is named with what waits there, in words that say so."""
     for number in range(3):
         client.start_workflow("stuck", "x", id=f"lonely-{number}", task_queue="lonely")
     text = web.get("/workers").text
@@ -265,7 +250,6 @@ def test_backlog_is_counted(web: httpx.Client, client: Client) -> None:
 
 
 def test_unread_signals_are_pending(web: httpx.Client, client: Client) -> None:
-    """One that the code got and did not take, by name; one that no worker was there to give to; a timer with its time."""
     path = _started(client)
     client.get_workflow_handle("buy-ada").signal("shipp")
     assert re.search(r"shipp</span></b>: 1 received, but not handled", web.get(f"{path}/unread").text)
@@ -283,7 +267,6 @@ def sleeps() -> None:
 
 
 def test_open_timer_shows_its_time(web: httpx.Client, client: Client) -> None:
-    """An open timer stands among what is pending with the time that is left, not with how long ago it was set."""
     with Worker(client, "sleepers", workflows=[sleeps]):
         handle = client.start_workflow(sleeps, id="sleeper", task_queue="sleepers")
         until(lambda: handle.describe().history_length >= 5)
@@ -293,7 +276,6 @@ def test_open_timer_shows_its_time(web: httpx.Client, client: Client) -> None:
 
 
 def test_signal_query_and_update_forms(web: httpx.Client, client: Client) -> None:
-    """A query and an update are answered, a signal is heard."""
     path = _started(client)
     assert ">1</pre>" in web.post(f"{path}/query", data={"name": "note_count"}).text
     assert ">2</pre>" in web.post(f"{path}/update", data={"name": "note", "argument": '"hello"'}).text
@@ -305,7 +287,7 @@ def test_signal_query_and_update_forms(web: httpx.Client, client: Client) -> Non
 def test_update_without_a_worker_times_out(
     web: httpx.Client, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its form gets an error that says so: forms that wait for ever would occupy all threads of the web UI."""
+    """Otherwise pending forms would occupy all threads of the web UI."""
     monkeypatch.setattr(actions, "UPDATE_TIMEOUT", 0.3)
     run = client.start_workflow("stuck", "x", id="unserved", task_queue="nobody")
     refused = web.post(f"/workflows/unserved/{run.run_id}/update", data={"name": "note"}, timeout=20)
@@ -314,7 +296,6 @@ def test_update_without_a_worker_times_out(
 
 
 def test_rejected_actions_are_reported(web: httpx.Client, client: Client) -> None:
-    """An unknown update, arguments that are no JSON: the run's page says so."""
     path = _started(client)
     assert "there is no handler" in web.post(f"{path}/update", data={"name": "nothing"}).text
     refused = web.post(f"{path}/signal", data={"name": "ship", "argument": "{oops"})
@@ -324,7 +305,6 @@ def test_rejected_actions_are_reported(web: httpx.Client, client: Client) -> Non
 
 
 def test_run_is_cancelled_and_terminated(web: httpx.Client, client: Client) -> None:
-    """Each by its form, with a reason."""
     one, other = _started(client, "one"), _started(client, "other")
     web.post(f"{one}/cancel", data={"reason": "enough"})
     web.post(f"{other}/terminate", data={"reason": "enough"})
@@ -333,7 +313,6 @@ def test_run_is_cancelled_and_terminated(web: httpx.Client, client: Client) -> N
 
 
 def test_reset_lists_repeated_steps(web: httpx.Client, client: Client) -> None:
-    """The steps after the point are named; the reset makes a new run that does them again."""
     path = _started(client)
     text = web.get(f"{path}/reset", params={"event": "5"}).text
     assert "<b>charge</b>" in text
@@ -345,7 +324,6 @@ def test_reset_lists_repeated_steps(web: httpx.Client, client: Client) -> None:
 
 
 def test_start_form_knows_parameter_types(web: httpx.Client, client: Client) -> None:
-    """The form has a field for each parameter, with an example; what is wrong with the input is said."""
     form = web.get("/start", params={"type": "Purchase"}).text
     assert "order" in form
     assert "&#34;name&#34;: &#34;text&#34;" in form
@@ -357,14 +335,13 @@ def test_start_form_knows_parameter_types(web: httpx.Client, client: Client) -> 
 
 
 def _done(web: httpx.Client, path: str) -> str:
-    """The page of an operation once it has ended."""
+    """Wait until an operation is done. Return the text of its page."""
     while "done</p>" not in (text := web.get(path).text):
         pass
     return text
 
 
 def test_bulk_action_reports_failures(web: httpx.Client, client: Client) -> None:
-    """Chosen runs: each is done, those that cannot be are named with the reason."""
     for number in range(3):
         client.start_workflow("stuck", "x", id=f"s-{number}")
     runs = [
@@ -381,7 +358,6 @@ def test_bulk_action_reports_failures(web: httpx.Client, client: Client) -> None
 
 
 def test_bulk_action_covers_a_whole_search(web: httpx.Client, client: Client) -> None:
-    """Not only what is on the page."""
     for number in range(60):
         client.start_workflow("stuck", "x", id=f"all-{number}")
     page = bulk(web, {"action": "terminate", "all": "1", "id": "all-"})
@@ -391,7 +367,6 @@ def test_bulk_action_covers_a_whole_search(web: httpx.Client, client: Client) ->
 
 
 def test_history_is_shown_and_downloaded(web: httpx.Client, client: Client) -> None:
-    """The file is what `hourglass replay` reads."""
     path = _started(client)
     assert "ACTIVITY_TASK_SCHEDULED" in web.get(f"{path}/history").text
     answer = web.get(f"{path}/history.json")
@@ -401,7 +376,6 @@ def test_history_is_shown_and_downloaded(web: httpx.Client, client: Client) -> N
 
 
 def test_long_history_has_pages(web: httpx.Client, client: Client) -> None:
-    """Each event is on one page, from the first to the last and back; an address that is none is refused."""
     _started(client)
     handle = client.get_workflow_handle("buy-ada")
     for number in range(140):
@@ -422,7 +396,6 @@ def test_long_history_has_pages(web: httpx.Client, client: Client) -> None:
 
 
 def test_time_travel_shows_a_past_moment(web: httpx.Client, client: Client) -> None:
-    """The values that its code had then, and the line where it stood."""
     path = _started(client)
     first = web.get(f"{path}/moments", params={"at": "0"}).text
     assert "schedule activity charge" in first
@@ -432,7 +405,6 @@ def test_time_travel_shows_a_past_moment(web: httpx.Client, client: Client) -> N
 
 
 def test_children_and_parents_are_linked(web: httpx.Client, client: Client) -> None:
-    """A child's bar leads to it, and its page to the parent."""
     client.execute_workflow("family", "ada", id="parent")
     assert 'href="/workflows/child-of-ada"' in web.get("/workflows/parent").text
     child = web.get("/workflows/child-of-ada").text
@@ -440,7 +412,6 @@ def test_children_and_parents_are_linked(web: httpx.Client, client: Client) -> N
 
 
 def test_chain_of_runs_is_linked(web: httpx.Client, client: Client) -> None:
-    """A run that continued leads to the next, and that one back."""
     handle = client.start_workflow("endless", 2, id="chain")
     handle.result()
     runs = [each.run_id for each in client.list_workflows("WorkflowId = 'chain'")]
@@ -450,7 +421,6 @@ def test_chain_of_runs_is_linked(web: httpx.Client, client: Client) -> None:
 
 
 def test_missing_run_has_a_page(web: httpx.Client) -> None:
-    """A missing run is a page that says so, not an error of ours."""
     answer = web.get("/workflows/nothing")
     assert answer.status_code == 404
     assert "nothing" in answer.text
@@ -458,7 +428,6 @@ def test_missing_run_has_a_page(web: httpx.Client) -> None:
 
 
 def test_time_travel_without_code_is_explained(web: httpx.Client, site: Any, client: Client) -> None:
-    """The page says how to load it."""
     path = _started(client)
     site.modules = ()
     answer = web.get(f"{path}/moments")
@@ -477,7 +446,6 @@ def _schedule(client: Client, name: str) -> None:
 
 
 def test_schedule_is_shown_and_managed(web: httpx.Client, client: Client) -> None:
-    """Its next times, its year; paused, resumed, triggered, backfilled, deleted."""
     _schedule(client, "daily/9")
     assert "daily/9" in web.get("/schedules").text
     path = schedule_page("daily/9")
@@ -495,7 +463,6 @@ def test_schedule_is_shown_and_managed(web: httpx.Client, client: Client) -> Non
 
 
 def test_bulk_actions_on_schedules(web: httpx.Client, client: Client) -> None:
-    """Chosen ones are paused, those that are gone are named."""
     for number in range(3):
         _schedule(client, f"s{number}")
     page = web.post("/schedules", data={"action": "pause", "run": ["s0", "s1", "gone"]})
@@ -513,7 +480,6 @@ def test_bulk_actions_on_schedules(web: httpx.Client, client: Client) -> None:
 
 
 def test_limits_show_holders_and_waiters(web: httpx.Client, client: Client) -> None:
-    """A slot with its holder and its queue; a throttle with the turns to come."""
     for number in range(2):
         client.start_workflow("printing", id=f"print-{number}")
     client.execute_workflow("mailing", id="mail-0")
@@ -527,7 +493,6 @@ def test_limits_show_holders_and_waiters(web: httpx.Client, client: Client) -> N
 
 
 def test_zoom_unfolds_the_timeline() -> None:
-    """Many steps stand in one row; a part of the time has rows of its own, and links continue from there."""
     spans = tuple(
         Span(id=number, kind=Kind.ACTIVITY, name="work", start=number * 1000, end=number * 1000 + 500)
         for number in range(1, 1001)
@@ -549,7 +514,6 @@ def test_zoom_unfolds_the_timeline() -> None:
 
 
 def test_reset_names_compensations(web: httpx.Client, client: Client) -> None:
-    """Steps that took effect, those after a failure, and those that did not end well are told apart."""
     client.execute_workflow("saga", "ada", id="saga")
     path = web.get("/workflows/saga").url.path
     text = web.get(f"{path}/reset", params={"event": "1"}).text
@@ -570,7 +534,6 @@ def test_reset_names_compensations(web: httpx.Client, client: Client) -> None:
 
 
 def test_messages_can_be_excluded_from_a_reset(web: httpx.Client, client: Client) -> None:
-    """The signals and updates since are counted, and each kind can be left out."""
     path = _started(client)
     client.get_workflow_handle("buy-ada").signal("ship")
     client.get_workflow_handle("buy-ada").result()
@@ -587,7 +550,6 @@ def test_messages_can_be_excluded_from_a_reset(web: httpx.Client, client: Client
 
 
 def test_message_form_knows_its_types(web: httpx.Client, client: Client) -> None:
-    """A link chooses the message; without one the fields are general."""
     path = _started(client)
     text = web.get(path, params={"update": "note"}).text
     form = text.partition('id="update"')[2].partition("<template")[0]
@@ -598,7 +560,6 @@ def test_message_form_knows_its_types(web: httpx.Client, client: Client) -> None
 
 
 def test_inputs_are_completed(web: httpx.Client, client: Client) -> None:
-    """Types of the code and of runs, search attributes of runs."""
     client.start_workflow("elsewhere", id="e", task_queue="other", search_attributes={"Customer": "ada"})
     text = web.get("/workflows").text
     types = text.partition('<datalist id="types">')[2].partition("</datalist>")[0]
@@ -608,7 +569,6 @@ def test_inputs_are_completed(web: httpx.Client, client: Client) -> None:
 
 
 def test_all_runs_of_an_id_are_listed(web: httpx.Client, client: Client) -> None:
-    """Newest first, on the page of each of them."""
     client.execute_workflow("endless", 2, id="chain")
     runs = [each.run_id for each in client.list_workflows("WorkflowId = 'chain'")]
     assert len(runs) == 3

@@ -1,4 +1,4 @@
-"""The page in a real browser: what a reader sees and does."""
+"""The web UI in a real browser."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ def _purchase(client: Client, name: str) -> None:
 
 
 def test_list_updates_without_a_reload(page: Any, address: str, client: Client) -> None:
-    """A run that begins is added to the open list; one that ends changes its status."""
     page.goto(f"{address}/workflows")
     page.wait_for_selector("text=No workflow yet")
     page.evaluate("window.same = true")
@@ -32,7 +31,6 @@ def test_list_updates_without_a_reload(page: Any, address: str, client: Client) 
 
 
 def test_timeline_of_an_open_run_grows(page: Any, address: str, client: Client) -> None:
-    """The timeline of an open run grows, and its status changes."""
     _purchase(client, "ada")
     page.goto(f"{address}/workflows/buy-ada")
     page.wait_for_selector(".head .s-running")
@@ -42,7 +40,6 @@ def test_timeline_of_an_open_run_grows(page: Any, address: str, client: Client) 
 
 
 def test_workers_page_updates_live(page: Any, address: str, client: Client) -> None:
-    """What begins to wait on a queue appears without a reload."""
     client.start_workflow("stuck", "x", id="one", task_queue="lonely")
     page.goto(f"{address}/workers")
     page.evaluate("window.same = true")
@@ -53,7 +50,6 @@ def test_workers_page_updates_live(page: Any, address: str, client: Client) -> N
 
 
 def test_selection_survives_updates(page: Any, address: str, client: Client) -> None:
-    """A list that is shown again keeps what the reader has chosen and typed."""
     _purchase(client, "ada")
     page.goto(f"{address}/workflows")
     page.check('input[aria-label="select buy-ada"]')
@@ -66,7 +62,6 @@ def test_selection_survives_updates(page: Any, address: str, client: Client) -> 
 
 
 def test_signal_is_sent_by_its_form(page: Any, address: str, client: Client) -> None:
-    """Typed, sent, heard."""
     _purchase(client, "ada")
     page.goto(f"{address}/workflows/buy-ada")
     page.fill('form[action$="/signal"] input[name="name"]', "ship")
@@ -76,7 +71,6 @@ def test_signal_is_sent_by_its_form(page: Any, address: str, client: Client) -> 
 
 
 def test_bulk_action_with_a_confirmation(page: Any, address: str, client: Client) -> None:
-    """Chosen, confirmed, done; a reader who says no has done nothing."""
     for name in ("ada", "bob"):
         _purchase(client, name)
     page.goto(f"{address}/workflows")
@@ -94,7 +88,6 @@ def test_bulk_action_with_a_confirmation(page: Any, address: str, client: Client
 
 
 def test_large_bulk_action_requires_the_number(page: Any, address: str, client: Client) -> None:
-    """Above 20 runs the number must be typed; a wrong one does nothing; times show their zone."""
     for number in range(21):
         client.start_workflow("stuck", "x", id=f"s-{number}")
     page.goto(f"{address}/workflows?type=stuck")
@@ -115,7 +108,6 @@ def test_large_bulk_action_requires_the_number(page: Any, address: str, client: 
 
 
 def test_time_travel_by_slider_and_keys(page: Any, address: str, client: Client) -> None:
-    """Each step shows the values that the code had then."""
     _purchase(client, "ada")
     client.get_workflow_handle("buy-ada").signal("ship")
     client.get_workflow_handle("buy-ada").result()
@@ -134,7 +126,6 @@ def test_time_travel_by_slider_and_keys(page: Any, address: str, client: Client)
 
 
 def test_keyboard_navigation(page: Any, address: str, client: Client) -> None:
-    """Search, next, open, without a mouse."""
     for name in ("ada", "bob"):
         _purchase(client, name)
     page.goto(f"{address}/workflows")
@@ -149,7 +140,6 @@ def test_keyboard_navigation(page: Any, address: str, client: Client) -> None:
 
 
 def test_filter_fields_are_completed(page: Any, address: str, client: Client) -> None:
-    """The first letters and the tabulator."""
     page.goto(f"{address}/workflows")
     page.focus('input[name="query"]')
     page.keyboard.type("executionst")
@@ -158,7 +148,6 @@ def test_filter_fields_are_completed(page: Any, address: str, client: Client) ->
 
 
 def test_zoom_by_dragging(page: Any, address: str, client: Client) -> None:
-    """A part of the time fills the width; one click shows all of it again."""
     _purchase(client, "ada")
     client.get_workflow_handle("buy-ada").terminate()
     page.goto(f"{address}/workflows/buy-ada")
@@ -179,7 +168,6 @@ def test_zoom_by_dragging(page: Any, address: str, client: Client) -> None:
 def test_every_page_fits_its_window(
     browser: Any, address: str, client: Client, width: int, scheme: str
 ) -> None:
-    """Narrow and wide, light and dark: nothing makes the page scroll sideways, and ids keep their lines."""
     _purchase(client, "ada")
     run_id = client.get_workflow_handle("buy-ada").describe().run_id
     context = browser.new_context(
@@ -208,7 +196,6 @@ def test_every_page_fits_its_window(
 
 
 def test_pages_work_without_scripts(browser: Any, address: str, client: Client) -> None:
-    """With JavaScript off every page can be read, and a step be looked at."""
     _purchase(client, "ada")
     context = browser.new_context(extra_http_headers=BEARER, java_script_enabled=False)
     page = context.new_page()
@@ -222,7 +209,6 @@ def test_pages_work_without_scripts(browser: Any, address: str, client: Client) 
 
 
 def test_message_form_shows_its_fields_at_once(page: Any, address: str, client: Client) -> None:
-    """A name that is chosen or typed brings its fields; one that is not known brings general ones."""
     _purchase(client, "ada")
     page.goto(f"{address}/workflows/buy-ada")
     page.click('#update a[data-message="note"]')
@@ -238,7 +224,6 @@ def test_message_form_shows_its_fields_at_once(page: Any, address: str, client: 
 
 
 def test_open_page_does_not_grow(page: Any, address: str, client: Client) -> None:
-    """However often it is shown again, it has as many nodes and listeners as at first."""
     _purchase(client, "ada")
     page.goto(f"{address}/workflows/buy-ada")
     page.wait_for_selector(".diagnosis")

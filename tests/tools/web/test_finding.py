@@ -1,4 +1,4 @@
-"""From the fields of a form to a filter."""
+"""Conversion of search form fields to a filter and a URL."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
 
 def test_search_fields_become_one_filter() -> None:
-    """Each field narrows it; what the reader typed stands in brackets."""
     search = Search(
         status=("FAILED", "TIMED_OUT"), type="Order", id="o-", within="1h", query="Amount > 1 OR Vip = true"
     )
@@ -28,7 +27,6 @@ def test_search_fields_become_one_filter() -> None:
 
 @given(st.text(max_size=30), st.text(max_size=30))
 def test_search_text_cannot_escape_the_filter(kind: str, prefix: str) -> None:
-    """Whatever is typed as a type or an id is one text of the filter."""
     query = filter_of(Search(type=kind, id=prefix), NOW)
     if query:
         parse(query)
@@ -36,13 +34,11 @@ def test_search_text_cannot_escape_the_filter(kind: str, prefix: str) -> None:
 
 @pytest.mark.parametrize("value", ["yesterday", "2026-13-01 25:00", "'; DROP", "2026-01-01T00:00:00Z OR 1=1"])
 def test_invalid_time_is_reported(value: str) -> None:
-    """It does not reach the filter."""
     with pytest.raises(ValueError, match=r"time|month|hour"):
         filter_of(Search(since=value), NOW)
 
 
 def test_address_contains_the_search() -> None:
-    """What is looked for is in the address, so that it can be kept and sent; a change begins at the first page."""
     search = Search(status=("RUNNING",), id="a b&c", page="ff")
     assert search.url() == "/workflows?status=RUNNING&id=a+b%26c"
     assert search.url(page="00") == "/workflows?status=RUNNING&id=a+b%26c&page=00"

@@ -1,4 +1,4 @@
-"""Text of others on the page: nothing executes, nothing breaks out of where it stands."""
+"""Hostile text in ids, inputs, memos and failures: the web UI escapes it on every page."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ HOSTILE = (
 
 
 class _Elements(HTMLParser):
-    """What a browser would make of a page: its elements and their attributes."""
+    """Collects a page's tags, scripts, event handlers and addresses, as a browser would see them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -121,7 +121,7 @@ def _check(text: str) -> None:
 
 @pytest.fixture
 def hostile(client: Client) -> list[str]:
-    """A run for each text: in its id, its input, its memo and its failure."""
+    """One run for each text, in its id, input, memo and failure."""
     ids = []
     for text in HOSTILE:
         name = text.replace("\x00", "")[:900]
@@ -132,7 +132,6 @@ def hostile(client: Client) -> list[str]:
 
 
 def test_hostile_text_is_escaped_on_all_pages(web: httpx.Client, hostile: list[str]) -> None:
-    """The list, each run with its values and its failure, its history and its moments."""
     _check(web.get("/workflows").text)
     for name in hostile:
         answer = web.get(workflow_page(name))
@@ -147,7 +146,6 @@ def test_hostile_text_is_escaped_on_all_pages(web: httpx.Client, hostile: list[s
 
 
 def test_hostile_text_is_escaped_in_search_fields(web: httpx.Client) -> None:
-    """What comes back in the form."""
     for text in HOSTILE:
         for field in ("id", "type", "query", "since", "until", "within", "status", "page"):
             if field == "page":
@@ -156,7 +154,7 @@ def test_hostile_text_is_escaped_in_search_fields(web: httpx.Client) -> None:
 
 
 def test_hostile_text_is_escaped_in_notices(web: httpx.Client, client: Client) -> None:
-    """An address can carry a notice, which anyone may write: it is shown, and does nothing."""
+    """Anyone can write a URL with a notice."""
     client.start_workflow("stuck", "x", id="one")
     path = web.get("/workflows/one").url.path
     for text in HOSTILE:
@@ -164,7 +162,6 @@ def test_hostile_text_is_escaped_in_notices(web: httpx.Client, client: Client) -
 
 
 def test_hostile_text_runs_no_script_in_a_browser(page: Any, address: str, hostile: list[str]) -> None:
-    """The real thing: no text becomes a script, the list keeps its columns, the page does not grow wider than the window."""
     page.goto(f"{address}/workflows")
     page.wait_for_selector("table.list tbody tr")
     assert page.evaluate("window.hit") is None

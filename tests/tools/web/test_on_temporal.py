@@ -1,4 +1,4 @@
-"""The main pages and forms on a real Temporal server. Lists there lag a little: tests ask again until they have caught up."""
+"""The main pages and forms of the web UI with a real Temporal server, whose lists lag behind."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ QUEUE = f"page-{uuid4().hex[:8]}"
 
 @pytest.fixture(scope="module")
 def client(quick_server: DevServer) -> Iterator[Client]:
-    """A client of the server, with a worker."""
     with (
         Client.connect(quick_server.target) as client,
         Worker(client, QUEUE, workflows=flows.WORKFLOWS, activities=flows.ACTIVITIES),
@@ -35,19 +34,18 @@ def client(quick_server: DevServer) -> Iterator[Client]:
 
 @pytest.fixture(scope="module")
 def web(client: Client) -> Iterator[httpx.Client]:
-    """The page, asked by a program."""
     with asked(site_of(client, client.target, modules=[flows])) as web:
         yield web
 
 
 @pytest.fixture
 def name() -> str:
-    """A part of ids that no other test has."""
+    """A unique part of ids."""
     return uuid4().hex[:8]
 
 
 def _purchase(client: Client, name: str) -> str:
-    """A purchase that waits to be shipped; gives the path of its page."""
+    """Start a purchase that waits for shipping. Return the path of its page."""
     handle = client.start_workflow(flows.Purchase.run, flows.Order("ada"), id=f"buy-{name}", task_queue=QUEUE)
     handle.execute_update(flows.Purchase.note, "seen")
     return run_page(handle.id, handle.describe().run_id)
@@ -64,7 +62,6 @@ def _listed(web: httpx.Client, prefix: str, number: int) -> str:
 
 
 def test_list_and_chart_on_a_server(web: httpx.Client, client: Client, name: str) -> None:
-    """Found by the beginning of the id, with status and counts."""
     _purchase(client, name)
     text = _listed(web, f"buy-{name}", 1)
     assert re.search(r"running</span> 1</a>", text)
@@ -73,7 +70,6 @@ def test_list_and_chart_on_a_server(web: httpx.Client, client: Client, name: str
 
 
 def test_run_page_on_a_server(web: httpx.Client, client: Client, name: str) -> None:
-    """Timeline, why, query, update, signal; back in time; table and file."""
     path = _purchase(client, name)
     assert "charge" in web.get(path).text
     assert "condition" in web.get(f"{path}/why").text
@@ -88,7 +84,6 @@ def test_run_page_on_a_server(web: httpx.Client, client: Client, name: str) -> N
 
 
 def test_reset_on_a_server(web: httpx.Client, client: Client, name: str) -> None:
-    """The steps are named, the new run is shown, and each leads to the other."""
     path = _purchase(client, name)
     text = web.get(f"{path}/reset", params={"event": "5"}).text
     assert "<b>charge</b>" in text
@@ -101,7 +96,6 @@ def test_reset_on_a_server(web: httpx.Client, client: Client, name: str) -> None
 
 
 def test_chain_and_children_on_a_server(web: httpx.Client, client: Client, name: str) -> None:
-    """The runs of a chain, a child and its parent, by a click."""
     client.execute_workflow("endless", 2, id=f"chain-{name}", task_queue=QUEUE)
     until(
         lambda: "3 runs of this workflow id" in web.get(f"/workflows/chain-{name}").text, "never three runs"
@@ -112,7 +106,6 @@ def test_chain_and_children_on_a_server(web: httpx.Client, client: Client, name:
 
 
 def test_bulk_action_on_a_server(web: httpx.Client, client: Client, name: str) -> None:
-    """All that a search finds, with the one that was gone already."""
     for number in range(3):
         client.start_workflow("stuck", "x", id=f"s-{name}-{number}", task_queue=QUEUE)
     _listed(web, f"s-{name}", 3)
@@ -123,7 +116,7 @@ def test_bulk_action_on_a_server(web: httpx.Client, client: Client, name: str) -
 
 
 def test_stalled_runs_on_a_server(web: httpx.Client, client: Client, name: str) -> None:
-    """A server does not report failing activities: open runs are described; who polls a queue it says."""
+    """A server does not report failing activities, so open runs are described."""
     client.start_workflow("declined", "ada", id=f"p-{name}-failing", task_queue=QUEUE)
     client.start_workflow("quick", "x", id=f"p-{name}-alone", task_queue=f"nobody-{name}")
     _listed(web, f"p-{name}", 2)
@@ -139,7 +132,6 @@ def test_stalled_runs_on_a_server(web: httpx.Client, client: Client, name: str) 
 
 
 def test_start_and_cancel_on_a_server(web: httpx.Client, client: Client, name: str) -> None:
-    """By forms."""
     started = web.post(
         "/start",
         data={"type": "Purchase", "id": f"p-{name}", "queue": QUEUE, "argument": '{"name": "eve"}'},
@@ -150,7 +142,6 @@ def test_start_and_cancel_on_a_server(web: httpx.Client, client: Client, name: s
 
 
 def test_schedule_on_a_server(web: httpx.Client, client: Client, name: str) -> None:
-    """Shown, paused, triggered, deleted."""
     client.create_schedule(
         f"s-{name}",
         Schedule(
@@ -168,7 +159,6 @@ def test_schedule_on_a_server(web: httpx.Client, client: Client, name: str) -> N
 
 
 def test_workers_page_on_a_server(web: httpx.Client, client: Client, name: str) -> None:
-    """The queue of a run is shown, with who polls it."""
     path = _purchase(client, name)
     while QUEUE not in (text := web.get("/workers").text):
         pass
@@ -178,6 +168,5 @@ def test_workers_page_on_a_server(web: httpx.Client, client: Client, name: str) 
 
 
 def test_missing_run_on_a_server(web: httpx.Client) -> None:
-    """A missing run is a page that says so."""
     assert web.get("/workflows/nothing").status_code == 404
     assert web.get("/workflows", params={"query": "Status is great"}).status_code == 200

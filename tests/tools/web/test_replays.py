@@ -1,4 +1,4 @@
-"""Time travel in a child process: deadlines, what the process inherits, codecs."""
+"""Time travel in a child process: timeouts, inherited environment and codecs."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def dies() -> str:
 
 @pytest.fixture
 def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """A module of workflows that behave in another way in the child process, since its environment is another."""
+    """A module of workflows that behave differently in the child process, whose environment lacks a variable."""
     (tmp_path / "replayed_code.py").write_text(CODE)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("ONLY_IN_THE_WORKER", "1")
@@ -72,7 +72,6 @@ def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType
 
 @pytest.fixture
 def client(code: ModuleType) -> Iterator[Client]:
-    """A client of an engine in memory, with a worker of that code."""
     with (
         Client.connect("local:") as client,
         Worker(client, workflows=[code.looks, code.backtracks, code.dies, *flows.WORKFLOWS]),
@@ -87,7 +86,7 @@ def _history(client: Client, name: str) -> History:
 
 
 def test_hung_replay_is_killed_while_the_web_ui_answers(client: Client, code: ModuleType) -> None:
-    """A regular expression that backtracks holds the lock of its own interpreter only; the next replay has a new process."""
+    """The regular expression blocks only the interpreter of the child process."""
     _history(client, "backtracks")
     _history(client, "looks")
     site = site_of(client, modules=[code])
@@ -105,7 +104,6 @@ def test_hung_replay_is_killed_while_the_web_ui_answers(client: Client, code: Mo
 
 
 def test_closing_ends_a_running_replay(client: Client, code: ModuleType) -> None:
-    """Its process is killed, whatever it does; whoever waits for the replay gets an error."""
     history = _history(client, "backtracks")
     travel = TimeTravel([code], client, limit=300)
     failures: list[Exception] = []
@@ -129,7 +127,6 @@ def test_closing_ends_a_running_replay(client: Client, code: ModuleType) -> None
 
 
 def test_dead_replay_process_is_reported_and_replaced(client: Client, code: ModuleType) -> None:
-    """With its exit code."""
     dying, fine = _history(client, "dies"), _history(client, "looks")
     travel = TimeTravel([code], client)
     try:
@@ -150,7 +147,6 @@ def _seen(walked: WalkResult) -> dict[str, Any]:
 def test_replay_process_inherits_no_secrets(
     client: Client, code: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither variables, but for those that an interpreter needs and those that are named, nor descriptors."""
     monkeypatch.setenv("HOURGLASS_UI_TOKEN", "a-token-for-the-web-ui")
     monkeypatch.setenv("DATABASE_PASSWORD", "hush")
     monkeypatch.setenv("SHOP_REGION", "eu")
@@ -177,7 +173,6 @@ def test_replay_process_inherits_no_secrets(
 def test_code_that_does_not_load_names_the_variable_to_set(
     client: Client, code: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The error of the import, and how to give the code what it reads from the environment."""
     monkeypatch.setenv("HOME", "/BROKEN_WITHOUT")
     travel = TimeTravel([code], client)
     try:
@@ -195,31 +190,27 @@ def _history_of(client: Client, workflow_id: str) -> History:
 
 
 class Keyed:
-    """A codec with a key that is in this process only, another for each workflow."""
+    """A codec with a key for each workflow, which exists only in this process."""
 
     def __init__(self, key: str = "") -> None:
         self._key = key
 
     def with_context(self, context: object) -> Keyed:
-        """The codec of a workflow."""
         assert isinstance(context, WorkflowSerializationContext | ActivitySerializationContext)
         return Keyed(f"{os.getpid()} {context.workflow_id}")
 
     def encode(self, payloads: Sequence[Payload]) -> list[Payload]:
-        """Turned around, with the key."""
         return [
             Payload(each.data[::-1], "keyed", {"was": each.encoding.encode(), "key": self._key.encode()})
             for each in payloads
         ]
 
     def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
-        """Turned back, with the same key."""
         assert all((each.metadata or {})["key"].decode() == self._key for each in payloads)
         return [Payload(each.data[::-1], (each.metadata or {})["was"].decode()) for each in payloads]
 
 
 def test_codec_stays_in_the_process_of_the_web_ui() -> None:
-    """The child asks for what it needs decoded, with the context of each payload."""
     with (
         Client.connect("local:", codec=Keyed()) as client,
         Worker(client, workflows=flows.WORKFLOWS, activities=flows.ACTIVITIES),

@@ -1,4 +1,4 @@
-"""The page over many runs, and over a run with many events: what the server's side of it costs, in time of its processor."""
+"""CPU time of the web UI's pages with many runs, and for a run with many events."""
 
 from __future__ import annotations
 
@@ -23,14 +23,13 @@ def nothing(number: int) -> int:
 
 @workflow.defn
 def steps(number: int) -> int:
-    """Three events a step, besides those of its tasks."""
     for started in range(0, number, 100):
         workflow.gather(*(workflow.start_activity(nothing, each) for each in range(started, started + 100)))
     return number
 
 
 def _fill(path: Path) -> None:
-    """Many runs, as far as lists know them."""
+    """Insert many runs into the table from which lists are read."""
     now = time.time_ns() // 1000
     columns = (
         "run_id, rank, start_time, execution_time, close_time, status, workflow_id, workflow_type, "
@@ -53,7 +52,7 @@ def _fill(path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    """A client of the file, with a worker that executes runs once: many steps shall not take long here."""
+    """A client of the file. Its worker executes runs once, without verification."""
     path = tmp_path_factory.mktemp("scale") / "many.db"
     with (
         Client.connect(f"local:{path}") as client,
@@ -69,7 +68,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
 
 
 def _cost(act: Callable[[], str]) -> tuple[str, float]:
-    """What it gives, and the least time of the processor that it took of three times: the machine may be busy."""
+    """Return the result of the call, and the least CPU time of three calls, since the machine may be busy."""
     text, least = "", float("inf")
     for _ in range(3):
         begun = time.process_time()
@@ -79,7 +78,6 @@ def _cost(act: Callable[[], str]) -> tuple[str, float]:
 
 
 def test_list_of_many_runs_is_fast(client: Client) -> None:
-    """The list, a status of it, a type, a search, a page further on, the chart."""
     with asked(site_of(client)) as web:
         text, cost = _cost(lambda: web.get("/workflows").text)
         assert "100,00" in text or "85,71" in text
@@ -94,7 +92,6 @@ def test_list_of_many_runs_is_fast(client: Client) -> None:
 
 
 def test_run_with_ten_thousand_events_is_fast(client: Client) -> None:
-    """Its timeline is folded; it costs a second and a half at most."""
     client.execute_workflow(steps, 3_300, id="long")
     with asked(site_of(client)) as web:
         path = web.get("/workflows/long").url.path

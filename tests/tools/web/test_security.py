@@ -1,4 +1,4 @@
-"""Which requests the web UI answers, and what its answers allow."""
+"""Access control of the web UI: host names, origins, tokens, cookies, limits and the content security policy."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _refusal(
     ],
 )
 def test_unknown_host_names_are_rejected(host: str) -> None:
-    """A page of the web that lets its own name point here (DNS rebinding) is refused, whatever it asks for."""
+    """DNS rebinding: a page lets its own name point to this host."""
     assert _refusal(host=host) == 421
     assert _refusal("POST", host=host, origin=f"http://{host}") == 421
 
@@ -84,20 +84,18 @@ def test_unknown_host_names_are_rejected(host: str) -> None:
     ],
 )
 def test_posts_from_other_origins_are_rejected(headers: dict[str, str]) -> None:
-    """A form on another page cannot change anything here."""
     assert _refusal("POST", "/bulk", **headers) == 403
     assert _refusal("DELETE", "/bulk", **headers) == 403
 
 
 @pytest.mark.parametrize("headers", [{"origin": f"http://{HOST}"}, {"sec_fetch_site": "same-origin"}, {}])
 def test_posts_of_the_page_itself_are_accepted(headers: dict[str, str]) -> None:
-    """Its own forms, and programs, which send neither header."""
     assert _refusal("POST", "/bulk", **headers) is None
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site", "Cross-Site", "unknown-to-us"])
 def test_reads_for_other_sites_are_rejected(site: str) -> None:
-    """Also with a valid login: a page on another port of this host is of the same site, and its requests carry the cookie."""
+    """A page on another port of this host is of the same site, so its requests carry the cookie."""
     assert _refusal(sec_fetch_site=site) == 403
     assert _refusal(path="/login", sec_fetch_site=site) is None
     for own in ("same-origin", "none"):
@@ -119,7 +117,6 @@ def test_reads_for_other_sites_are_rejected(site: str) -> None:
 @pytest.mark.parametrize("host", ["flows.example", "flows.example:443", "Flows.Example"])
 @pytest.mark.parametrize("origin", ["https://flows.example", "https://flows.example:443"])
 def test_default_ports_behind_tls_are_accepted(name: str, host: str, origin: str) -> None:
-    """Browsers leave port 443 out of both headers, proxies may not."""
     assert _refusal("POST", "/bulk", name, host=host, origin=origin) is None
     assert _refusal("POST", "/bulk", name, host=host, origin="https://flows.example:8443") == 403
     assert _refusal("POST", "/bulk", name, host="other.example", origin=origin) == 421
@@ -127,7 +124,6 @@ def test_default_ports_behind_tls_are_accepted(name: str, host: str, origin: str
 
 
 def test_host_names_with_other_ports() -> None:
-    """A name with a port of its own is meant with that port; loopback has several names."""
     names = OwnNames("127.0.0.1", 8300, ["flows.example:8443"])
     assert names.is_host("flows.example:8443")
     assert names.is_host("localhost:8300")
@@ -140,7 +136,7 @@ def test_host_names_with_other_ports() -> None:
 
 
 def test_access_needs_a_token_or_cookie() -> None:
-    """A wrong one is none; cookies of other programs on this host may be malformed."""
+    """Cookies of other programs on this host may be malformed."""
     access = Access(Credentials.create(TOKEN), 8300)
     cookie = access.set_cookie(secure=False).partition(";")[0]
     name, _, value = cookie.partition("=")
@@ -165,7 +161,6 @@ def test_access_needs_a_token_or_cookie() -> None:
 
 
 def test_cookies_expire_and_belong_to_one_server() -> None:
-    """Their time is signed; another server, also on another port, does not take them."""
     now = [1000.0]
     credentials = Credentials.create(TOKEN)
     access = Access(credentials, 8300, clock=lambda: now[0])
@@ -178,7 +173,7 @@ def test_cookies_expire_and_belong_to_one_server() -> None:
 
 
 def test_one_time_links_work_once_across_processes() -> None:
-    """A child of `hourglass dev` that is replaced knows that the link was used; a wrong code does not use it up."""
+    """A wrong code does not use it up."""
     parent = Credentials.create()
     first, second = Credentials.from_text(parent.to_text()), Credentials.from_text(parent.to_text())
     assert not first.link.redeem("wrong")
@@ -190,7 +185,6 @@ def test_one_time_links_work_once_across_processes() -> None:
 
 
 def test_reprs_hide_secrets() -> None:
-    """Debuggers and logs of errors show it."""
     credentials = Credentials.create(TOKEN)
     request = HttpRequest("GET", f"/login?code={credentials.link.code}", {"authorization": BEARER}, "::1")
     shown = f"{credentials!r} {request!r}"
@@ -199,7 +193,6 @@ def test_reprs_hide_secrets() -> None:
 
 
 def test_tokens_from_options_and_files(tmp_path: os.PathLike[str]) -> None:
-    """A token is long, and fit for a header; `@` names a file."""
     file = os.path.join(tmp_path, "token")
     with open(file, "w") as written:
         written.write(f"{TOKEN}\n")
@@ -227,13 +220,12 @@ def test_tokens_from_options_and_files(tmp_path: os.PathLike[str]) -> None:
 def test_bodies_are_limited_before_they_are_read(
     path: str, headers: dict[str, str], status: int | None
 ) -> None:
-    """Those of strangers to the size of the login form."""
+    """Without a login, to the size of the login form."""
     rejection = _guard().rejection("POST", path, {"host": HOST, **headers}, "")
     assert (None if rejection is None else rejection.status) == status
 
 
 def test_login_form(site: object) -> None:
-    """The cookie is not the token, is for this site alone, and no script can read it."""
     with asked(site, TOKEN) as web:
         refused = web.get("/workflows", headers={"accept": "text/html"}, follow_redirects=False)
         assert (refused.status_code, refused.headers["location"]) == (303, "/login")
@@ -251,7 +243,6 @@ def test_login_form(site: object) -> None:
 
 
 def test_one_time_link_logs_in(site: object) -> None:
-    """Once; behind TLS the cookie is for TLS only."""
     credentials = Credentials.create()
     with served(site, port=0, credentials=credentials) as address, httpx.Client(base_url=address) as web:
         link = f"/login?code={credentials.link.code}"
@@ -266,7 +257,6 @@ def test_one_time_link_logs_in(site: object) -> None:
 
 
 def test_shutdown_closes_connections_of_peers_that_do_not_read(site: object) -> None:
-    """A connection with unsent data does not outlast its server."""
     with socket.socket() as peer:
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         with served(site, port=0) as address:
@@ -284,7 +274,7 @@ def test_shutdown_closes_connections_of_peers_that_do_not_read(site: object) -> 
 
 
 def test_token_guesses_are_limited(site: object) -> None:
-    """After ten wrong tokens none is checked for a while, whatever the header says of the address; cookies continue."""
+    """The header with the client's address has no influence; cookies remain valid."""
     with asked(site, TOKEN) as web:
         web.post("/login", data={"token": TOKEN})
         stranger = httpx.Client(base_url=web.base_url, headers={"origin": str(web.base_url).rstrip("/")})
@@ -318,7 +308,7 @@ def test_token_guesses_are_limited(site: object) -> None:
     ],
 )
 def test_addresses_of_one_peer_share_their_guesses(first: str, second: str, same: bool) -> None:
-    """A local user has all of 127.0.0.0/8, and who has an IPv6 address has a network of them."""
+    """A local user has all of 127.0.0.0/8; the owner of an IPv6 address has a whole network."""
     limit = GuessLimit()
     for _ in range(10):
         limit.count(first)
@@ -327,7 +317,7 @@ def test_addresses_of_one_peer_share_their_guesses(first: str, second: str, same
 
 
 def test_half_open_requests_do_not_stop_the_web_ui(site: object) -> None:
-    """Connections beyond the limit replace those that have sent no request; the engine keeps its descriptors."""
+    """Connections above the limit replace those that have sent no request."""
     with asked(site, TOKEN) as web, ExitStack() as stack:
         before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
         for _ in range(300):
@@ -339,7 +329,7 @@ def test_half_open_requests_do_not_stop_the_web_ui(site: object) -> None:
 
 
 def test_peers_that_do_not_read_do_not_stop_the_web_ui(site: object) -> None:
-    """Not even if they send more requests meanwhile: a connection whose peer does not read can be replaced."""
+    """Connections of such peers can be replaced, even while they send more requests."""
     with asked(site, TOKEN) as web, ExitStack() as stack:
         port = web.base_url.port
         request = f"GET /static/page.css HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode()
@@ -361,7 +351,6 @@ def test_peers_that_do_not_read_do_not_stop_the_web_ui(site: object) -> None:
 def test_malformed_bodies_print_nothing(
     site: object, caplog: pytest.LogCaptureFixture, method: str, at_once: bool
 ) -> None:
-    """A chunk that is none ends the connection, also where uvicorn's response would break the protocol."""
     with asked(site, TOKEN) as web:
         port = web.base_url.port
         head = f"{method} /login HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
@@ -377,7 +366,6 @@ def test_malformed_bodies_print_nothing(
 
 
 def test_bulk_action_excludes_limit_keepers(client: Client, site: object) -> None:
-    """What the list does not show is not ended with all that it shows."""
     client.start_workflow("stuck", "x", id="shown")
     client.start_workflow("hourglass.slots", id="keeper", task_queue="nobody")
     with asked(site, TOKEN) as web:
@@ -391,7 +379,6 @@ def test_bulk_action_excludes_limit_keepers(client: Client, site: object) -> Non
 
 
 def test_every_answer_has_a_content_security_policy(site: object) -> None:
-    """No script or style but the page's own files, no frame, no guessing; also of refusals and missing pages."""
     with asked(site) as web:
         for answer in (
             web.get("/workflows"),
@@ -407,7 +394,6 @@ def test_every_answer_has_a_content_security_policy(site: object) -> None:
 
 
 def test_pages_hold_no_inline_script_or_style(site: object) -> None:
-    """What the policy forbids is not there to begin with."""
     with asked(site) as web:
         site.client.start_workflow("stuck", "x", id="one")
         for path in ("/workflows", "/start", "/schedules", "/workers", "/limits", "/workflows/one"):
@@ -418,7 +404,6 @@ def test_pages_hold_no_inline_script_or_style(site: object) -> None:
 
 
 def test_read_only_mode_rejects_actions(site: object) -> None:
-    """Each action is refused, and no form offers one."""
     site.read_only = True
     with asked(site) as web:
         site.client.start_workflow("stuck", "x", id="one")

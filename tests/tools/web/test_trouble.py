@@ -1,4 +1,4 @@
-"""The page while the worker is busy, while the disk is full and while the server is away: it answers, and says which it is."""
+"""The web UI while a worker is busy, the disk is full, or the server is unavailable."""
 
 from __future__ import annotations
 
@@ -22,14 +22,12 @@ _entered, _go_on = threading.Event(), threading.Event()
 
 @workflow.defn
 def busy() -> str:
-    """Blocks its thread, as code does that waits for something outside."""
     _entered.set()
     _go_on.wait()
     return "done"
 
 
 def test_pages_while_the_worker_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pages do not wait for code that does not answer; why it stands is said."""
     monkeypatch.setattr(asking, "PATIENCE", 0.2)
     monkeypatch.setenv("HOURGLASS_VERIFY", "off")
     _entered.clear()
@@ -50,7 +48,7 @@ def test_pages_while_the_worker_is_busy(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 class _Full:
-    """A file whose disk is full, with a signal that waits for room."""
+    """A file on a full disk, with a signal that waits for free space."""
 
     def __init__(self, path: Path, client: Client) -> None:
         self.path, self.client = path, client
@@ -66,7 +64,7 @@ class _Full:
         return self
 
     def end(self) -> None:
-        """There is room again."""
+        """Free the space, and wait until the signal is stored."""
         self._room.__exit__(None, None, None)
         self._told.result(30)
         assert self.handle.result(timeout=30) == 2
@@ -86,7 +84,6 @@ _NO_ROOM = "there is no room left on its disk"
 
 
 def test_pages_while_the_disk_is_full(full: _Full) -> None:
-    """What is written is shown, with what is the matter; what would be written is refused with the reason."""
     with asked(site_of(full.client)) as web, full:
         path = f"/workflows/steps/{full.handle.describe().run_id}"
         while _NO_ROOM not in (listed := web.get("/workflows").text):
@@ -104,7 +101,6 @@ def test_pages_while_the_disk_is_full(full: _Full) -> None:
 
 
 def test_open_page_shows_a_full_disk(page: Any, full: _Full) -> None:
-    """The banner comes and goes without a reload."""
     with serving(site_of(full.client)) as address:
         page.goto(f"{address}/workflows")
         page.wait_for_selector("#trouble", state="hidden")
@@ -123,7 +119,6 @@ def server(tmp_path: Path) -> Iterator[DevServer]:
 
 @pytest.mark.server
 def test_pages_while_the_server_is_unavailable(browser: Any, page: Any, server: DevServer) -> None:
-    """An open page says so and continues when it is back; one that is opened meanwhile says so at once, and appears then."""
     with Client.connect(server.target) as client:
         handle = client.start_workflow("purchase", id="waits")
         with serving(site_of(client, server.target)) as address:
