@@ -1,4 +1,4 @@
-"""What is asked for wrongly is a message and exit code 2: no traceback, no process that is started again and again."""
+"""Invalid usage: a message and exit code 2, without traceback and without restarts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,6 @@ NOWHERE = ("--target", "127.0.0.1:1")
 def test_file_with_a_syntax_error_is_reported(
     content: str, said: list[str], parent: str, tmp_path: Path
 ) -> None:
-    """The message names the author's line; no restart, no traceback."""
     (tmp_path / "broken.py").write_text(content)
     done = run("worker", "broken.py", parent, *NOWHERE, cwd=tmp_path)
     assert done.returncode == 2, done.stderr
@@ -59,7 +58,6 @@ def test_file_with_a_syntax_error_is_reported(
     ],
 )
 def test_missing_or_empty_module_is_reported(source: str, said: str, tmp_path: Path) -> None:
-    """What is not there, holds nothing, or cannot be imported under its name."""
     (tmp_path / "shop.py").write_text(SHOP)
     (tmp_path / "borrows.py").write_text("from shop import checkout\n")
     (tmp_path / "inner").mkdir()
@@ -72,7 +70,6 @@ def test_missing_or_empty_module_is_reported(source: str, said: str, tmp_path: P
 
 
 def test_traceback_option_shows_everything(tmp_path: Path) -> None:
-    """`--traceback` shows everything, also behind the command."""
     (tmp_path / "broken.py").write_text("x = undefined\n")
     done = run("worker", "broken.py", "--no-parent", "--traceback", *NOWHERE, cwd=tmp_path)
     assert done.returncode != 0
@@ -92,7 +89,6 @@ def test_traceback_option_shows_everything(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_options_are_rejected(options: list[str], said: str, tmp_path: Path) -> None:
-    """Options are refused by name, before anything is restarted."""
     (tmp_path / "shop.py").write_text(SHOP)
     clean = dict.fromkeys(("HOURGLASS_TARGET", "TEMPORAL_ADDRESS"), "")
     done = run("worker", "shop.py", *options, cwd=tmp_path, **clean)
@@ -103,7 +99,6 @@ def test_wrong_options_are_rejected(options: list[str], said: str, tmp_path: Pat
 
 
 def test_help_is_quick_and_fits_80_columns(tmp_path: Path) -> None:
-    """Help fits into 80 columns, names every option whole, and loads neither Temporal nor the engine."""
     code = (
         "import sys; from hourglass._tools.cli import main; code = main(sys.argv[1:]); "
         "print(*[name for name in sys.modules if name.startswith(('temporalio', 'google', 'hourglass._evaluator'))], sep='\\n', "
@@ -127,7 +122,6 @@ def test_help_is_quick_and_fits_80_columns(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("group", [[], ["activity"], ["schedule"]], ids=["all", "activity", "schedule"])
 def test_command_summaries_are_not_cut(group: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """What each command does is said on its line in a whole sentence."""
     assert main([*group, "--help"]) == 0
     _, _, commands = capsys.readouterr().out.partition("Commands:\n")
     assert commands
@@ -135,7 +129,6 @@ def test_command_summaries_are_not_cut(group: list[str], capsys: pytest.CaptureF
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
-    """`--version` says which."""
     from hourglass import __version__
 
     assert main(["--version"]) == 0
@@ -143,7 +136,6 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_missing_typer_is_reported() -> None:
-    """The command's libraries are an extra; without them there is one line that says so."""
     code = "import sys; sys.modules['typer'] = None; from hourglass._tools.cli import main; sys.exit(main(['--help']))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
@@ -153,7 +145,6 @@ def test_missing_typer_is_reported() -> None:
 
 
 def test_closed_pipe_is_no_error() -> None:
-    """`hourglass --help | head -0` complains about nothing."""
     ours, theirs = os.pipe()
     os.close(ours)
     with os.fdopen(theirs, "wb") as closed:

@@ -1,4 +1,4 @@
-"""The commands that talk to workflows, on a file of the embedded engine with a worker in this process."""
+"""Commands for workflows, on a file of the embedded engine with a worker in this process."""
 
 from __future__ import annotations
 
@@ -23,13 +23,12 @@ _declines = threading.Event()
 
 @activity.defn
 def charge(order: str) -> str:
-    """Charge."""
     return f"charged {order}"
 
 
 @activity.defn(retry_policy=RetryPolicy(initial_interval=0.01, maximum_interval=0.01))
 def decline(order: str) -> str:
-    """Fails until it is told to succeed."""
+    """Fails while `_declines` is set."""
     if _declines.is_set():
         raise RuntimeError("declined")
     return f"charged {order}"
@@ -37,14 +36,11 @@ def decline(order: str) -> str:
 
 @workflow.defn
 def purchase(order: str) -> str:
-    """Has an activity that keeps failing."""
     return decline(order)
 
 
 @workflow.defn
 def checkout(order: str) -> str:
-    """Waits for a decision."""
-
     @workflow.query
     def state() -> dict[str, str]:
         return {"order": order}
@@ -54,7 +50,6 @@ def checkout(order: str) -> str:
 
 @workflow.defn
 def broken() -> str:
-    """Its code has a bug."""
     return {}["missing"]
 
 
@@ -63,7 +58,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Run]:
-    """Runs a command on a file that a worker serves; gives the exit code and both outputs."""
+    """Run a command on a file with a worker. Return exit code, stdout and stderr."""
     target = f"local:{tmp_path / 'shop.db'}"
 
     def command(*arguments: str) -> tuple[int, str, str]:
@@ -80,7 +75,6 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Run]:
 
 
 def test_workflow_lifecycle_by_commands(run: Run) -> None:
-    """Start, list, ask, describe, signal and wait, each by one command."""
     code, out, _ = run("start", "checkout", "o-1", "--id", "order-1")
     assert (code, out.startswith("started order-1 (run ")) == (0, True)
     assert "order-1" in run("list")[1]
@@ -92,7 +86,6 @@ def test_workflow_lifecycle_by_commands(run: Run) -> None:
 
 
 def test_json_output(run: Run) -> None:
-    """With --json there is one document, or one per line in a list, and nothing else."""
     run("start", "checkout", "o-1", "--id", "order-1")
     assert json.loads(run("describe", "order-1", "--json")[1])["workflow_type"] == "checkout"
     (line,) = run("list", "--json")[1].splitlines()
@@ -102,7 +95,6 @@ def test_json_output(run: Run) -> None:
 
 
 def test_list_shows_parked_runs(run: Run) -> None:
-    """In words behind the status, and as JSON; `--parked` finds that run alone; when it has been ended, its end is its status."""
     run("start", "checkout", "o-1", "--id", "order-1")
     run("start", "broken", "--id", "order-2")
     row = "order-2  running, parked  broken"
@@ -128,7 +120,7 @@ def test_list_shows_parked_runs(run: Run) -> None:
 
 
 def test_list_and_doctor_report_stalled_runs(run: Run) -> None:
-    """A failing activity, code that fails and a queue without a worker: shown, filtered, counted, and wrong for the doctor."""
+    """A failing activity, a parked run, and a queue without a worker."""
     assert run("doctor")[0] == 0
     _declines.set()
     run("start", "checkout", "o-1", "--id", "well")
@@ -164,7 +156,6 @@ def test_list_and_doctor_report_stalled_runs(run: Run) -> None:
 
 
 def test_bulk_commands_need_confirmation(run: Run) -> None:
-    """A filter acts on many only when it is confirmed."""
     for number in range(3):
         run("start", "checkout", "o", "--id", f"order-{number}")
     code, _, err = run("terminate", "--query", "WorkflowType = 'checkout'")
@@ -187,7 +178,6 @@ def test_bulk_commands_need_confirmation(run: Run) -> None:
     ],
 )
 def test_command_errors_are_one_line(run: Run, arguments: tuple[str, ...], code: int, message: str) -> None:
-    """An error is one line on stderr and an exit code, no traceback."""
     seen, out, err = run(*arguments)
     assert (seen, out) == (code, "")
     assert message in err
@@ -195,7 +185,6 @@ def test_command_errors_are_one_line(run: Run, arguments: tuple[str, ...], code:
 
 
 def test_backup_command(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A copy of a file in use holds its workflows."""
     run("start", "checkout", "o-1", "--id", "order-1")
     assert main(["backup", str(tmp_path / "shop.db"), str(tmp_path / "copy.db")]) == 0
     capsys.readouterr()
@@ -211,7 +200,6 @@ def test_backup_command(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 def test_backup_reports_progress(run: Run, tmp_path: Path) -> None:
-    """Whoever copies hears how many of how many pages are there, to the end."""
     run("start", "checkout", "o-1", "--id", "order-1")
     heard: list[tuple[int, int]] = []
     backup(tmp_path / "shop.db", tmp_path / "copy.db", progress=lambda done, all: heard.append((done, all)))
@@ -239,7 +227,6 @@ def _texts(value: Any) -> list[str]:
 
 
 def test_json_contains_only_plain_values(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """No command writes a `repr`, bytes or a number that JSON does not have; lists are one object on each line."""
     code, target = tmp_path / "odd_flows.py", f"local:{tmp_path / 'odd.db'}"
     code.write_text(ODD_FLOWS)
     assert main(["run", f"{code}:odd", "1", "--id", "odd-1", "--quiet", "--target", target]) == 0

@@ -1,4 +1,4 @@
-"""`--codec MODULE:OBJECT`: commands that send and show values where the values are encoded."""
+"""`--codec MODULE:OBJECT`: commands that send and show encoded values."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def secret(name: str) -> str:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A working directory with a module of codecs, whose name it gives."""
+    """Create a working directory with a module of codecs. Yield the module's name."""
     name = f"secrets_{abs(hash(tmp_path)) % 10**8}"
     (tmp_path / f"{name}.py").write_text(SECRETS)
     monkeypatch.chdir(tmp_path)
@@ -73,7 +73,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def test_values_pass_through_the_codec(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Started, asked, waited for and shown: each by a command with the codec, by option or by environment."""
     target, codec = "local:shop.db", importlib.import_module(folder).codec
     given = ["--target", target, "--codec", f"{folder}:codec"]
     with (
@@ -91,7 +90,6 @@ def test_values_pass_through_the_codec(folder: str, capsys: pytest.CaptureFixtur
 
 
 def test_failure_messages_pass_through_the_codec(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """What failed is told in clear with the codec, and without it that it is encoded."""
     target, codec = "local:shop.db", importlib.import_module(folder).codec
     with (
         Client.connect(target, codec=codec) as client,
@@ -113,7 +111,7 @@ def test_failure_messages_pass_through_the_codec(folder: str, capsys: pytest.Cap
 def test_codec_from_the_environment(
     folder: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`HOURGLASS_CODEC` is taken where no option is given; a class is made into a codec."""
+    """The option overrides it; a class is instantiated."""
     codec = importlib.import_module(folder).codec
     with (
         Client.connect("local:shop.db", codec=codec) as client,
@@ -140,7 +138,6 @@ def test_codec_from_the_environment(
 def test_invalid_codec_is_rejected(
     named: str, said: str, folder: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is said before anything is asked, with exit code 2, and makes no file."""
     assert main(["start", "secret", "Ann", "--codec", named.format(folder)]) == 2
     assert said in capsys.readouterr().err
     assert not Path("hourglass.db").exists()

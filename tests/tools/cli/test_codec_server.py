@@ -1,4 +1,4 @@
-"""`hourglass codec-server`: payloads for Temporal's UI, for those who may read them and for no others."""
+"""`hourglass codec-server`: decoding for Temporal's UI, for authorized requests only."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ UI = "http://localhost:8233"
 
 
 class Backwards:
-    """Turns bytes round, and refuses what it did not turn; its methods are awaited."""
+    """A codec with asynchronous methods that reverses data, and raises for payloads that it has not encoded."""
 
     async def encode(self, payloads: Sequence[Payload]) -> Sequence[Payload]:
         return [
@@ -69,7 +69,6 @@ TURNED = wire(b'"olleh"', encoding="binary/turned", was="json/plain")
 
 
 def test_codec_server_encodes_and_decodes() -> None:
-    """Both ways, in order, below any path; a page with payloads of another origin shows those as they are."""
     with served(Backwards()) as address:
         code, body, headers = ask(f"{address}/decode", {"payloads": [TURNED, PLAIN]}, Origin=UI)
         assert (code, json.loads(body)) == (200, {"payloads": [PLAIN, PLAIN]})
@@ -81,7 +80,7 @@ def test_codec_server_encodes_and_decodes() -> None:
 
 
 def test_cors_preflight_of_allowed_origins() -> None:
-    """The origins that were named may ask, and no other; also without a token, which browsers do not send then."""
+    """Browsers send preflight requests without a token."""
     with served(Backwards()) as address:
         code, _, headers = ask(f"{address}/decode", b"", "OPTIONS", Origin=UI)
         assert code == 204
@@ -93,7 +92,6 @@ def test_cors_preflight_of_allowed_origins() -> None:
 
 
 def test_codec_server_page_for_people() -> None:
-    """The address that the command prints, opened in a browser, is no error page of a server."""
     with served(Backwards()) as address:
         code, body, headers = ask(address, b"", "GET")
         assert code == 405
@@ -102,7 +100,6 @@ def test_codec_server_page_for_people() -> None:
 
 
 def test_unauthorized_requests_are_rejected() -> None:
-    """Another origin, another host's name (a name that was pointed here), no token or a wrong one: refused, with nothing told."""
     body = {"payloads": [TURNED]}
     with served(Backwards()) as address:
         bearer = {"Authorization": f"Bearer {TOKEN}"}
@@ -118,7 +115,7 @@ def test_unauthorized_requests_are_rejected() -> None:
 
 
 def test_codec_server_on_loopback_needs_a_token() -> None:
-    """Every user of the machine can connect: without a token nothing is decoded, and guesses are limited."""
+    """Every user of the machine can connect to loopback."""
     body = {"payloads": [TURNED]}
     with served(Backwards(), token=None) as address:
         assert ask(f"{address}/decode", body, Authorization="")[0] == 401
@@ -127,7 +124,6 @@ def test_codec_server_on_loopback_needs_a_token() -> None:
 
 
 def test_one_time_link_lets_a_browser_decode() -> None:
-    """Temporal's UI sends the cookie if it includes credentials; it is set once."""
     with served_with_link(Backwards()) as served_at:
         address = served_at.address
         assert ask(served_at.wrong_link, b"", "GET")[0] == 403
@@ -144,7 +140,7 @@ def test_one_time_link_lets_a_browser_decode() -> None:
 
 
 def test_cookie_is_found_among_several_cookie_headers() -> None:
-    """A proxy may split the cookies of a browser into one header each."""
+    """A proxy may split the cookies."""
     with served_with_link(Backwards()) as served_at:
         address = served_at.address
         cookie = ask(served_at.link, b"", "GET")[2]["Set-Cookie"].partition(";")[0]
@@ -164,7 +160,6 @@ def test_cookie_is_found_among_several_cookie_headers() -> None:
 
 
 def test_codec_server_survives_half_open_requests() -> None:
-    """Connections beyond the limit replace those that have sent nothing."""
     with served(Backwards()) as address, ExitStack() as stack:
         port = int(address.rpartition(":")[2])
         for _ in range(300):
@@ -184,14 +179,12 @@ def test_codec_server_survives_half_open_requests() -> None:
     ],
 )
 def test_malformed_requests_are_rejected(path: str, body: object, code: int) -> None:
-    """What is no request is refused, and the next one is answered."""
     with served(Backwards()) as address:
         assert ask(f"{address}/{path}", body)[0] == code
         assert ask(f"{address}/decode", {"payloads": [TURNED]})[0] == 200
 
 
 def test_codec_error_is_not_revealed() -> None:
-    """Where it can read nothing the answer says that it raised, and not what."""
     with served(Backwards()) as address:
         code, body, _ = ask(f"{address}/decode", {"payloads": [PLAIN]})
         assert code == 400
@@ -201,7 +194,6 @@ def test_codec_error_is_not_revealed() -> None:
 
 
 def test_oversized_request_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
-    """More than it would hold is refused before it is read."""
     limit_requests(monkeypatch, 10)
     with served(Backwards()) as address:
         assert ask(f"{address}/decode", {"payloads": [TURNED]})[0] == 413
@@ -210,7 +202,6 @@ def test_oversized_request_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_unsafe_settings_are_rejected(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Origins by name; a port that is taken says so."""
     monkeypatch.setitem(sys.modules, "turning", SimpleNamespace(codec=Backwards()))
     for wrong in ("*", "https://*.example", "temporal.example", "https://temporal.example/path"):
         assert main(["codec-server", "--codec", "turning:codec", "--origin", wrong]) == 2
@@ -222,7 +213,7 @@ def test_unsafe_settings_are_rejected(
 
 
 class Breaks:
-    """Raises what is no `Exception`, or returns what is no payload."""
+    """Raises an exception, possibly a BaseException, or returns invalid payloads."""
 
     def __init__(self, raised: BaseException | None = None, returned: Any = None) -> None:
         self.raised = raised
@@ -253,7 +244,6 @@ class Breaks:
 def test_codec_that_breaks_does_not_stop_the_server(
     codec: Breaks, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The request gets an error without contents, nothing is printed, and the next request is answered."""
     with served(codec) as address:
         for _ in range(3):
             code, body, _ = ask(f"{address}/decode", {"payloads": [PLAIN]})

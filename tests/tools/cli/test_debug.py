@@ -1,4 +1,4 @@
-"""`hourglass debug`: a run step by step in a terminal, one moment, as JSON, and beside other code."""
+"""`hourglass debug`: a run step by step, a single event, JSON, and comparison with other code."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def parcel(item: str) -> str:
 
 @pytest.fixture
 def history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A history in a file, beside the code that wrote it: flows_debugged.py."""
+    """Write a history, and flows_debugged.py, the code that produced it."""
     (tmp_path / "flows_debugged.py").write_text(FLOWS)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -58,7 +58,6 @@ def _forget_modules() -> None:
 
 
 def test_steps_are_listed_without_a_terminal(history: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """One line for each: its history event, its events and its commands."""
     assert main(["debug", history, "--code", "flows_debugged.py"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(maxsplit=3)[3] for line in lines] == [
@@ -70,7 +69,6 @@ def test_steps_are_listed_without_a_terminal(history: str, capsys: pytest.Captur
 
 
 def test_moment_of_an_event_is_shown_in_full(history: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The line with its source, the variables, what has changed, the commands."""
     assert main(["debug", history, "--code", "flows_debugged.py", "--at", "12"]) == 0
     out = capsys.readouterr().out
     assert "step 2 of 4" in out
@@ -82,7 +80,6 @@ def test_moment_of_an_event_is_shown_in_full(history: str, capsys: pytest.Captur
 
 
 def test_json_contains_all_moments(history: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """`--json` writes every moment with its fibers."""
     assert main(["debug", history, "--code", "flows_debugged.py", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["error"] is None
@@ -90,7 +87,6 @@ def test_json_contains_all_moments(history: str, capsys: pytest.CaptureFixture[s
 
 
 def test_what_if_shows_the_first_difference(history: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The history is replayed on other code; the first step that differs is shown for both versions."""
     Path("flows_debugged_new.py").write_text(FLOWS.replace("workflow.sleep(60)", "pack('tape')"))
     asked = ["debug", history, "--code", "flows_debugged.py", "--what-if", "flows_debugged_new.py"]
     assert main(asked) == 1
@@ -103,7 +99,6 @@ def test_what_if_shows_the_first_difference(history: str, capsys: pytest.Capture
 
 
 def test_what_if_without_a_difference(history: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Code that only reads otherwise is the same."""
     Path("flows_debugged_same.py").write_text(FLOWS.replace("second", "last"))
     asked = ["debug", history, "--code", "flows_debugged.py", "--what-if", "flows_debugged_same.py"]
     assert main(asked) == 0
@@ -111,7 +106,6 @@ def test_what_if_without_a_difference(history: str, capsys: pytest.CaptureFixtur
 
 
 def test_what_if_loads_a_file_of_the_same_name(history: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """A changed copy of the file in another folder is that copy, not the file that is loaded already."""
     Path("changed").mkdir()
     Path("changed/flows_debugged.py").write_text(FLOWS.replace("sleep(60)", "sleep(61)"))
     asked = ["debug", history, "--code", "flows_debugged.py", "--what-if", "changed/flows_debugged.py"]
@@ -120,7 +114,6 @@ def test_what_if_loads_a_file_of_the_same_name(history: str, capsys: pytest.Capt
 
 
 def test_what_if_detects_different_arguments(history: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Steps that look alike and hold other arguments: the walks part there, and nothing says that they are the same."""
     Path("flows_debugged_other.py").write_text(FLOWS.replace("pack(first)", "pack('another')"))
     asked = ["debug", history, "--code", "flows_debugged.py", "--what-if", "flows_debugged_other.py"]
     assert main(asked) == 1
@@ -131,7 +124,6 @@ def test_what_if_detects_different_arguments(history: str, capsys: pytest.Captur
 
 
 def test_what_if_at_an_event_shows_both(history: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """With an event both walks are shown there, as text and as JSON."""
     Path("flows_debugged_new.py").write_text(FLOWS.replace("workflow.sleep(60)", "pack('tape')"))
     asked = [
         "debug",
@@ -153,19 +145,17 @@ def test_what_if_at_an_event_shows_both(history: str, capsys: pytest.CaptureFixt
 
 
 def test_unknown_event_is_rejected(history: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """An event after the last is a usage error, which says how many there are."""
     assert main(["debug", history, "--code", "flows_debugged.py", "--at", "999"]) == 2
     assert "there is no event 999: this history has" in capsys.readouterr().err
 
 
 def test_code_must_be_named(history: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Without code there is nothing to walk through."""
     assert main(["debug", history]) == 2
     assert "--code" in capsys.readouterr().err
 
 
 class Terminal:
-    """A program on a terminal of its own."""
+    """A program on a pseudo terminal."""
 
     def __init__(self, *words: str) -> None:
         ours, theirs = pty.openpty()
@@ -179,18 +169,16 @@ class Terminal:
         self.seen = ""
 
     def until(self, text: str) -> str:
-        """Wait until a text is written. Return the output before it."""
+        """Read until the text is printed. Return the output before it."""
         while text not in self.seen:
             self.seen += os.read(self._ours, 65_536).decode(errors="replace")
         found, _, self.seen = self.seen.partition(text)
         return found
 
     def type(self, keys: str) -> None:
-        """Press keys."""
         os.write(self._ours, keys.encode())
 
     def close(self) -> None:
-        """Take the terminal away."""
         self.process.kill()
         self.process.wait()
         os.close(self._ours)
@@ -207,7 +195,6 @@ PROMPT = "q quit > "
 
 
 def test_step_by_step_in_a_terminal(terminal: Terminal) -> None:
-    """Forward, back, the list, the end."""
     assert "step 1 of" in terminal.until(PROMPT)
     terminal.type("\n")
     assert "step 2 of" in terminal.until(PROMPT)
@@ -220,7 +207,6 @@ def test_step_by_step_in_a_terminal(terminal: Terminal) -> None:
 
 
 def test_ctrl_c_ends_the_debugger(terminal: Terminal) -> None:
-    """As it ends every program: 130, without a traceback."""
     terminal.until(PROMPT)
     for _ in range(30):
         # A signal between the prompt and the wait for a line is heard with the next key, or the next signal.

@@ -1,4 +1,4 @@
-"""`hourglass dev` as real processes, with real edits of a real file: it reloads, checks the open runs first, and continues."""
+"""`hourglass dev` as real processes: it reloads edited files, and first checks the open runs against the new code."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ FIXED = APP.replace("return paid", "return paid + ', at last'")
 
 
 class Project:
-    """A folder with a program, and what `hourglass dev` does with it."""
+    """A directory with a program for `hourglass dev`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -48,13 +48,12 @@ class Project:
         self.app.write_text(APP)
 
     def dev(self, *options: str) -> Command:
-        """The command, running."""
         given = () if "--temporal" in options else ("--target", self.target)
         return Command("dev", "app.py", *given, *options, cwd=self.folder)
 
 
 def waiting(client: Client) -> WorkflowHandle[str]:
-    """A run that has charged, and waits for a decision."""
+    """Start a run that has charged and waits for a decision."""
     handle = client.start_workflow("checkout", "o-1", id="order-1", result_type=str)
     until("it waits", lambda: _has(handle, "ACTIVITY_TASK_COMPLETED") and not handle.describe().task_attempt)
     return handle
@@ -76,7 +75,6 @@ def client(project: Project) -> Iterator[Client]:
 
 
 def test_edited_file_is_reloaded(project: Project, client: Client) -> None:
-    """The file is edited, the open runs are tried, and a run continues with the new code; Ctrl-C ends both processes."""
     with project.dev() as dev:
         dev.wait_for("receiving tasks")
         handle = waiting(client)
@@ -91,7 +89,6 @@ def test_edited_file_is_reloaded(project: Project, client: Client) -> None:
 
 
 def test_edit_that_breaks_an_open_run_is_reported(project: Project, client: Client) -> None:
-    """Before any run is touched it is said which would break, and where; undoing the edit lets the run continue."""
     with project.dev() as dev:
         dev.wait_for("receiving tasks")
         handle = waiting(client)
@@ -112,7 +109,6 @@ def test_edit_that_breaks_an_open_run_is_reported(project: Project, client: Clie
 
 
 def test_strict_mode_waits_for_a_compatible_edit(project: Project, client: Client) -> None:
-    """With --strict the worker waits for the next edit; until then nobody serves the queue."""
     with project.dev("--strict") as dev:
         dev.wait_for("receiving tasks")
         handle = waiting(client)
@@ -127,7 +123,6 @@ def test_strict_mode_waits_for_a_compatible_edit(project: Project, client: Clien
 
 
 def test_file_that_fails_to_load_is_reported(project: Project, client: Client) -> None:
-    """The error is shown with its line, and the next edit is waited for."""
     with project.dev() as dev:
         dev.wait_for("receiving tasks")
         project.app.write_text(APP.replace("def checkout(order: str)", "def checkout(order: str"))
@@ -139,7 +134,6 @@ def test_file_that_fails_to_load_is_reported(project: Project, client: Client) -
 
 
 def test_parked_run_is_shown_at_once(project: Project, client: Client) -> None:
-    """A bug is shown with its line and without lines of ours; fixing it lets the run continue."""
     project.app.write_text(BUGGY)
     with project.dev() as dev:
         dev.wait_for("receiving tasks")
@@ -155,7 +149,6 @@ def test_parked_run_is_shown_at_once(project: Project, client: Client) -> None:
 
 
 def test_our_own_errors_are_shown_without_traceback(project: Project, client: Client) -> None:
-    """A run with a wrong argument is told by what is wrong with it, not by lines of ours."""
     with project.dev() as dev:
         dev.wait_for("receiving tasks")
         client.start_workflow("checkout", id="order-2")
@@ -164,7 +157,6 @@ def test_our_own_errors_are_shown_without_traceback(project: Project, client: Cl
 
 
 def test_deleted_file_is_reported(project: Project, client: Client) -> None:
-    """It says that the file is gone and waits; when it is back, open runs continue."""
     with project.dev() as dev:
         dev.wait_for("receiving tasks")
         handle = waiting(client)
@@ -178,7 +170,6 @@ def test_deleted_file_is_reported(project: Project, client: Client) -> None:
 
 
 def test_worker_ends_with_its_parent(project: Project, client: Client) -> None:
-    """No worker is left behind that nobody reloads."""
     with project.dev() as dev:
         dev.wait_for("receiving tasks")
         (child,) = _children(dev.process.pid)
@@ -193,7 +184,6 @@ def _children(pid: int) -> list[int]:
 
 @pytest.mark.server
 def test_dev_command_with_a_temporal_server(project: Project) -> None:
-    """--temporal runs a real server with its web UI, says where, and keeps what it knows in the project's folder."""
     port, ui_port = free_port(), free_port()
     with project.dev("--temporal", "--port", str(port), "--ui-port", str(ui_port)) as dev:
         dev.wait_for("receiving tasks")
@@ -221,7 +211,6 @@ def _said(dev: Command, what: str) -> str:
 
 
 def test_invalid_dev_options_are_rejected(project: Project) -> None:
-    """Two targets at once, or a place that refuses, end it with a message."""
     answer = run("dev", "app.py", "--temporal", "--target", "local:x.db", cwd=project.folder)
     assert answer.returncode == 2
     assert "omit --target" in answer.stderr
@@ -234,7 +223,6 @@ def test_invalid_dev_options_are_rejected(project: Project) -> None:
 
 
 def test_watched_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The folder that a file is imported from, above its packages; the current one for modules; none twice."""
     package = tmp_path / "shop" / "orders"
     package.mkdir(parents=True)
     for folder in (package, package.parent):

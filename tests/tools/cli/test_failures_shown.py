@@ -1,4 +1,4 @@
-"""What goes wrong is seen where a person looks: in the output of `hourglass dev` and `hourglass worker`, on both engines."""
+"""Failures in the output of `hourglass dev` and `hourglass worker`, on both engines."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _numbers = itertools.count(1)
 
 @pytest.fixture(params=["embedded", pytest.param("server", marks=pytest.mark.server)])
 def target(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A file of the embedded engine, and a real server."""
+    """A file of the embedded engine, or a real server; with the program in app.py."""
     (tmp_path / "app.py").write_text(APP)
     if request.param == "embedded":
         return f"local:{tmp_path / 'a.db'}"
@@ -69,7 +69,6 @@ def queue() -> str:
 
 
 def test_dev_logs_starts_ends_and_failures(target: str, queue: str, tmp_path: Path) -> None:
-    """And for a planted error in an activity, with the author's line and none of ours."""
     asked = ("dev", "app.py", "--target", target, "--task-queue", queue, "--no-ui")
     with Command(*asked, cwd=tmp_path) as dev, Client.connect(target) as client:
         dev.wait_for("receiving tasks")
@@ -90,9 +89,6 @@ def test_dev_logs_starts_ends_and_failures(target: str, queue: str, tmp_path: Pa
 
 
 def test_worker_logs_json_with_fields(target: str, queue: str, tmp_path: Path) -> None:
-    """With --log json: ids, type, queue and attempt of what speaks or fails, through whichever logger, and what was given in
-    `extra=`.
-    """
     asked = ("worker", "app.py", "--target", target, "--task-queue", queue, "--log", "json")
     with Command(*asked, cwd=tmp_path) as worker, Client.connect(target) as client:
         worker.wait_for(" runs")
@@ -139,7 +135,6 @@ def _found(documents: list[dict[str, Any]], part: str) -> dict[str, Any]:
 def test_full_traceback_on_request(
     target: str, queue: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`hourglass result` says in a line what failed; with --traceback it shows all: where it was raised, and our frames."""
     monkeypatch.setenv("HOURGLASS_TRACEBACK", "")
     with (
         Client.connect(target) as client,
@@ -159,7 +154,6 @@ def test_full_traceback_on_request(
 
 
 def test_run_logs_failed_attempts_in_a_pipe(tmp_path: Path) -> None:
-    """In a pipe no live view shows that an activity fails: the log does, and nothing else of ours."""
     (tmp_path / "app.py").write_text(
         APP.replace("maximum_attempts=1", "maximum_attempts=2, initial_interval=0.01")
     )
@@ -177,8 +171,6 @@ def test_run_logs_failed_attempts_in_a_pipe(tmp_path: Path) -> None:
 
 
 def test_unserializable_log_field_keeps_the_record() -> None:
-    """A key that is no text, a circle, an object whose repr raises: the record is written all the same."""
-
     class Spiteful:
         def __repr__(self) -> str:
             raise ApplicationError("no")

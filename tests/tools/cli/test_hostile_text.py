@@ -1,4 +1,4 @@
-"""Text of others in a terminal: ids, names, memos and failures cannot steer it, whichever command shows them."""
+"""Control characters in ids, names, memos and failures: no command prints them to a terminal."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ STEERS = re.compile(
 
 
 def steers(text: str) -> list[str]:
-    """What in a text could steer a terminal."""
+    """Return the characters that could control a terminal."""
     return STEERS.findall(text)
 
 
@@ -50,7 +50,6 @@ def steers(text: str) -> list[str]:
 @settings(max_examples=cases(200, 5000))
 @given(st.text(st.characters()))
 def test_control_characters_are_removed(text: str) -> None:
-    """Whatever the text: clean keeps its lines, and one line is one line."""
     assert steers(console.clean(text)) == []
     assert console.clean(text).count("\n") == text.count("\n")
     assert steers(console.one_line(text)) == []
@@ -60,7 +59,6 @@ def test_control_characters_are_removed(text: str) -> None:
 @settings(max_examples=cases(200, 5000))
 @given(st.text(st.characters(blacklist_categories=("Cc", "Cf", "Cs", "Zl", "Zp"))))
 def test_other_text_is_unchanged(text: str) -> None:
-    """Letters of every script, emoji and what joins them are shown."""
     assert console.clean(text) == text
     assert console.clean("👩‍🚀 می‌خواهم café") == "👩‍🚀 می‌خواهم café"
 
@@ -70,7 +68,6 @@ def test_other_text_is_unchanged(text: str) -> None:
     st.recursive(st.text(st.characters()), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner))
 )
 def test_json_escapes_control_characters(value: Any) -> None:
-    """Escaped as JSON escapes: programs read what it was."""
     text = console.json_text(value, indent=2)
     assert steers(text) == []
     assert json.loads(text) == value
@@ -82,7 +79,6 @@ def test_json_escapes_control_characters(value: Any) -> None:
 @settings(max_examples=cases(100, 2000))
 @given(st.text(st.characters()), st.booleans(), st.booleans())
 def test_console_removes_control_characters(text: str, terminal: bool, whole: bool) -> None:
-    """Text in a style, in a terminal or a pipe, in an error: nothing but rich's own colours reaches the stream."""
     out = console.Screen(file=io.StringIO(), force_terminal=terminal, color_system="standard", width=40)
     console._say(out, Text.assemble(("error: ", "bold red"), text), whole=whole)
     console._say(out, text, whole=whole)
@@ -97,7 +93,6 @@ def test_console_removes_control_characters(text: str, terminal: bool, whole: bo
 
 @pytest.mark.parametrize("colour", [True, False])
 def test_pretty_logs_are_clean(colour: bool) -> None:
-    """Messages, names of loggers and what exceptions say."""
     try:
         raise ValueError(ALL)
     except ValueError:
@@ -110,7 +105,7 @@ def test_pretty_logs_are_clean(colour: bool) -> None:
 
 
 def test_newlines_forge_no_log_records() -> None:
-    """In names of loggers, messages, arguments, exceptions and stacks: all lines of a record but the first are indented."""
+    """Otherwise a newline in a message could forge a record."""
     forged = "a\n12:00:00 ERROR   runs: forged\r\n12:00:00 ERROR   runs: forged"
     try:
         raise ValueError(forged)
@@ -128,7 +123,6 @@ def test_newlines_forge_no_log_records() -> None:
 
 
 def test_json_logs_escape_control_characters() -> None:
-    """One line per record, with the escapes of JSON."""
     record = logging.LogRecord("hourglass", logging.WARNING, "f", 1, "run %s", (ALL,), None)
     text = logs.JsonFormatter().format(record)
     assert steers(text) == []
@@ -136,7 +130,6 @@ def test_json_logs_escape_control_characters() -> None:
 
 
 def test_traceback_is_clean(capsys: pytest.CaptureFixture[str]) -> None:
-    """What an exception says is text of others, too."""
     console._console.cache_clear()
     try:
         raise ValueError(ALL)
@@ -168,7 +161,7 @@ def fails() -> None:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file with an open run that waits for its next attempt, and a failed one, both of hostile names."""
+    """A directory with a file of two runs with hostile names: one waits for a retry, one failed."""
     folder = tmp_path_factory.mktemp("hostile")
     with (
         Client.connect(f"local:{folder}/x.db") as client,
@@ -235,7 +228,6 @@ def test_no_command_prints_control_characters(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """Output and errors of each command hold nothing that steers, and no traceback where none was asked for."""
     monkeypatch.chdir(place)
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("HOURGLASS_TARGET", "local:x.db")
@@ -254,7 +246,6 @@ def test_no_command_prints_control_characters(
 def test_newline_in_an_id_starts_no_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """A workflow cannot pretend that there is another one."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOURGLASS_TARGET", "local:x.db")
     forged = "a\nforged  completed"
@@ -273,7 +264,6 @@ def test_newline_in_an_id_starts_no_line(
 def test_undecodable_argument_is_shown_escaped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """An argument that is not UTF-8 gets a message that can be printed."""
     monkeypatch.chdir(tmp_path)
     odd = os.fsdecode(b"\xff.json")
     assert main(["show", odd]) == 2

@@ -1,4 +1,6 @@
-"""`schedule`, `activity`, `result`, `export`, `fork`, `pause`, `resume` and `delete`, on a file with a worker in this process."""
+"""`schedule`, `activity`, `result`, `export`, `fork`, `pause`, `resume` and `delete`, on a file with a worker in this
+process.
+"""
 
 from __future__ import annotations
 
@@ -20,19 +22,16 @@ may_end = threading.Event()
 
 @activity.defn
 def pack(item: str) -> str:
-    """Packs."""
     return f"{item} packed"
 
 
 @activity.defn(start_to_close_timeout=60)
 def broken() -> str:
-    """Fails, and is retried in ten minutes."""
     raise ApplicationError("broken", next_retry_delay=600)
 
 
 @activity.defn(start_to_close_timeout=60)
 def slow() -> str:
-    """Runs until the test lets it end."""
     entered.release()
     may_end.wait(30)
     return "slow"
@@ -40,20 +39,17 @@ def slow() -> str:
 
 @workflow.defn
 def send(item: str) -> str:
-    """Packs, waits, packs."""
     first = pack(item)
     return f"{first}, {go.receive()}, {pack('ribbon')}"
 
 
 @workflow.defn
 def stuck() -> str:
-    """Waits for an activity that fails."""
     return broken()
 
 
 @workflow.defn
 def slowly() -> str:
-    """Waits for an activity that takes long."""
     return slow()
 
 
@@ -62,7 +58,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Run]:
-    """Runs a command on a file that a worker serves; gives the exit code and both outputs."""
+    """Run a command on a file with a worker. Return exit code, stdout and stderr."""
     target = f"local:{tmp_path / 'shop.db'}"
     may_end.clear()
 
@@ -81,7 +77,6 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Run]:
 
 
 def test_pause_resume_and_result(run: Run) -> None:
-    """A paused workflow is listed as such, continues when it is resumed, and its result is shown."""
     run("start", "send", "lamp", "--id", "s-1")
     assert run("pause", "s-1", "--reason", "a count")[1].startswith("paused s-1")
     assert "paused" in run("list")[1]
@@ -94,14 +89,13 @@ def test_pause_resume_and_result(run: Run) -> None:
 
 
 def test_rejected_pause_with_traceback(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is told and ends: no error is its own cause."""
+    """An error that is its own cause would never end."""
     monkeypatch.setenv("HOURGLASS_TRACEBACK", "")
     code, _, said = run("pause", "nobody", "--traceback")
     assert (code, "Traceback" in said, "there is no workflow 'nobody'" in said) == (1, True, True)
 
 
 def test_result_of_a_workflow_that_does_not_end(run: Run) -> None:
-    """It waits so long and no longer; one that failed is an error."""
     run("start", "send", "lamp", "--id", "s-1")
     code, _, err = run("result", "s-1", "--timeout", "0.05")
     assert (code, "has not ended within 0.05 s" in err, "hourglass why s-1" in err) == (1, True, True)
@@ -111,8 +105,6 @@ def test_result_of_a_workflow_that_does_not_end(run: Run) -> None:
 
 
 def test_fork_and_export(run: Run, tmp_path: Path) -> None:
-    """A fork has what was done before a step; histories of one and of many are what `replay` reads."""
-
     run("start", "send", "lamp", "--id", "s-1")
     run("signal", "go", "s-1", "now")
     run("result", "s-1")
@@ -142,7 +134,6 @@ def test_fork_and_export(run: Run, tmp_path: Path) -> None:
 
 
 def test_ids_are_not_used_as_paths(run: Run, tmp_path: Path) -> None:
-    """An id that looks like a path is a file's name in the folder, and leads nowhere else."""
     run("start", "send", "lamp", "--id", "../../evil/..")
     assert run("export", "--query", "WorkflowType = 'send'", "--to", str(tmp_path / "out"))[0] == 0
     (written,) = (tmp_path / "out").iterdir()
@@ -151,7 +142,6 @@ def test_ids_are_not_used_as_paths(run: Run, tmp_path: Path) -> None:
 
 
 def test_activities_are_managed_by_hand(run: Run) -> None:
-    """List, complete and reset one that waits; fail one that runs; each is found by id or by name."""
     run("start", "stuck", "--id", "b-1")
     until(lambda: "broken" in run("activity", "list", "b-1")[1].partition("\n")[2])
     until(lambda: json.loads(run("activity", "list", "b-1", "--json")[1])["attempt"] == 2)
@@ -171,7 +161,6 @@ def test_activities_are_managed_by_hand(run: Run) -> None:
 
 
 def test_delete_needs_confirmation(run: Run) -> None:
-    """One, or all that a filter finds; without a terminal only with --yes."""
     for number in range(3):
         run("start", "send", "lamp", "--id", f"s-{number}")
     code, _, err = run("delete", "s-0")
@@ -185,7 +174,6 @@ def test_delete_needs_confirmation(run: Run) -> None:
 
 @pytest.mark.parametrize("command", [("terminate",), ("cancel",), ("signal", "go"), ("delete",)])
 def test_bulk_actions_spare_the_keepers_of_limits(run: Run, command: tuple[str, ...]) -> None:
-    """A filter of a bulk action finds the workflows that `list` shows; a keeper is found if the filter names its type."""
     run("start", "send", "lamp", "--id", "shown")
     run("start", "hourglass.slots", "--id", "keeper", "--task-queue", "nobody")
     assert "would" in run(*command, "--query", "")[2]
@@ -196,7 +184,6 @@ def test_bulk_actions_spare_the_keepers_of_limits(run: Run, command: tuple[str, 
 
 
 def test_schedule_lifecycle_by_commands(run: Run) -> None:
-    """Create, list, describe, pause, resume, trigger, backfill and delete."""
     made = ("schedule", "create", "daily", "send", "lamp", "--cron", "0 9 * * MON-FRI", "--every", "6h")
     assert run(*made)[1].startswith("created daily: every 6h, cron 0 9 * * MON-FRI; next at ")
     assert run(*made)[0] == 1
@@ -229,6 +216,5 @@ def test_schedule_lifecycle_by_commands(run: Run) -> None:
     ],
 )
 def test_invalid_schedules_are_rejected(run: Run, arguments: tuple[str, ...], message: str) -> None:
-    """Each is told what is wrong, and how it is said."""
     code, _, err = run(*arguments)
     assert (code, message in err) == (2, True), err

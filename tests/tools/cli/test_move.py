@@ -1,4 +1,4 @@
-"""`hourglass move`: open runs of a file continue on a real server with their history, also after an interrupted move."""
+"""`hourglass move`: open runs and schedules of a file continue on a real server, also after an interrupted move."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def shop_parent() -> str:
 
 @pytest.fixture
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path, Any]:
-    """A file with open runs, the code's file, and its module."""
+    """A database path, the path of the workflows' code, and its module."""
     code = tmp_path / f"shop_{tmp_path.name}.py"
     code.write_text(f"CHARGES = {str(tmp_path / 'charges')!r}\n{APP}")
     monkeypatch.syspath_prepend(tmp_path)
@@ -90,7 +90,7 @@ def serving(client: Client, shop: Any) -> Worker:
 
 
 def begin(db: Path, shop: Any, *runs: tuple[Any, str, list[str]]) -> None:
-    """Start runs on the file, and stop its worker when each waits for its signal."""
+    """Start runs on the file, and stop the worker once each waits for its signal."""
     with Client.connect(f"local:{db}") as client, serving(client, shop):
         for run, id, args in runs:
             handle = client.start_workflow(run, *args, id=id)
@@ -98,7 +98,7 @@ def begin(db: Path, shop: Any, *runs: tuple[Any, str, list[str]]) -> None:
 
 
 def _waits(handle: WorkflowHandle[Any]) -> bool:
-    """Whether a run has come to its signal, or to its child."""
+    """Return whether a run waits for its signal or its child."""
     names = [event["eventType"].removeprefix("EVENT_TYPE_") for event in handle.history().events]
     if handle.describe().workflow_type == "shop_order":
         return names.count("TIMER_STARTED") == 2
@@ -121,9 +121,7 @@ def finish(server: DevServer, shop: Any, id: str) -> str:
 def test_runs_are_moved_to_a_server(
     shop: tuple[Path, Path, Any], quick_server: DevServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """First it is only told, and nothing changes; then they move, and what was charged is not charged again. Their events are
-    of the groups that they were of.
-    """
+    """Event groups are kept."""
     db, code, module = shop
     begin(db, module, (module.shop_order, "move-1", ["o-1"]), (module.shop_dice, "move-dice", []))
     begin(db, module, (module.shop_parent, "move-parent", []))
@@ -166,9 +164,6 @@ def test_runs_are_moved_to_a_server(
 def test_interrupted_move_is_finished_by_the_next(
     shop: tuple[Path, Path, Any], quick_server: DevServer, capsys: pytest.CaptureFixture[str], left: str
 ) -> None:
-    """Whatever the first left behind: a run that rests here, half a run there, a whole one that is held, one that may go, or
-    one that has gone on, and ended, before the next move came.
-    """
     db, code, module = shop
     id = f"killed-{left.replace(' ', '-')}"
     begin(db, module, (module.shop_order, id, ["o-2"]))
@@ -209,7 +204,7 @@ def in_an_hour(action: ScheduleActionStartWorkflow, **state: Any) -> Schedule:
 
 
 def make_schedules(db: Path, name: str) -> None:
-    """A schedule that acts and one that is paused, with notes, memo, limits and arguments."""
+    """Create an active and a paused schedule with notes, memo, limits and arguments."""
     with Client.connect(f"local:{db}") as here:
         act = ScheduleActionStartWorkflow("shop_order", "o-9", task_queue="nowhere", memo={"why": ["yearly"]})
         here.create_schedule(
@@ -239,7 +234,7 @@ def check_moved(db: Path, server: DevServer, name: str) -> None:
 def test_schedules_move_with_the_runs(
     shop: tuple[Path, Path, Any], quick_server: DevServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The plan names each; then they act on the server as they did here, and rest in the file. With a filter they stay."""
+    """With a query, schedules stay."""
     db, code, module = shop
     begin(db, module, (module.shop_order, "with-schedules", ["o-4"]))
     make_schedules(db, "moved")
@@ -275,7 +270,6 @@ def test_interrupted_schedule_move_is_finished_by_the_next(
     monkeypatch: pytest.MonkeyPatch,
     step: str,
 ) -> None:
-    """Wherever the first ended: paused here, held there, acting there with the note here not written, or one of two moved."""
     db, code, _ = shop
     name = f"killed-{step.replace(' ', '-')}"
     make_schedules(db, name)
@@ -319,7 +313,6 @@ def test_interrupted_schedule_move_is_finished_by_the_next(
 def test_schedules_that_cannot_move_stay(
     shop: tuple[Path, Path, Any], quick_server: DevServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its id is taken there, or the workflow that it waits for stays: it acts here as before, and nothing of it is there."""
     db, code, module = shop
     options = (str(db), "--to", quick_server.target, "--code", str(code), "--yes")
     act = ScheduleActionStartWorkflow("shop_dice", id="stay-run", task_queue="default")
@@ -363,7 +356,6 @@ def test_schedules_that_cannot_move_stay(
 def test_invalid_move_options_are_rejected(
     shop: tuple[Path, Path, Any], quick_server: DevServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """No file, no server, an id that is taken there, and nothing to move."""
     db, code, module = shop
     assert main(["move", str(db), "--to", quick_server.target, "--code", str(code)]) == 2
     assert "there is no file" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Whatever the command is given, and wherever its output goes: a message and an exit code, never a traceback."""
+"""Unusual inputs and output streams: a message and an exit code, never a traceback."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ GIVEN: tuple[tuple[str, ...], ...] = (
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with good and bad things to name."""
+    """A directory with valid and invalid files."""
     folder = tmp_path_factory.mktemp("place")
     (folder / "shop.py").write_text(SHOP)
     (folder / "binary.py").write_bytes(b"\xff\xfe\x00\x01")
@@ -117,7 +117,6 @@ def test_odd_inputs_have_their_own_messages(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """Each is answered by a message of its own, not by the one for what nobody thought of."""
     monkeypatch.chdir(place)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.delenv("HOURGLASS_TARGET", raising=False)
@@ -132,7 +131,7 @@ def test_odd_inputs_have_their_own_messages(
 
 
 class Surprise(Exception):
-    """What no command expects."""
+    pass
 
 
 @pytest.mark.parametrize(
@@ -141,8 +140,6 @@ class Surprise(Exception):
 def test_unexpected_error_is_one_line(
     error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One line and exit code 1; with --traceback also where it comes from."""
-
     def raises() -> None:
         raise error
 
@@ -161,7 +158,6 @@ def test_unexpected_error_is_one_line(
 @pytest.mark.parametrize("redirected", [">&-", "2>&-", ">&- 2>&- <&-", ">/dev/full", "2>/dev/full", "| true"])
 @pytest.mark.parametrize("arguments", ["describe w --json --target local:good.db", "nonsense"])
 def test_closed_or_full_output_streams(redirected: str, arguments: str, place: Path) -> None:
-    """Closed, full or not read: no traceback, no complaint at exit, and an exit code that says what happened."""
     if "/dev/full" in redirected and not Path("/dev/full").exists():
         pytest.skip("there is no /dev/full here")
     ended = subprocess.run(
@@ -181,7 +177,6 @@ def test_closed_or_full_output_streams(redirected: str, arguments: str, place: P
 
 
 def test_ascii_only_stream_gets_escapes(place: Path) -> None:
-    """What it cannot say is escaped."""
     ended = subprocess.run(
         [sys.executable, "-m", "hourglass", "show", "w", "--target", "local:good.db"],
         cwd=place,

@@ -1,4 +1,4 @@
-"""Commands that look where nothing is: they make no file, and say what is there instead."""
+"""Commands for missing files, workflows and workers: they create no file and suggest what to do."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def nods() -> str:
 
 @pytest.fixture
 def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder, which is the working directory, and no target in the environment."""
+    """An empty working directory, and no target in the environment."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("HOURGLASS_TARGET", raising=False)
     monkeypatch.delenv("TEMPORAL_ADDRESS", raising=False)
@@ -50,7 +50,6 @@ def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_read_commands_create_no_file(
     arguments: list[str], empty: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An empty folder stays empty; what is missing is named, and how it comes to be."""
     code = main(arguments)
     said = "".join(capsys.readouterr())
     assert list(empty.iterdir()) == []
@@ -62,7 +61,6 @@ def test_read_commands_create_no_file(
 
 
 def test_missing_named_file_is_reported(empty: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Who names a file is told about that one, not about defaults."""
     assert main(["list", "--target", "local:orders.db"]) == 1
     assert capsys.readouterr().err == (
         f"error: there is no file {empty / 'orders.db'}: no workflow has been started there yet\n"
@@ -70,7 +68,6 @@ def test_missing_named_file_is_reported(empty: Path, capsys: pytest.CaptureFixtu
 
 
 def test_similar_ids_are_suggested(empty: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What is not there is told with what may have been meant."""
     with Client.connect("local:shop.db") as client, Worker(client, workflows=[nods]):
         client.execute_workflow(nods, id="order-17")
         for command in (["show", "order-7"], ["describe", "order-7"], ["cancel", "order-7"]):
@@ -80,7 +77,6 @@ def test_similar_ids_are_suggested(empty: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_signal_to_a_closed_workflow_is_rejected(empty: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A signal to a closed one is refused with its end; asking it to cancel is harmless, and said to be."""
     with Client.connect("local:shop.db") as client, Worker(client, workflows=[nods]):
         client.execute_workflow(nods, id="order-17")
         assert main(["signal", "go", "order-17", "--target", "local:shop.db"]) == 1
@@ -90,7 +86,7 @@ def test_signal_to_a_closed_workflow_is_rejected(empty: Path, capsys: pytest.Cap
 
 
 def test_collected_calls_are_cancelled_by_name(empty: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A burst of calls that waits in a file has no run to describe, and is cancelled by its name all the same, once."""
+    """They have no run that could be described."""
     drop = ["cancel", "hourglass.debounce:page-7", "--target", "local:shop.db"]
     with Client.connect("local:shop.db") as client, Worker(client, workflows=[nods]):
         call = limits.debounce(client, nods, key="page-7", wait=3600)
@@ -103,7 +99,6 @@ def test_collected_calls_are_cancelled_by_name(empty: Path, capsys: pytest.Captu
 
 
 def test_query_without_a_worker_times_out(empty: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It does not hang: after its limit it says that no worker polls the queue, and how to start one."""
     with Client.connect("local:shop.db") as client:
         client.start_workflow(nods, id="order-17", task_queue="rush")
         assert main(["query", "state", "order-17", "--timeout", "0.2", "--target", "local:shop.db"]) == 1
@@ -113,7 +108,6 @@ def test_query_without_a_worker_times_out(empty: Path, capsys: pytest.CaptureFix
 
 
 def test_waiting_without_a_worker_suggests_the_command(empty: Path) -> None:
-    """A command that waits says for whom, and the command that starts one; no line of Python."""
     with Client.connect("local:shop.db") as client:
         client.start_workflow(nods, id="order-17")
     done = run("query", "state", "order-17", "--timeout", "4", "--target", "local:shop.db", cwd=empty)
@@ -124,7 +118,6 @@ def test_waiting_without_a_worker_suggests_the_command(empty: Path) -> None:
 
 
 def test_closed_reader_ends_the_command_silently(empty: Path) -> None:
-    """A reader that goes away ends the command silently, as the shell knows it."""
     with Client.connect("local:shop.db") as client:
         for number in range(300):
             client.start_workflow(nods, id=f"order-{number}")
@@ -139,14 +132,13 @@ def test_closed_reader_ends_the_command_silently(empty: Path) -> None:
 
 
 def test_misplaced_import_names_the_module(empty: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Most names are in `workflow` and `activity`: who looks for one in the package itself is shown where it is."""
     (empty / "lost.py").write_text("from hourglass import Channel\n")
     assert main(["run", "lost.py"]) == 2
     assert "it is in hourglass.workflow: from hourglass.workflow import Channel" in capsys.readouterr().err
 
 
 def test_doctor_finds_a_damaged_page(empty: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A file may open and list well although a part of it is broken: SQLite reads all of it, and says where."""
+    """Such a file may open and list without errors."""
     with Client.connect("local:orders.db") as client, Worker(client, workflows=[nods]):
         for number in range(20):
             assert client.execute_workflow(nods, id=f"order-{number}") == "yes"
@@ -163,7 +155,7 @@ def test_doctor_finds_a_damaged_page(empty: Path, capsys: pytest.CaptureFixture[
 def test_doctor_does_not_take_a_file_in_use_under_another_name_for_damaged(
     empty: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The latest pages are in the log beside the first name: the pages of the file alone are no finding."""
+    """Its latest pages are in the WAL of the other name."""
     monkeypatch.setenv("HOURGLASS_ALLOW_HARD_LINKS", "1")
     with Client.connect("local:orders.db") as client, Worker(client, workflows=[nods]):
         assert client.execute_workflow(nods, id="order-1") == "yes"

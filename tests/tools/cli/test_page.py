@@ -1,4 +1,4 @@
-"""The page about the command line names what there is."""
+"""The manual's page about the command line names every command."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ PAGE = Path(__file__).resolve().parents[3] / "docs" / "cli.md"
 
 
 def test_every_command_is_documented() -> None:
-    """Each command is named, and no example calls one that does not exist."""
     text = PAGE.read_text()
     silent = [name for name in commands() if f"`{name}`" not in text and f"hourglass {name}" not in text]
     assert not silent, f"docs/cli.md says nothing of {', '.join(silent)}"

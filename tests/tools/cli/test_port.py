@@ -1,4 +1,4 @@
-"""`hourglass port`: what it changes, what it leaves, and what it says of the rest."""
+"""`hourglass port`: the changes that it makes, and the names that it reports."""
 
 from __future__ import annotations
 
@@ -52,7 +52,6 @@ class A:
 
 
 def test_only_imports_are_changed() -> None:
-    """Modules in imports, and where they are used by their full name; not texts, comments or attributes."""
     assert ported(PROGRAM) == (PORTED, [])
     assert ported(PORTED) == (PORTED, []), "what is ported stays as it is"
 
@@ -68,20 +67,17 @@ def test_only_imports_are_changed() -> None:
     ],
 )
 def test_unsupported_names_are_reported(line: str, told: str) -> None:
-    """With its line, and why where that is known."""
     _, ((number, note),) = ported(f"import os\n{line}\n")
     assert number == 2
     assert told in note
 
 
 def test_every_replacement_module_exists() -> None:
-    """What the table promises can be imported."""
     source = "".join(f"import temporalio.{module}\n" for module in MODULES)
     assert ported(source)[1] == []
 
 
 def test_port_command_prints_a_diff(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It writes only when told to, and ends with 1 where something is left to do."""
     path = tmp_path / "app.py"
     path.write_text(PROGRAM)
     assert main(["port", str(tmp_path)]) == 0
@@ -103,7 +99,6 @@ def test_port_command_prints_a_diff(tmp_path: Path, capsys: pytest.CaptureFixtur
     "content", [b"def broken(:\n", b"\xff\xfe\x00"], ids=["not valid Python", "not UTF-8"]
 )
 def test_unparsable_file_is_reported(tmp_path: Path, content: bytes) -> None:
-    """A file that is no Python is asked for wrongly."""
     path = tmp_path / "app.py"
     path.write_bytes(content)
     assert main(["port", str(path)]) == 2

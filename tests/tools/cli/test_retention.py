@@ -1,4 +1,4 @@
-"""How long a file keeps closed workflows: by the client's option, and by that of `hourglass worker`."""
+"""Retention of closed workflows in a file: the option of the client, and of `hourglass worker`."""
 
 from __future__ import annotations
 
@@ -16,13 +16,11 @@ def nods() -> str:
 
 
 def ids(target: str) -> list[str]:
-    """What the file knows."""
     with Client.connect(target) as client:
         return [each.id for each in client.list_workflows()]
 
 
 def test_retention_option_of_the_client(tmp_path: Path) -> None:
-    """The owner of the file forgets what has closed after so long, and not before."""
     target = f"local:{tmp_path / 'shop.db'}"
     with Client.connect(target) as client, Worker(client, workflows=[nods]):
         client.execute_workflow(nods, id="kept")
@@ -34,7 +32,6 @@ def test_retention_option_of_the_client(tmp_path: Path) -> None:
 
 
 def test_retention_option_of_the_worker(tmp_path: Path) -> None:
-    """`hourglass worker --retention DAYS` says it for the file that it owns."""
     (tmp_path / "shop.py").write_text(SHOP)
     target = f"local:{tmp_path / 'shop.db'}"
     with Client.connect(target) as client, Worker(client, workflows=[nods]):

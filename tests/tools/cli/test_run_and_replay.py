@@ -1,4 +1,4 @@
-"""`hourglass run`, `replay` and `doctor`: a workflow from a file to its result, histories against code, and what is wrong."""
+"""`hourglass run`, `replay` and `doctor`."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def unlucky(item: str) -> str:
 
 @pytest.fixture
 def flows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder with a file of workflows, which is the working directory."""
+    """Write a file of workflows into a temporary working directory. Yield its path."""
     name = f"flows_{abs(hash(tmp_path)) % 10**8}"
     path = tmp_path / f"{name}.py"
     path.write_text(FLOWS)
@@ -76,7 +76,6 @@ def flows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_run_shows_the_result(flows: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A workflow runs to its end on the default target, a file, and its result is the output."""
     assert main(["run", f"{flows}:parcel", "book", "--id", "p-1"]) == 0
     assert capsys.readouterr().out.endswith("packed book\n")
     assert (flows.parent / "hourglass.db").exists()
@@ -85,7 +84,7 @@ def test_run_shows_the_result(flows: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_run_rejects_the_id_of_a_closed_workflow(flows: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What it did, such as a payment, would be done again: the advice names what shows it, and --again, which runs it."""
+    """Its effects, such as a payment, would be repeated."""
     command = ["run", f"{flows}:parcel", "book", "--id", "p-1"]
     assert main(command) == 0
     capsys.readouterr()
@@ -102,7 +101,6 @@ def test_run_rejects_the_id_of_a_closed_workflow(flows: Path, capsys: pytest.Cap
 
 
 def test_run_rejects_the_id_of_a_failed_workflow(flows: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Part of it may have been done."""
     command = ["run", f"{flows}:fails", "x", "--id", "f-1"]
     assert main(command) == 1
     assert main(command) == 2
@@ -111,7 +109,6 @@ def test_run_rejects_the_id_of_a_failed_workflow(flows: Path, capsys: pytest.Cap
 
 
 def test_bug_ends_the_command_with_its_line(flows: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A workflow that raises a ValueError ends with the line, not a hang."""
     assert main(["run", f"{flows}:broken", "book"]) == 1
     err = capsys.readouterr().err
     assert "no such item" in err
@@ -120,7 +117,6 @@ def test_bug_ends_the_command_with_its_line(flows: Path, capsys: pytest.CaptureF
 
 
 def test_workflow_failure_is_shown(flows: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A workflow that fails: exit code 1 and why."""
     assert main(["run", f"{flows}:fails", "x"]) == 1
     assert "error: the workflow failed: SoldOut: sold out\n  more: hourglass why " in capsys.readouterr().err
 
@@ -131,13 +127,11 @@ def test_workflow_failure_is_shown(flows: Path, capsys: pytest.CaptureFixture[st
 def test_file_with_several_workflows_needs_a_name(
     flows: Path, name: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A file with several workflows needs a name, and one that it has."""
     assert main(["run", f"{flows}{name}"]) == 2
     assert message in capsys.readouterr().err
 
 
 def test_replay_detects_changed_code(flows: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Histories from where they ran fit the code that made them, and not the code that was changed."""
     assert main(["run", f"{flows}:parcel", "book", "--id", "p-1"]) == 0
     assert main(["replay", "--query", "WorkflowType = 'parcel'", "--code", str(flows)]) == 0
     assert "1 of 1 fit" in capsys.readouterr().out
@@ -152,7 +146,6 @@ def test_replay_detects_changed_code(flows: Path, capsys: pytest.CaptureFixture[
 
 
 def test_replay_rejects_files_that_are_no_history(flows: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A file that is no history is said to be broken, a missing one is asked for wrongly."""
     (flows.parent / "bad.json").write_text("{}")
     assert main(["replay", "bad.json", "--code", str(flows)]) == 1
     assert "BROKEN  bad.json" in capsys.readouterr().out
@@ -161,7 +154,7 @@ def test_replay_rejects_files_that_are_no_history(flows: Path, capsys: pytest.Ca
 
 
 def _of_typescript() -> str:
-    """A run that asked for two activities at once, `first` before `second`, as TypeScript's SDK signs it."""
+    """Return the history of a run of TypeScript's SDK that scheduled the activities `first` and `second` in one task."""
     queue: dict[str, Any] = {"taskQueue": {"name": "q"}}
     started = {"workflowType": {"name": "pair"}, "originalExecutionRunId": "r", "workflowId": "w", **queue}
     signed = {"sdkName": "temporal-typescript", "coreUsedFlags": [1]}
@@ -182,7 +175,6 @@ def _of_typescript() -> str:
 
 
 def test_replay_names_its_own_option(flows: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """An argument that changed is told with the option that allows it here, and that option does."""
     assert main(["run", f"{flows}:parcel", "book", "--id", "p-1"]) == 0
     changed = flows.with_name(f"{flows.stem}_changed.py")
     changed.write_text(FLOWS.replace("return pack(item)", "return pack(item + '!')"))
@@ -206,7 +198,6 @@ def pair() -> None:
 
 
 def test_replay_reports_a_changed_order(flows: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The same things in another order: a worker would not continue, which is the exit code, but nothing else differs."""
     code = flows.with_name(f"{flows.stem}_pair.py")
     code.write_text(PAIR)
     folder = flows.parent / "recorded"
@@ -223,7 +214,6 @@ def test_replay_reports_a_changed_order(flows: Path, capsys: pytest.CaptureFixtu
 
 
 def test_doctor_command(flows: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What is there is said; a target that cannot be reached is wrong."""
     assert main(["run", f"{flows}:parcel", "book", "--quiet"]) == 0
     assert main(["doctor"]) == 0
     assert "ok    reachable" in capsys.readouterr().out
@@ -233,14 +223,12 @@ def test_doctor_command(flows: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_wrong_number_of_arguments_starts_nothing(flows: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Arguments are checked before anything is started, and said in the words of the workflow."""
     assert main(["run", f"{flows}:parcel"]) == 2
     assert "workflow parcel is missing its argument 'item'" in capsys.readouterr().err
     assert not (flows.parent / "hourglass.db").exists()
 
 
 def test_mistake_in_a_call_names_the_authors_line(flows: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Where our own code raised for the author's, the line is the author's."""
     wrong = flows.with_name(f"{flows.stem}_wrong.py")
     wrong.write_text(FLOWS.replace("return pack(item)", "return pack(itm=item)"))
     assert main(["run", f"{wrong}:parcel", "book"]) == 1
@@ -251,7 +239,6 @@ def test_mistake_in_a_call_names_the_authors_line(flows: Path, capsys: pytest.Ca
 
 
 def test_arguments_of_a_wrong_type_start_nothing(flows: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A value of a wrong form is said with its place in the argument, and makes neither a run nor a file."""
     assert main(["run", f"{flows}:crate", '{"items": "book"}']) == 2
     err = capsys.readouterr().err
     assert "argument 'box' of workflow crate: " in err
@@ -260,13 +247,11 @@ def test_arguments_of_a_wrong_type_start_nothing(flows: Path, capsys: pytest.Cap
 
 
 def test_number_for_a_str_parameter_is_a_str(flows: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Orders have numbers for names: what the workflow takes decides, not what looks like JSON."""
     assert main(["run", f"{flows}:parcel", "4711", "--quiet"]) == 0
     assert capsys.readouterr().out == "packed 4711\n"
 
 
 def test_failed_activity_is_named_with_its_error(flows: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One line: the activity, the exception, and what that began with."""
     assert main(["run", f"{flows}:unlucky", "x"]) == 1
     said = "the workflow failed: activity jam failed: ValueError: no tape (because OSError: the drawer is locked)"
     assert said in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Commands that serve until they are told to end: SIGTERM ends them in order, as process 1 of a container, too."""
+"""Commands that run until they are stopped: SIGTERM ends them with exit code 0."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _wait_until_it_listens(port: str) -> None:
 
 
 def test_web_ui_and_codec_server_stop_on_sigterm(tmp_path: Path) -> None:
-    """They have a handler, without which process 1 hears nothing, and end with code 0."""
+    """Without a handler, process 1 of a container would ignore the signal."""
     (tmp_path / "sealing.py").write_text(
         "class Codec:\n    def encode(self, payloads): return payloads\n    decode = encode\n\n\ncodec = Codec()\n"
     )

@@ -1,4 +1,4 @@
-"""The table of `hourglass list` in little room: what gets copied is whole, the rest is cut or left out."""
+"""The table of `hourglass list` in small terminals: ids are complete, other columns are shortened or omitted."""
 
 from __future__ import annotations
 
@@ -37,19 +37,16 @@ def drawn(room: int | None) -> list[str]:
     ],
 )
 def test_table_in_a_narrow_terminal(room: int | None, line: int, expected: list[str]) -> None:
-    """The type is cut first; then the id gets a line of its own, whole; then columns are left out from the right."""
     found = drawn(room)
     assert found[line : line + len(expected)] == expected
     assert room is None or max(len(text) for text in found if text not in (LONG, "o-1")) <= room
 
 
 def test_table_without_rows() -> None:
-    """An empty table has its headings, however little room there is."""
     assert str(lines(COLUMNS, [], 10)[0]).split() == ["ID", "STATUS"]
     assert widths(COLUMNS, [], 80) == [2, 6, 4, 7]
 
 
 def test_table_in_a_short_terminal() -> None:
-    """As many lines as fit, the last of which says how many are missing."""
     assert [str(each) for each in cut([Text(str(at)) for at in range(9)], 3)] == ["0", "1", "… 7 lines more"]
     assert len(cut([Text("a")] * 3, 3)) == 3

@@ -1,4 +1,4 @@
-"""`hourglass list --watch` where a program reads: a line for each run that is new, or has changed."""
+"""`hourglass list --watch` without a terminal: one line for each new or changed run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from hourglass import Client, Worker, workflow
 
 @workflow.defn
 def broken() -> str:
-    """Its code has a bug."""
     return {}["missing"]
 
 
@@ -23,7 +22,7 @@ def broken() -> str:
 def watched(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., list[str]]:
-    """Watches two runs, one of which is terminated after the first look; Ctrl-C after the third."""
+    """Watch two runs. The first is terminated after the first refresh, and Ctrl-C follows the third."""
     target = f"local:{tmp_path / 'watch.db'}"
 
     def watch(*options: str) -> list[str]:
@@ -46,7 +45,6 @@ def watched(
 
 
 def test_watch_prints_json_for_programs(watched: Callable[..., list[str]]) -> None:
-    """Each is a JSON document, and what has not changed is not said again."""
     found = [json.loads(line) for line in watched("--json")]
     assert [(each["id"], each["status"]) for each in found] == [
         ("first", "RUNNING"),
@@ -56,7 +54,6 @@ def test_watch_prints_json_for_programs(watched: Callable[..., list[str]]) -> No
 
 
 def test_watch_prints_rows_in_a_pipe(watched: Callable[..., list[str]]) -> None:
-    """In a pipe nothing is drawn over: the same, as rows."""
     rows = [" ".join(line.split()) for line in watched()]
     expected = ("first running, no worker", "second running, no worker", "first terminated")
     assert len(rows) == len(expected)
@@ -66,7 +63,6 @@ def test_watch_prints_rows_in_a_pipe(watched: Callable[..., list[str]]) -> None:
 def test_watch_reports_a_parked_run_as_a_change(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run that continues running, but no further, is told of again."""
     target = f"local:{tmp_path / 'watch.db'}"
     with Client.connect(target) as client:
         handle = client.start_workflow(broken, id="bug")

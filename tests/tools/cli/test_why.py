@@ -1,4 +1,4 @@
-"""`hourglass why` in staged situations, most of them on the embedded engine: it names the right cause, the line, what to do."""
+"""`hourglass why` in staged situations: the cause, the line and the remedy."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def line_of(text: str) -> str:
 
 
 def code_of_then(folder: Path) -> Path:
-    """A file with the code that began the runs of the type that changes."""
+    """Write the original code of the workflow type that changes."""
     code = folder / "code_of_then.py"
     code.write_text(
         "from hourglass import activity, workflow\n\ndecision = workflow.Channel('decision', bool)\n\n\n"
@@ -41,7 +41,7 @@ def code_of_then(folder: Path) -> Path:
 
 
 class Stage:
-    """A target, a client of it, and what `hourglass why` says there."""
+    """A target, its client, and the output of `hourglass why` there."""
 
     def __init__(self, client: Client, target: str, capsys: pytest.CaptureFixture[str]) -> None:
         self.client = client
@@ -49,7 +49,7 @@ class Stage:
         self._capsys = capsys
 
     def ask(self, workflow_id: str, *options: str) -> tuple[int, str]:
-        """The exit code and the page."""
+        """Return exit code and output."""
         self._capsys.readouterr()
         code = main(["why", workflow_id, "--target", self.target, *options])
         return code, self._capsys.readouterr().out
@@ -74,7 +74,6 @@ class Stage:
 
     @contextmanager
     def worker(self, queue: str = "default", **given: Any) -> Iterator[Worker]:
-        """A worker of the staged workflows."""
         options = given or {"workflows": why_flows.WORKFLOWS, "activities": why_flows.ACTIVITIES}
         with Worker(self.client, queue, **options) as worker:
             yield worker
@@ -90,7 +89,7 @@ def stage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Stage]
 
 @pytest.fixture
 def served(stage: Stage) -> Iterator[Stage]:
-    """The same with a worker."""
+    """An empty file with a worker."""
     why_flows.released.clear()
     with stage.worker():
         yield stage
@@ -99,7 +98,7 @@ def served(stage: Stage) -> Iterator[Stage]:
 
 @pytest.fixture(params=["embedded", pytest.param("server", marks=pytest.mark.server)])
 def either(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]) -> Iterator[Stage]:
-    """The embedded engine, and a real server."""
+    """A file of the embedded engine, and a real server."""
     if request.param == "embedded":
         yield request.getfixturevalue("stage")
         return
@@ -112,7 +111,6 @@ def either(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_why_no_worker(either: Stage) -> None:
-    """The page says that no worker serves the queue, and how to start one."""
     either.client.start_workflow(why_flows.sleeps, id="alone-1", task_queue="why-alone")
     found, page = either.why(
         "alone-1", "no_worker or wrong_queue"
@@ -123,7 +121,6 @@ def test_why_no_worker(either: Stage) -> None:
 
 
 def test_why_wrong_queue(either: Stage) -> None:
-    """Others are served: it names them, and the one that was probably meant."""
     with either.worker("why-orders"):
         either.client.start_workflow(why_flows.ends_well, id="right-1", task_queue="why-orders").result()
         either.client.start_workflow(why_flows.sleeps, id="typo-1", task_queue="why-ordres")
@@ -134,7 +131,6 @@ def test_why_wrong_queue(either: Stage) -> None:
 
 
 def test_why_no_worker_for_an_activity(served: Stage) -> None:
-    """The workflow is served, its activity's queue is not."""
     served.client.start_workflow(why_flows.asks_elsewhere, id="act-1")
     _, page = served.why("act-1", "no_activity_worker")
     assert ": no worker polls task queue 'elsewhere' for activities" in page
@@ -144,7 +140,6 @@ def test_why_no_worker_for_an_activity(served: Stage) -> None:
 
 
 def test_why_failing_activity(either: Stage) -> None:
-    """The page shows the exception, its line, the number of failures, and the time of the next attempt."""
     with either.worker("why-pays"):
         handle = either.client.start_workflow(why_flows.pays, "o-1", id="pays-1", task_queue="why-pays")
         found, page = either.why("pays-1", "activity_fails")
@@ -164,7 +159,6 @@ def test_why_failing_activity(either: Stage) -> None:
     ],
 )
 def test_why_activity_that_times_out(served: Stage, workflow: str, kind: str, limit: str) -> None:
-    """The page shows which timeout expired and its length, and says that the activity is retried."""
     served.client.start_workflow(workflow, id="late-1")
     found, page = served.why("late-1", "activity_times_out")
     assert kind.lower() in page.lower().replace(" ", "")
@@ -177,7 +171,6 @@ def test_why_activity_that_times_out(served: Stage, workflow: str, kind: str, li
     [("misses_the_start", "schedule to start"), ("misses_the_end", "schedule to close")],
 )
 def test_why_run_failed_by_an_activity_timeout(served: Stage, workflow: str, kind: str) -> None:
-    """A limit that allows no further attempt fails the run: the activity and the reason are named."""
     served.client.start_workflow(workflow, id="over-1")
     found, page = served.why("over-1", "failed")
     assert "failed, because activity " in page
@@ -188,7 +181,6 @@ def test_why_run_failed_by_an_activity_timeout(served: Stage, workflow: str, kin
 
 @pytest.mark.parametrize("name", ["is_stuck", "is_stuck_async"])
 def test_why_stuck_activity(either: Stage, name: str) -> None:
-    """The page shows the timeout, the time of the last heartbeat, and the line at which the code is."""
     why_flows.released.clear()
     with either.worker("why-stuck"):
         handle = either.client.start_workflow(name, id=f"{name}-1", task_queue="why-stuck")
@@ -205,7 +197,6 @@ def test_why_stuck_activity(either: Stage, name: str) -> None:
 
 
 def test_why_unknown_activity_type(served: Stage) -> None:
-    """The worker has no code for it."""
     served.client.start_workflow(why_flows.asks_a_stranger, id="stranger-1")
     _, page = served.why("stranger-1", "unknown_activity")
     assert "activity nobody_knows_it, which the worker does not know" in page
@@ -215,7 +206,6 @@ def test_why_unknown_activity_type(served: Stage) -> None:
 
 
 def test_why_bug(either: Stage) -> None:
-    """The page shows the exception and the line that raised it, and says that fixing the line is enough."""
     with either.worker("why-bug"):
         handle = either.client.start_workflow(why_flows.stumbles, id="bug-1", task_queue="why-bug")
         found, page = either.why("bug-1", "bug")
@@ -227,9 +217,6 @@ def test_why_bug(either: Stage) -> None:
 
 
 def test_why_nondeterminism(either: Stage, tmp_path: Path) -> None:
-    """The page shows the event in the history and the command of the code, and the line if the code is
-    available.
-    """
     client = either.client
     with either.worker("why-new", workflows=[why_flows.before_the_change], activities=[why_flows.well]):
         handle = client.start_workflow("changing", id="changing-1", task_queue="why-new")
@@ -256,9 +243,7 @@ def test_why_nondeterminism(either: Stage, tmp_path: Path) -> None:
 
 
 def test_why_nondeterminism_comes_first(stage: Stage, tmp_path: Path) -> None:
-    """The difference comes before other findings, such as a missing worker or a wait; for a parked run the page says
-    if the local code fits.
-    """
+    """For a parked run it also says whether the given code matches the history."""
     client = stage.client
     with stage.worker(workflows=[why_flows.before_the_change], activities=[why_flows.well]):
         client.start_workflow("changing", id="fits-1")
@@ -280,7 +265,6 @@ def test_why_nondeterminism_comes_first(stage: Stage, tmp_path: Path) -> None:
 
 
 def test_why_hanging_code(stage: Stage) -> None:
-    """Workflow code that blocks its thread: the line, and that it belongs into an activity."""
     why_flows.released.clear()
     with stage.worker(workflows=[why_flows.blocks], deadlock_timeout=0.2):
         stage.client.start_workflow(why_flows.blocks, id="blocks-1")
@@ -291,7 +275,6 @@ def test_why_hanging_code(stage: Stage) -> None:
 
 
 def test_why_undecodable_payload(served: Stage) -> None:
-    """The page names the argument, the received and the expected type, and no line of code."""
     served.client.start_workflow("counts", "three", id="counts-1")
     found, page = served.why("counts-1", "undecodable")
     assert "argument 'number' of workflow counts: expected int, got str" in page
@@ -300,7 +283,6 @@ def test_why_undecodable_payload(served: Stage) -> None:
 
 
 def test_why_unknown_workflow_type(served: Stage) -> None:
-    """The worker has no code for it."""
     served.client.start_workflow("nobody_wrote_it", id="type-1")
     _, page = served.why("type-1", "unknown_workflow")
     assert "workflow type 'nobody_wrote_it' is not registered with this worker" in page
@@ -311,7 +293,6 @@ def test_why_unknown_workflow_type(served: Stage) -> None:
 
 
 def test_why_waiting_for_a_signal(either: Stage) -> None:
-    """The page shows the signal, the waiting line, the deadline, and the command that sends the signal."""
     with either.worker("why-signal"):
         handle = either.client.start_workflow(why_flows.decides, id="decides-1", task_queue="why-signal")
         found, page = either.why("decides-1", "signal")
@@ -324,7 +305,6 @@ def test_why_waiting_for_a_signal(either: Stage) -> None:
 
 
 def test_why_waiting_for_a_signal_with_a_deadline(either: Stage, capsys: pytest.CaptureFixture[str]) -> None:
-    """`why`, without a worker too, and `show` name the signal, not the timer that limits the wait."""
     with either.worker("why-limit"):
         handle = either.client.start_workflow(why_flows.decides, id="limit-1", task_queue="why-limit")
         either.why("limit-1", "signal")
@@ -339,7 +319,6 @@ def test_why_waiting_for_a_signal_with_a_deadline(either: Stage, capsys: pytest.
 
 
 def test_why_misspelt_signal(either: Stage) -> None:
-    """A signal that nothing takes is the headline where its name is nearly that of one that is waited for."""
     with either.worker("why-typo"):
         handle = either.client.start_workflow(why_flows.decides, id="misspelt-1", task_queue="why-typo")
         either.why("misspelt-1", "signal")
@@ -355,7 +334,6 @@ def test_why_misspelt_signal(either: Stage) -> None:
 
 
 def test_why_waiting_for_a_signal_without_a_worker(stage: Stage) -> None:
-    """The waiting line is unknown: the missing worker comes first, followed by everything that is known."""
     with stage.worker(workflows=[why_flows.before_the_change], activities=[why_flows.well]):
         stage.client.start_workflow("changing", id="quiet-1")
         stage.why("quiet-1", "signal")
@@ -365,7 +343,6 @@ def test_why_waiting_for_a_signal_without_a_worker(stage: Stage) -> None:
 
 
 def test_why_waiting_for_a_timer(served: Stage) -> None:
-    """Until when."""
     served.client.start_workflow(why_flows.sleeps, id="sleeps-1")
     found, page = served.why("sleeps-1", "timer")
     assert "(in 3 d)" in page
@@ -374,7 +351,6 @@ def test_why_waiting_for_a_timer(served: Stage) -> None:
 
 
 def test_why_waiting_for_a_child(served: Stage) -> None:
-    """The child is followed: what it waits for, and what to do about that."""
     served.client.start_workflow(why_flows.delegates, id="parent-1")
     served.why("parent-1-child", "signal")
     found, page = served.why("parent-1", "child")
@@ -384,7 +360,6 @@ def test_why_waiting_for_a_child(served: Stage) -> None:
 
 
 def test_why_waiting_for_an_update(served: Stage) -> None:
-    """The page shows an update that was accepted but has not returned, and the line at which its handler waits."""
     handle = served.client.start_workflow(why_flows.changes, id="changes-1")
     handle.start_update("change", 3, wait_for_stage=UpdateStage.ACCEPTED)
     _, page = served.why("changes-1", "update")
@@ -393,7 +368,6 @@ def test_why_waiting_for_an_update(served: Stage) -> None:
 
 
 def test_why_waiting_for_a_condition(served: Stage) -> None:
-    """The line of the condition, and the messages that could make it true."""
     served.client.start_workflow(why_flows.changes, id="changes-2")
     _, page = served.why("changes-2", "condition")
     assert "workflow.wait_condition(lambda: False)" in page
@@ -401,7 +375,6 @@ def test_why_waiting_for_a_condition(served: Stage) -> None:
 
 
 def test_why_waiting_for_a_lock(served: Stage) -> None:
-    """The page shows the line that waits for the lock, and the line at which the holder is."""
     served.client.start_workflow(why_flows.locks, id="locks-1")
     found, page = served.why("locks-1", "lock")
     assert found["code"] == "with lock:"
@@ -413,9 +386,6 @@ def test_why_waiting_for_a_lock(served: Stage) -> None:
 
 
 def test_why_compensated_saga(either: Stage) -> None:
-    """The page names the steps executed since the failure, and does not advise a reset to a point where
-    compensation has started.
-    """
     with either.worker("why-saga"):
         handle = either.client.start_workflow(why_flows.undoes, "o", id="undoes-1", task_queue="why-saga")
         found, page = either.why("undoes-1", "failed")
@@ -433,7 +403,6 @@ def test_why_compensated_saga(either: Stage) -> None:
 
 
 def test_why_saga_with_an_error_of_its_own(served: Stage) -> None:
-    """The failed step is found even if the workflow raised another error; names show which step was undone."""
     served.client.start_workflow(why_flows.undoes_its_own, "o", id="trip-1")
     found, page = served.why("trip-1", "failed")
     assert "since then it ran cancel_hotel" in page
@@ -444,7 +413,6 @@ def test_why_saga_with_an_error_of_its_own(served: Stage) -> None:
 
 
 def test_why_failed_run(served: Stage) -> None:
-    """The step, its root cause, its line, and how to do it again."""
     served.client.start_workflow(why_flows.ships, id="ships-1")
     _, page = served.why("ships-1", "failed")
     assert "failed, because activity refused failed, at " in page
@@ -454,7 +422,6 @@ def test_why_failed_run(served: Stage) -> None:
 
 
 def test_why_timed_out_run(served: Stage) -> None:
-    """The page shows the timeout that expired, and what the run was waiting for at that time."""
     served.client.start_workflow(why_flows.sleeps, id="slow-1", run_timeout=0.2)
     _, page = served.why("slow-1", "timed_out")
     assert "its run_timeout was 200 ms" in page
@@ -462,7 +429,6 @@ def test_why_timed_out_run(served: Stage) -> None:
 
 
 def test_why_terminated_run(served: Stage) -> None:
-    """The page shows who terminated the run, and the reason."""
     handle = served.client.start_workflow(why_flows.sleeps, id="ended-1")
     handle.terminate("customer called")
     _, page = served.why("ended-1", "terminated")
@@ -471,7 +437,6 @@ def test_why_terminated_run(served: Stage) -> None:
 
 
 def test_why_cancelled_run(served: Stage) -> None:
-    """The page says that the run was cancelled, and shows the reason."""
     handle = served.client.start_workflow(why_flows.sleeps, id="cancelled-1")
     served.why("cancelled-1", "timer")
     handle.cancel("not needed")
@@ -481,16 +446,12 @@ def test_why_cancelled_run(served: Stage) -> None:
 
 
 def test_why_completed_run(served: Stage) -> None:
-    """The page reports no problem."""
     served.client.start_workflow(why_flows.ends_well, id="well-1").result()
     _, page = served.why("well-1", "done")
     assert "has completed, at " in page
 
 
 def test_why_run_that_ignores_its_cancellation(either: Stage) -> None:
-    """The page shows when and why cancellation was requested, what the run does instead, and how to terminate
-    it.
-    """
     with either.worker("why-refuses"):
         handle = either.client.start_workflow(why_flows.refuses, id="refuses-1", task_queue="why-refuses")
         either.why("refuses-1", "timer")
@@ -504,7 +465,6 @@ def test_why_run_that_ignores_its_cancellation(either: Stage) -> None:
 
 
 def test_why_retried_run(served: Stage) -> None:
-    """A run whose last attempt failed has not begun again: what the attempt before raised, at which line, and when."""
     policy = RetryPolicy(initial_interval=3600)
     served.client.start_workflow(why_flows.gives_up, id="again-1", retry_policy=policy)
     found, page = served.why("again-1", "delayed")
@@ -515,7 +475,6 @@ def test_why_retried_run(served: Stage) -> None:
 
 
 def test_why_no_free_activity_slot(stage: Stage) -> None:
-    """The page says that the worker has no free slot, and how to add slots."""
     why_flows.released.clear()
     options: dict[str, Any] = {"workflows": why_flows.WORKFLOWS, "activities": why_flows.ACTIVITIES}
     with stage.worker(**options, max_concurrent_activities=1):
@@ -528,7 +487,6 @@ def test_why_no_free_activity_slot(stage: Stage) -> None:
 
 @pytest.mark.server
 def test_why_paused_activity(quick_server: DevServer, capsys: pytest.CaptureFixture[str]) -> None:
-    """Somebody paused it by hand: that it waits for them, not for its next attempt."""
     with Client.connect(quick_server.target) as client:
         stage = Stage(client, quick_server.target, capsys)
         with stage.worker("why-paused"):
@@ -548,7 +506,6 @@ def test_why_paused_activity(quick_server: DevServer, capsys: pytest.CaptureFixt
 
 
 def test_why_unknown_id(served: Stage) -> None:
-    """Similar ids are named; the exit code is 1."""
     served.client.start_workflow(why_flows.sleeps, id="order-17")
     code, page = served.ask("ordr-17")
     assert code == 1
@@ -558,7 +515,6 @@ def test_why_unknown_id(served: Stage) -> None:
 
 
 def test_why_missing_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A question makes no file."""
     path = tmp_path / "none.db"
     assert main(["why", "order-1", "--target", f"local:{path}"]) == 1
     assert f"there is no file {path}" in capsys.readouterr().out
@@ -566,7 +522,6 @@ def test_why_missing_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_why_unreachable_server(unused_port: Callable[[], int], capsys: pytest.CaptureFixture[str]) -> None:
-    """The target is named, and what it answered; the exit code is 1."""
     target = f"127.0.0.1:{unused_port()}"
     assert main(["why", "order-1", "--target", target, "--json"]) == 1
     document = json.loads(capsys.readouterr().out)
@@ -577,5 +532,4 @@ def test_why_unreachable_server(unused_port: Callable[[], int], capsys: pytest.C
 
 @pytest.fixture
 def unused_port() -> Callable[[], int]:
-    """Ports of the loopback interface that nobody listens on."""
     return free_port

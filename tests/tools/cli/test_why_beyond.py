@@ -1,4 +1,4 @@
-"""`hourglass why` where the run's own steps do not say it: a slot that others hold, a pause, a local activity, a schedule."""
+"""`hourglass why` for causes outside the run's own steps: slots held by others, pauses, local activities, schedules."""
 
 from __future__ import annotations
 
@@ -33,26 +33,22 @@ number = workflow.Channel("number", int)
 
 @activity.defn(retry_policy=RetryPolicy(maximum_attempts=1))
 def stands() -> None:
-    """Runs until it is let go."""
     released.wait(30)
 
 
 @workflow.defn
 def crane() -> None:
-    """Holds a slot for an hour."""
     with limits.slot("crane"):
         workflow.sleep(3600)
 
 
 @workflow.defn
 def hourly() -> None:
-    """One an hour."""
     limits.throttle("hourly", 1, per=3600)
 
 
 @workflow.defn
 def at_once() -> None:
-    """Waits for a slot and for a timer."""
     workflow.spawn(lambda: workflow.sleep(7200))
     with limits.slot("crane"):
         pass
@@ -60,25 +56,21 @@ def at_once() -> None:
 
 @workflow.defn
 def counts() -> int:
-    """Waits for a number."""
     return number.receive()
 
 
 @workflow.defn
 def locally() -> None:
-    """Waits for a local activity."""
     stands.local()
 
 
 @pytest.fixture
 def target(tmp_path: Path) -> str:
-    """An empty file."""
     return f"local:{tmp_path / 'b.db'}"
 
 
 @pytest.fixture
 def client(target: str) -> Iterator[Client]:
-    """A client of it, with a worker."""
     released.clear()
     options: dict[str, Any] = {"workflows": [crane, hourly, at_once, counts, locally], "activities": [stands]}
     with Client.connect(target) as client, Worker(client, **options):
@@ -88,7 +80,7 @@ def client(target: str) -> Iterator[Client]:
 
 @pytest.fixture
 def ask(target: str, capsys: pytest.CaptureFixture[str]) -> Callable[..., dict[str, Any]]:
-    """What is said of an id, once this is its cause."""
+    """Return a function that repeats `hourglass why` until it reports the cause."""
 
     def asked(workflow_id: str, cause: str, *options: str) -> dict[str, Any]:
         deadline = time.monotonic() + 30
@@ -109,7 +101,6 @@ def ask(target: str, capsys: pytest.CaptureFixture[str]) -> Callable[..., dict[s
 def test_why_slot_held_by_another_run(
     client: Client, ask: Callable[..., dict[str, Any]], target: str
 ) -> None:
-    """The key, who holds it, who is before it, and the command that says why the holder takes so long."""
     client.start_workflow(crane, id="first")
     assert [each["cause"] for each in ask("first", "timer")["findings"]] == ["timer"]
     client.start_workflow(crane, id="second")
@@ -122,7 +113,6 @@ def test_why_slot_held_by_another_run(
 
 
 def test_why_slot_hides_internal_timers(client: Client, ask: Callable[..., dict[str, Any]]) -> None:
-    """The slot comes first, and the timers behind it are not told: only the author's own."""
     client.start_workflow(crane, id="first")
     ask("first", "timer")
     client.start_workflow(at_once, id="both")
@@ -134,7 +124,6 @@ def test_why_slot_hides_internal_timers(client: Client, ask: Callable[..., dict[
 
 
 def test_why_keeper_that_does_not_answer() -> None:
-    """Without its answer the key is told all the same, nobody is accused, and the keeper is the next to ask about."""
     facts = told(
         event(5, "SIGNAL_EXTERNAL_WORKFLOW_EXECUTION_INITIATED", **to_keeper("ask")),
         event(6, "TIMER_STARTED", {"summary": text("waits for a slot of 'crane'")}, **ONE_MINUTE),
@@ -146,7 +135,6 @@ def test_why_keeper_that_does_not_answer() -> None:
 
 
 def test_why_throttled(client: Client, ask: Callable[..., dict[str, Any]]) -> None:
-    """One wait, at the author's line, not the lock and the timer that it is made of, and no signal of ours to be sent by hand."""
     client.start_workflow(hourly, id="first").result()
     client.start_workflow(hourly, id="second")
     found = ask("second", "lock")["findings"]
@@ -155,14 +143,12 @@ def test_why_throttled(client: Client, ask: Callable[..., dict[str, Any]]) -> No
 
 
 def test_why_start_with_wrong_arguments(client: Client, ask: Callable[..., dict[str, Any]]) -> None:
-    """The code is not blamed for what the run was given."""
     client.start_workflow("crane", 1, 2, 3, id="wrong")
     found = ask("wrong", "undecodable")["findings"][0]
     assert found["what"] == "cannot continue, because its code does not accept its arguments"
 
 
 def test_why_returned_slot_is_ignored() -> None:
-    """A timer of the same words is a slot only while the key is asked for."""
     facts = told(
         event(5, "SIGNAL_EXTERNAL_WORKFLOW_EXECUTION_INITIATED", **to_keeper("ask")),
         event(6, "SIGNAL_EXTERNAL_WORKFLOW_EXECUTION_INITIATED", **to_keeper("give_back")),
@@ -175,7 +161,6 @@ def test_why_returned_slot_is_ignored() -> None:
 
 
 def test_why_paused_run() -> None:
-    """That it is paused, by whom and why, and the command that lets it continue, on either engine."""
     facts = told(event(5, "WORKFLOW_EXECUTION_PAUSED", identity="ann@desk", reason="audit first"))
     found = added(diagnose(facts), facts, "--address localhost:7233")
     assert (found.cause, found.wrong) == (Cause.PAUSED, True)
@@ -185,14 +170,12 @@ def test_why_paused_run() -> None:
 
 
 def test_why_resumed_run() -> None:
-    """Somebody let it continue: it is said no more."""
     events = told(event(5, "WORKFLOW_EXECUTION_PAUSED"), event(6, "WORKFLOW_EXECUTION_UNPAUSED")).events
     assert is_paused(events) is None
     assert is_paused(events[:-1]) is events[-2]
 
 
 def test_why_paused_activity_on_a_server() -> None:
-    """Temporal's command is told where the server is, also if that was not said on our command line."""
     scheduled = event(5, "ACTIVITY_TASK_SCHEDULED", activityId="7", activityType={"name": "weigh"})
     facts = told(scheduled)
     paused = replace(facts.story.spans[-1], paused=True, target="7")
@@ -208,7 +191,6 @@ def test_why_paused_activity_on_a_server() -> None:
 
 
 def test_why_undecodable_signal(client: Client, ask: Callable[..., dict[str, Any]]) -> None:
-    """It came, was dropped, and is still waited for: that, and where more is said."""
     handle = client.start_workflow(counts, id="counts-1")
     assert ask("counts-1", "signal")["findings"][0]["details"] == []
     handle.signal("number", "three")
@@ -222,7 +204,7 @@ def test_why_undecodable_signal(client: Client, ask: Callable[..., dict[str, Any
 
 
 def test_why_local_activity(client: Client, ask: Callable[..., dict[str, Any]]) -> None:
-    """No history shows it: a task that takes so long is said to be at a local activity, and where the failures are."""
+    """No history shows running local activities."""
     client.start_workflow(locally, id="local-1")
     deadline = time.monotonic() + 30
     while True:
@@ -234,7 +216,6 @@ def test_why_local_activity(client: Client, ask: Callable[..., dict[str, Any]]) 
 
 
 def test_why_local_activity_names_its_line() -> None:
-    """Where the run can be asked, the line is told."""
     stand = Stand(fiber="workflow", place="a.py:3", code="weigh.local()", waits=Waits.ACTIVITY, call="local")
     facts = told(event(5, "WORKFLOW_TASK_SCHEDULED"), event(6, "WORKFLOW_TASK_STARTED", identity="w@vm"))
     found = added(diagnose(facts), replace(facts, stands=(stand,)), "").findings[0]
@@ -249,7 +230,6 @@ def test_why_local_activity_names_its_line() -> None:
 
 
 def test_why_schedule(client: Client, ask: Callable[..., dict[str, Any]], target: str) -> None:
-    """An id that is a schedule's: that it is one, whether it is paused and why, and how to see what it started."""
     action = ScheduleActionStartWorkflow(crane, id="nightly-run")
     spec = ScheduleSpec(intervals=[ScheduleIntervalSpec(every=3600)])
     handle = client.create_schedule("nightly", Schedule(action, spec))
@@ -266,7 +246,6 @@ def test_why_schedule(client: Client, ask: Callable[..., dict[str, Any]], target
 
 
 def test_why_unknown_run(client: Client, ask: Callable[..., dict[str, Any]]) -> None:
-    """The workflow is known and the run is not."""
     handle = client.start_workflow(crane, id="known")
     found = ask("known", "not_found", "--run-id", "123")["findings"][0]
     assert found["what"] == "has no run '123'"
@@ -279,12 +258,10 @@ ONE_MINUTE = {"timerId": "1", "startToFireTimeout": "60s"}
 
 
 def to_keeper(signal: str) -> dict[str, Any]:
-    """Attributes of a signal to the keeper of a key."""
     return {"workflowExecution": {"workflowId": "hourglass.slots:crane"}, "signalName": signal}
 
 
 def text(said: str) -> dict[str, Any]:
-    """A payload."""
     import base64
 
     def encoded(value: str) -> str:
@@ -294,7 +271,6 @@ def text(said: str) -> dict[str, Any]:
 
 
 def event(at: int, kind: str, metadata: dict[str, Any] | None = None, **attributes: Any) -> dict[str, Any]:
-    """An event of a history in JSON."""
     return {
         "eventId": str(at),
         "eventType": f"EVENT_TYPE_{kind}",
@@ -305,7 +281,7 @@ def event(at: int, kind: str, metadata: dict[str, Any] | None = None, **attribut
 
 
 def told(*more: dict[str, Any]) -> Facts:
-    """What is known of an open run whose first task is over."""
+    """Return the facts of an open run whose first workflow task is completed."""
     first = [
         event(1, "WORKFLOW_EXECUTION_STARTED", workflowType={"name": "order"}, taskQueue={"name": "default"}),
         event(2, "WORKFLOW_TASK_SCHEDULED"),

@@ -1,4 +1,4 @@
-"""`hourglass why` where workers have versions: it names the version that a run needs, and what to do."""
+"""`hourglass why` with worker versions: the version that a run needs."""
 
 from __future__ import annotations
 
@@ -19,18 +19,16 @@ go = workflow.Channel("go", str)
 
 @workflow.defn(versioning_behavior=VersioningBehavior.PINNED)
 def stays() -> None:
-    """Waits to continue."""
     go.receive()
 
 
 def worker(client: Client, deployment: str, build_id: str) -> Worker:
-    """A worker of a version."""
     config = WorkerDeploymentConfig(WorkerDeploymentVersion(deployment, build_id))
     return Worker(client, deployment, workflows=[stays], deployment_config=config)
 
 
 def first(target: str, workflow_id: str, what: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    """What is said first of a run, once it is this."""
+    """Repeat `hourglass why` until the first finding contains the text."""
     deadline = time.monotonic() + 30
     while True:
         capsys.readouterr()
@@ -42,7 +40,7 @@ def first(target: str, workflow_id: str, what: str, capsys: pytest.CaptureFixtur
 
 
 def check(client: Client, target: str, deployment: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """No version is current; the run's version has gone; the current version has gone."""
+    """Check the finding before a version is current, and after."""
     with worker(client, deployment, "1"):
         handle = client.start_workflow(stays, task_queue=deployment)
         found = first(target, handle.id, "waits for a worker without a version", capsys)
@@ -53,7 +51,6 @@ def check(client: Client, target: str, deployment: str, capsys: pytest.CaptureFi
 
 
 def test_why_no_current_version(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Versioned workers are there, but nobody has said which of them is to take new runs."""
     target = f"local:{tmp_path / 'v.db'}"
     with Client.connect(target) as client:
         check(client, target, "shop", capsys)
@@ -63,13 +60,11 @@ def test_why_no_current_version(tmp_path: Path, capsys: pytest.CaptureFixture[st
 def test_why_no_current_version_on_a_server(
     quick_server: DevServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The same on a server."""
     with Client.connect(quick_server.target) as client:
         check(client, quick_server.target, "why-versions", capsys)
 
 
 def test_why_pinned_run_without_a_worker(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A pinned run names the version that it waits for; a new one, the version that is current."""
     target = f"local:{tmp_path / 'v.db'}"
     with Client.connect(target) as client:
         with worker(client, "shop", "1"):

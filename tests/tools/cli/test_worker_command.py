@@ -1,4 +1,4 @@
-"""`hourglass worker` on a real server: it works, drains, survives the death of its process, and ends as it is told."""
+"""`hourglass worker` on a real server and on a file: tasks, drain, crashes of its processes, and signals."""
 
 from __future__ import annotations
 
@@ -53,7 +53,6 @@ def worker(quick_server: DevServer, folder: Path, queue: str) -> Iterator[Comman
 
 
 def test_worker_stops_on_sigterm_with_code_0(worker: Command, client: Client, queue: str) -> None:
-    """A workflow runs; SIGTERM ends both processes politely."""
     assert client.execute_workflow("checkout", "1", id=f"{queue}-1", task_queue=queue) == "charged 1"
     worker.signal(signal.SIGTERM)
     assert worker.wait_end() == 0, worker.text
@@ -62,7 +61,6 @@ def test_worker_stops_on_sigterm_with_code_0(worker: Command, client: Client, qu
 
 
 def test_running_activity_finishes_at_sigterm(worker: Command, client: Client, queue: str) -> None:
-    """What is running at SIGTERM is finished and reported within the drain timeout."""
     handle = client.start_workflow("slowly", 2.0, id=f"{queue}-1", task_queue=queue)
     until("the activity runs", lambda: handle.describe().pending_activities)
     until("it has begun", lambda: handle.describe().pending_activities[0].last_started_time is not None)
@@ -74,7 +72,6 @@ def test_running_activity_finishes_at_sigterm(worker: Command, client: Client, q
 
 
 def test_second_signal_ends_the_worker_at_once(worker: Command, client: Client, queue: str) -> None:
-    """The second SIGTERM waits for nothing, and the exit code says so."""
     handle = client.start_workflow("slowly", 60.0, id=f"{queue}-1", task_queue=queue)
     until("the activity runs", lambda: handle.describe().pending_activities)
     worker.signal(signal.SIGTERM)
@@ -86,7 +83,7 @@ def test_second_signal_ends_the_worker_at_once(worker: Command, client: Client, 
 
 
 def test_signals_to_the_process_group_count_once(worker: Command, client: Client, queue: str) -> None:
-    """Ctrl-C in a terminal, and a service manager, signal parent and child: that is a polite request, not two."""
+    """Ctrl-C in a terminal and service managers signal the whole process group."""
     handle = client.start_workflow("slowly", 2.0, id=f"{queue}-1", task_queue=queue)
     until("the activity runs", lambda: handle.describe().pending_activities)
     until("it has begun", lambda: handle.describe().pending_activities[0].last_started_time is not None)
@@ -100,7 +97,6 @@ def test_signals_to_the_process_group_count_once(worker: Command, client: Client
 
 
 def test_killed_process_is_replaced(worker: Command, client: Client, queue: str) -> None:
-    """The parent says how it died, starts another one, and work continues."""
     os.kill(worker.pids()[0], signal.SIGKILL)
     worker.wait_for("was killed by SIGKILL; a new process starts in 1 s")
     worker.wait_running(2)
@@ -110,7 +106,7 @@ def test_killed_process_is_replaced(worker: Command, client: Client, queue: str)
 
 
 def test_run_that_kills_its_process_twice_is_quarantined(worker: Command, client: Client, queue: str) -> None:
-    """The third process does not execute it, says why to the server and to `why`, and does everybody else's work."""
+    """The third process executes the other runs."""
     handle = client.start_workflow("aborts", id=f"{queue}-1", task_queue=queue, task_timeout=1)
     worker.wait_for("was killed by SIGABRT", 2)
     worker.wait_for("2 times so far: the run is quarantined")
@@ -129,7 +125,6 @@ def test_run_that_kills_its_process_twice_is_quarantined(worker: Command, client
 
 
 def test_worker_ends_with_its_parent(worker: Command) -> None:
-    """No worker is left behind that nobody watches."""
     child = worker.pids()[0]
     worker.process.kill()
     until("the child has ended", lambda: is_gone(child), 10)
@@ -138,7 +133,6 @@ def test_worker_ends_with_its_parent(worker: Command) -> None:
 def test_several_queues_and_processes_with_json_logs(
     quick_server: DevServer, client: Client, folder: Path, queue: str
 ) -> None:
-    """Every queue is served by every process; each line of the log is a document."""
     queues = [f"{queue}-{each}" for each in ("a", "b")]
     options = [text for each in queues for text in ("--task-queue", each)]
     with Command(
@@ -162,7 +156,6 @@ def test_several_queues_and_processes_with_json_logs(
 
 
 def test_worker_without_a_parent(quick_server: DevServer, client: Client, folder: Path, queue: str) -> None:
-    """`--no-parent` works in this process alone, with its status endpoint, and ends as politely."""
     with Command(
         "worker",
         "shop.py",
@@ -186,7 +179,7 @@ def test_worker_without_a_parent(quick_server: DevServer, client: Client, folder
 
 
 def test_one_process_per_processor_on_a_file(folder: Path, tmp_path: Path) -> None:
-    """Without a number there are as many as processors, all of them work, and each status page shows all."""
+    """Killing the owner of the file does not stop the work."""
     target = f"local:{tmp_path / 'shop.db'}"
     processors = len(os.sched_getaffinity(0))
     with Command("worker", "shop.py", "--target", target, cwd=folder) as command:
@@ -238,7 +231,7 @@ def look() -> list:
 
 @pytest.mark.parametrize("option", [(), ("--no-pin",)])
 def test_each_process_is_bound_to_a_processor(tmp_path: Path, option: tuple[str, ...]) -> None:
-    """As many processes as processors: each has its own, for brief activities. Loops and processes of activities use all."""
+    """Event loops and process activities use all processors."""
     processors = sorted(os.sched_getaffinity(0))
     if len(processors) < 2:
         pytest.skip("there is but one processor")
@@ -267,7 +260,6 @@ def test_each_process_is_bound_to_a_processor(tmp_path: Path, option: tuple[str,
 
 
 def test_memory_engine_has_one_process(folder: Path) -> None:
-    """Several could not share it, and are refused with what to do; unasked there is one."""
     told = run("worker", "shop.py", "--target", "local:", "--processes", "2", cwd=folder)
     assert told.returncode == 2
     assert "name a file, such as local:orders.db, or a server" in told.stderr
