@@ -15,7 +15,7 @@ TOKEN = "t" * 20
 
 
 @contextmanager
-def served(
+def serve_codec(
     codec: object, *, token: str | None = TOKEN, port: int = 0, names: Sequence[str] = ()
 ) -> Iterator[str]:
     """Serve a codec and yield the address. If the token is None, the server creates one."""
@@ -25,7 +25,7 @@ def served(
 
 
 @dataclass(frozen=True)
-class Links:
+class ServerLinks:
     """Addresses and token of a codec server: the root, the one-time link, and that link with a wrong code."""
 
     address: str
@@ -35,12 +35,12 @@ class Links:
 
 
 @contextmanager
-def served_with_link(codec: object) -> Iterator[Links]:
+def serve_codec_with_link(codec: object) -> Iterator[ServerLinks]:
     """Serve a codec with a token that the server creates."""
     credentials = Credentials.create()
     with codec_server.served(codec, credentials=credentials) as address:  # type: ignore[arg-type]
         login = f"{address}{codec_server.LOGIN}?code="
-        yield Links(address, login + credentials.link.code, login + "wrong", credentials.token)
+        yield ServerLinks(address, login + credentials.link.code, login + "wrong", credentials.token)
 
 
 def limit_requests(monkeypatch: pytest.MonkeyPatch, size: int) -> None:

@@ -125,7 +125,7 @@ class Command:
         self.wait_for(" runs", times)
         return self.pids()[-1]
 
-    def wait_running_alone(self) -> None:
+    def wait_until_ready(self) -> None:
         """Wait until the process, which has no parent, is ready."""
         self.wait_for(" runs")
 
@@ -146,7 +146,7 @@ class Command:
         return code
 
 
-def run(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+def run_command(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run `hourglass` with these arguments to its end."""
     return subprocess.run(
         [sys.executable, "-m", "hourglass", *arguments],

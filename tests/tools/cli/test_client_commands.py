@@ -27,7 +27,7 @@ def charge(order: str) -> str:
 
 
 @activity.defn(retry_policy=RetryPolicy(initial_interval=0.01, maximum_interval=0.01))
-def decline(order: str) -> str:
+def fails_while_declining(order: str) -> str:
     """Fails while `_declines` is set."""
     if _declines.is_set():
         raise RuntimeError("declined")
@@ -36,7 +36,7 @@ def decline(order: str) -> str:
 
 @workflow.defn
 def purchase(order: str) -> str:
-    return decline(order)
+    return fails_while_declining(order)
 
 
 @workflow.defn
@@ -69,12 +69,12 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Run]:
 
     with (
         Client.connect(target) as client,
-        Worker(client, workflows=[checkout, broken, purchase], activities=[charge, decline]),
+        Worker(client, workflows=[checkout, broken, purchase], activities=[charge, fails_while_declining]),
     ):
         yield command
 
 
-def test_workflow_lifecycle_by_commands(run: Run) -> None:
+def test_start_list_query_describe_and_signal_commands(run: Run) -> None:
     code, out, _ = run("start", "checkout", "o-1", "--id", "order-1")
     assert (code, out.startswith("started order-1 (run ")) == (0, True)
     assert "order-1" in run("list")[1]
@@ -85,7 +85,7 @@ def test_workflow_lifecycle_by_commands(run: Run) -> None:
     assert json.loads(with_wait[1])["id"] == "order-2"
 
 
-def test_json_output(run: Run) -> None:
+def test_json_option_prints_one_document_or_one_line_per_item(run: Run) -> None:
     run("start", "checkout", "o-1", "--id", "order-1")
     assert json.loads(run("describe", "order-1", "--json")[1])["workflow_type"] == "checkout"
     (line,) = run("list", "--json")[1].splitlines()
@@ -94,7 +94,7 @@ def test_json_output(run: Run) -> None:
     assert json.loads(run("signal", "decision", "order-1", "false", "--json")[1])["signal"] == "decision"
 
 
-def test_list_shows_parked_runs(run: Run) -> None:
+def test_list_command_marks_and_filters_parked_runs(run: Run) -> None:
     run("start", "checkout", "o-1", "--id", "order-1")
     run("start", "broken", "--id", "order-2")
     row = "order-2  running, parked  broken"
@@ -119,7 +119,7 @@ def test_list_shows_parked_runs(run: Run) -> None:
     assert re.search(r"order-2 +terminated +broken", run("list")[1])
 
 
-def test_list_and_doctor_report_stalled_runs(run: Run) -> None:
+def test_list_and_doctor_commands_report_stalled_runs(run: Run) -> None:
     """A failing activity, a parked run, and a queue without a worker."""
     assert run("doctor")[0] == 0
     _declines.set()
@@ -127,12 +127,12 @@ def test_list_and_doctor_report_stalled_runs(run: Run) -> None:
     run("start", "purchase", "o-2", "--id", "failing")
     run("start", "broken", "--id", "parked")
     run("start", "checkout", "o-3", "--id", "alone", "--task-queue", "elsewhere")
-    kinds = (
+    cases = (
         ("--failing", "failing", "activity fails", "hourglass list --failing"),
         ("--parked", "parked", "parked", "hourglass list --parked"),
         ("--no-worker", "alone", "no worker", "hourglass list --no-worker"),
     )
-    for option, workflow_id, words, command in kinds:
+    for option, workflow_id, words, command in cases:
         row = rf"{workflow_id} +running, {words} "
         out = until(lambda row=row: found if re.search(row, found := run("list")[1]) else "", f"no {row}")
         assert re.search(r"well +running +checkout", out)
@@ -155,7 +155,7 @@ def test_list_and_doctor_report_stalled_runs(run: Run) -> None:
     assert run("doctor")[0] == 0
 
 
-def test_bulk_commands_need_confirmation(run: Run) -> None:
+def test_terminate_by_query_needs_confirmation(run: Run) -> None:
     for number in range(3):
         run("start", "checkout", "o", "--id", f"order-{number}")
     code, _, err = run("terminate", "--query", "WorkflowType = 'checkout'")
@@ -177,20 +177,24 @@ def test_bulk_commands_need_confirmation(run: Run) -> None:
         (("reset", "nobody"), 1, "there is no workflow 'nobody'"),
     ],
 )
-def test_command_errors_are_one_line(run: Run, arguments: tuple[str, ...], code: int, message: str) -> None:
-    seen, out, err = run(*arguments)
-    assert (seen, out) == (code, "")
+def test_command_error_is_one_line_on_stderr_with_exit_code(
+    run: Run, arguments: tuple[str, ...], code: int, message: str
+) -> None:
+    actual_code, out, err = run(*arguments)
+    assert (actual_code, out) == (code, "")
     assert message in err
     assert "Traceback" not in err
 
 
-def test_backup_command(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_backup_command_copies_a_file_in_use_and_replaces_only_on_request(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run("start", "checkout", "o-1", "--id", "order-1")
     assert main(["backup", str(tmp_path / "shop.db"), str(tmp_path / "copy.db")]) == 0
     capsys.readouterr()
     assert main(["backup", str(tmp_path / "shop.db"), str(tmp_path / "copy.db")]) == 2
-    said = f"error: {tmp_path / 'copy.db'} exists already: --overwrite replaces it\n"
-    assert capsys.readouterr().err == said
+    message = f"error: {tmp_path / 'copy.db'} exists already: --overwrite replaces it\n"
+    assert capsys.readouterr().err == message
     assert main(["backup", str(tmp_path / "shop.db"), str(tmp_path / "copy.db"), "--overwrite"]) == 0
     assert capsys.readouterr().err == ""
     assert main(["backup", str(tmp_path / "none.db"), str(tmp_path / "other.db")]) == 2
@@ -199,11 +203,13 @@ def test_backup_command(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert json.loads(capsys.readouterr().out)["id"] == "order-1"
 
 
-def test_backup_reports_progress(run: Run, tmp_path: Path) -> None:
+def test_backup_reports_progress_until_all_pages_are_copied(run: Run, tmp_path: Path) -> None:
     run("start", "checkout", "o-1", "--id", "order-1")
-    heard: list[tuple[int, int]] = []
-    backup(tmp_path / "shop.db", tmp_path / "copy.db", progress=lambda done, all: heard.append((done, all)))
-    assert heard[-1][0] == heard[-1][1] > 0
+    progress: list[tuple[int, int]] = []
+    backup(
+        tmp_path / "shop.db", tmp_path / "copy.db", progress=lambda done, all: progress.append((done, all))
+    )
+    assert progress[-1][0] == progress[-1][1] > 0
 
 
 ODD_FLOWS = """
@@ -214,7 +220,7 @@ from hourglass import workflow
 def odd(x: float) -> float:
     return x * float("nan")
 """
-NO_JSON = re.compile(r"^<.*>$|\b\w+\(\w+=|^b'|object at 0x|\bdatetime\.")
+PYTHON_REPR = re.compile(r"^<.*>$|\b\w+\(\w+=|^b'|object at 0x|\bdatetime\.")
 
 
 def _texts(value: Any) -> list[str]:
@@ -226,7 +232,9 @@ def _texts(value: Any) -> list[str]:
     return [value] if isinstance(value, str) else []
 
 
-def test_json_contains_only_plain_values(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_output_contains_no_python_reprs_or_nan(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     code, target = tmp_path / "odd_flows.py", f"local:{tmp_path / 'odd.db'}"
     code.write_text(ODD_FLOWS)
     assert main(["run", f"{code}:odd", "1", "--id", "odd-1", "--quiet", "--target", target]) == 0
@@ -263,6 +271,8 @@ def test_json_contains_only_plain_values(tmp_path: Path, capsys: pytest.CaptureF
         ]
         if command[0] != "result":
             assert all(isinstance(each, dict) for each in documents), command
-        assert not [each for found in documents for each in _texts(found) if NO_JSON.search(each)], command
+        assert not [each for found in documents for each in _texts(found) if PYTHON_REPR.search(each)], (
+            command
+        )
     assert main(["result", "odd-1", "--json", "--target", target]) == 0
     assert json.loads(capsys.readouterr().out) == "NaN"

@@ -57,7 +57,9 @@ def _forget_modules() -> None:
         del sys.modules[name]
 
 
-def test_steps_are_listed_without_a_terminal(history: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_debug_without_terminal_lists_events_and_commands_of_each_step(
+    history: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["debug", history, "--code", "flows_debugged.py"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(maxsplit=3)[3] for line in lines] == [
@@ -68,7 +70,9 @@ def test_steps_are_listed_without_a_terminal(history: str, capsys: pytest.Captur
     ]
 
 
-def test_moment_of_an_event_is_shown_in_full(history: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_debug_at_an_event_shows_source_variables_changes_and_commands(
+    history: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["debug", history, "--code", "flows_debugged.py", "--at", "12"]) == 0
     out = capsys.readouterr().out
     assert "step 2 of 4" in out
@@ -79,17 +83,21 @@ def test_moment_of_an_event_is_shown_in_full(history: str, capsys: pytest.Captur
     assert "command start timer of 60 s  (flows_debugged.py:13)" in out
 
 
-def test_json_contains_all_moments(history: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_debug_json_contains_every_step_with_its_fibers(
+    history: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["debug", history, "--code", "flows_debugged.py", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["error"] is None
     assert [len(each["fibers"] or ()) for each in document["moments"]] == [1, 1, 1, 0]
 
 
-def test_what_if_shows_the_first_difference(history: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_debug_what_if_shows_the_first_different_step(
+    history: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     Path("flows_debugged_new.py").write_text(FLOWS.replace("workflow.sleep(60)", "pack('tape')"))
-    asked = ["debug", history, "--code", "flows_debugged.py", "--what-if", "flows_debugged_new.py"]
-    assert main(asked) == 1
+    command = ["debug", history, "--code", "flows_debugged.py", "--what-if", "flows_debugged_new.py"]
+    assert main(command) == 1
     out = capsys.readouterr().out
     assert "the first difference is at step 2" in out
     assert "command start timer of 60 s  (flows_debugged.py:13)" in out
@@ -98,34 +106,40 @@ def test_what_if_shows_the_first_difference(history: str, capsys: pytest.Capture
     assert "what if does not fit the history" in out
 
 
-def test_what_if_without_a_difference(history: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_debug_what_if_reports_equal_behaviour(history: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path("flows_debugged_same.py").write_text(FLOWS.replace("second", "last"))
-    asked = ["debug", history, "--code", "flows_debugged.py", "--what-if", "flows_debugged_same.py"]
-    assert main(asked) == 0
+    command = ["debug", history, "--code", "flows_debugged.py", "--what-if", "flows_debugged_same.py"]
+    assert main(command) == 0
     assert "the same in all 4 steps" in capsys.readouterr().out
 
 
-def test_what_if_loads_a_file_of_the_same_name(history: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_debug_what_if_loads_another_file_of_the_same_name(
+    history: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     Path("changed").mkdir()
     Path("changed/flows_debugged.py").write_text(FLOWS.replace("sleep(60)", "sleep(61)"))
-    asked = ["debug", history, "--code", "flows_debugged.py", "--what-if", "changed/flows_debugged.py"]
-    assert main(asked) == 1
+    command = ["debug", history, "--code", "flows_debugged.py", "--what-if", "changed/flows_debugged.py"]
+    assert main(command) == 1
     assert "start timer of 61 s" in capsys.readouterr().out
 
 
-def test_what_if_detects_different_arguments(history: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_debug_what_if_detects_different_activity_arguments(
+    history: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     Path("flows_debugged_other.py").write_text(FLOWS.replace("pack(first)", "pack('another')"))
-    asked = ["debug", history, "--code", "flows_debugged.py", "--what-if", "flows_debugged_other.py"]
-    assert main(asked) == 1
+    command = ["debug", history, "--code", "flows_debugged.py", "--what-if", "flows_debugged_other.py"]
+    assert main(command) == 1
     out = capsys.readouterr().out
     assert "the same in all" not in out
     assert "the first difference is at step 3" in out
     assert "what if does not fit the history: arguments of activity pack" in out
 
 
-def test_what_if_at_an_event_shows_both(history: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_debug_what_if_at_an_event_shows_both_versions(
+    history: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     Path("flows_debugged_new.py").write_text(FLOWS.replace("workflow.sleep(60)", "pack('tape')"))
-    asked = [
+    command = [
         "debug",
         history,
         "--code",
@@ -135,26 +149,26 @@ def test_what_if_at_an_event_shows_both(history: str, capsys: pytest.CaptureFixt
         "--at",
         "12",
     ]
-    assert main(asked) == 1
+    assert main(command) == 1
     out = capsys.readouterr().out
     assert out.count("event 9") == 2 or out.count("step 2 of") == 2
     assert "step 1 of" not in out
-    assert main([*asked, "--json"]) == 1
+    assert main([*command, "--json"]) == 1
     document = json.loads(capsys.readouterr().out)
     assert [len(document[each]["moments"]) for each in ("code", "what_if")] == [1, 1]
 
 
-def test_unknown_event_is_rejected(history: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_debug_rejects_an_unknown_event(history: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["debug", history, "--code", "flows_debugged.py", "--at", "999"]) == 2
     assert "there is no event 999: this history has" in capsys.readouterr().err
 
 
-def test_code_must_be_named(history: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_debug_requires_the_code_option(history: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["debug", history]) == 2
     assert "--code" in capsys.readouterr().err
 
 
-class Terminal:
+class PseudoTerminal:
     """A program on a pseudo terminal."""
 
     def __init__(self, *words: str) -> None:
@@ -168,12 +182,12 @@ class Terminal:
         self._ours = ours
         self.seen = ""
 
-    def until(self, text: str) -> str:
+    def read_until(self, text: str) -> str:
         """Read until the text is printed. Return the output before it."""
         while text not in self.seen:
             self.seen += os.read(self._ours, 65_536).decode(errors="replace")
-        found, _, self.seen = self.seen.partition(text)
-        return found
+        output, _, self.seen = self.seen.partition(text)
+        return output
 
     def type(self, keys: str) -> None:
         os.write(self._ours, keys.encode())
@@ -185,29 +199,29 @@ class Terminal:
 
 
 @pytest.fixture
-def terminal(history: str) -> Iterator[Terminal]:
-    opened = Terminal("debug", history, "--code", "flows_debugged.py")
-    yield opened
-    opened.close()
+def terminal(history: str) -> Iterator[PseudoTerminal]:
+    terminal_process = PseudoTerminal("debug", history, "--code", "flows_debugged.py")
+    yield terminal_process
+    terminal_process.close()
 
 
 PROMPT = "q quit > "
 
 
-def test_step_by_step_in_a_terminal(terminal: Terminal) -> None:
-    assert "step 1 of" in terminal.until(PROMPT)
+def test_debugger_keys_step_forward_back_list_and_quit(terminal: PseudoTerminal) -> None:
+    assert "step 1 of" in terminal.read_until(PROMPT)
     terminal.type("\n")
-    assert "step 2 of" in terminal.until(PROMPT)
+    assert "step 2 of" in terminal.read_until(PROMPT)
     terminal.type("p\n")
-    assert "step 1 of" in terminal.until(PROMPT)
+    assert "step 1 of" in terminal.read_until(PROMPT)
     terminal.type("l\n")
-    assert "schedule activity pack" in terminal.until(PROMPT)
+    assert "schedule activity pack" in terminal.read_until(PROMPT)
     terminal.type("q\n")
     assert terminal.process.wait(30) == 0
 
 
-def test_ctrl_c_ends_the_debugger(terminal: Terminal) -> None:
-    terminal.until(PROMPT)
+def test_ctrl_c_ends_the_debugger_with_exit_code_130(terminal: PseudoTerminal) -> None:
+    terminal.read_until(PROMPT)
     for _ in range(30):
         # A signal between the prompt and the wait for a line is heard with the next key, or the next signal.
         os.killpg(terminal.process.pid, signal.SIGINT)

@@ -76,7 +76,7 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Run]:
         may_end.set()
 
 
-def test_pause_resume_and_result(run: Run) -> None:
+def test_pause_resume_and_result_commands(run: Run) -> None:
     run("start", "send", "lamp", "--id", "s-1")
     assert run("pause", "s-1", "--reason", "a count")[1].startswith("paused s-1")
     assert "paused" in run("list")[1]
@@ -88,14 +88,16 @@ def test_pause_resume_and_result(run: Run) -> None:
     assert run("result", "nobody")[0] == 1
 
 
-def test_rejected_pause_with_traceback(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rejected_pause_with_traceback_option_prints_the_error_once(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An error that is its own cause would never end."""
     monkeypatch.setenv("HOURGLASS_TRACEBACK", "")
     code, _, said = run("pause", "nobody", "--traceback")
     assert (code, "Traceback" in said, "there is no workflow 'nobody'" in said) == (1, True, True)
 
 
-def test_result_of_a_workflow_that_does_not_end(run: Run) -> None:
+def test_result_command_times_out_and_reports_termination(run: Run) -> None:
     run("start", "send", "lamp", "--id", "s-1")
     code, _, err = run("result", "s-1", "--timeout", "0.05")
     assert (code, "has not ended within 0.05 s" in err, "hourglass why s-1" in err) == (1, True, True)
@@ -104,7 +106,7 @@ def test_result_of_a_workflow_that_does_not_end(run: Run) -> None:
     assert (code, "was terminated: enough" in err) == (1, True)
 
 
-def test_fork_and_export(run: Run, tmp_path: Path) -> None:
+def test_fork_command_and_export_of_replayable_histories(run: Run, tmp_path: Path) -> None:
     run("start", "send", "lamp", "--id", "s-1")
     run("signal", "go", "s-1", "now")
     run("result", "s-1")
@@ -117,8 +119,8 @@ def test_fork_and_export(run: Run, tmp_path: Path) -> None:
     assert json.loads(run("export", "s-1")[1])["events"][0]["eventId"] == "1"
     assert run("export", "s-1", "--to", str(tmp_path / "one.json"))[0] == 0
     assert run("export", "--query", "WorkflowType = 'send'")[0] == 2
-    code_, out, _ = run("export", "--query", "WorkflowType = 'send'", "--to", str(tmp_path / "many"))
-    assert (code_, len(list((tmp_path / "many").iterdir())), "2 histories" in out) == (0, 2, True)
+    code, out, _ = run("export", "--query", "WorkflowType = 'send'", "--to", str(tmp_path / "many"))
+    assert (code, len(list((tmp_path / "many").iterdir())), "2 histories" in out) == (0, 2, True)
     assert (
         main(
             [
@@ -133,7 +135,7 @@ def test_fork_and_export(run: Run, tmp_path: Path) -> None:
     )
 
 
-def test_ids_are_not_used_as_paths(run: Run, tmp_path: Path) -> None:
+def test_export_does_not_use_workflow_ids_as_paths(run: Run, tmp_path: Path) -> None:
     run("start", "send", "lamp", "--id", "../../evil/..")
     assert run("export", "--query", "WorkflowType = 'send'", "--to", str(tmp_path / "out"))[0] == 0
     (written,) = (tmp_path / "out").iterdir()
@@ -141,7 +143,7 @@ def test_ids_are_not_used_as_paths(run: Run, tmp_path: Path) -> None:
     assert "/" not in written.name
 
 
-def test_activities_are_managed_by_hand(run: Run) -> None:
+def test_activity_commands_list_complete_reset_and_fail(run: Run) -> None:
     run("start", "stuck", "--id", "b-1")
     until(lambda: "broken" in run("activity", "list", "b-1")[1].partition("\n")[2])
     until(lambda: json.loads(run("activity", "list", "b-1", "--json")[1])["attempt"] == 2)
@@ -160,7 +162,7 @@ def test_activities_are_managed_by_hand(run: Run) -> None:
     assert (code, "the bank says no" in err) == (1, True)
 
 
-def test_delete_needs_confirmation(run: Run) -> None:
+def test_delete_command_needs_confirmation(run: Run) -> None:
     for number in range(3):
         run("start", "send", "lamp", "--id", f"s-{number}")
     code, _, err = run("delete", "s-0")
@@ -173,7 +175,9 @@ def test_delete_needs_confirmation(run: Run) -> None:
 
 
 @pytest.mark.parametrize("command", [("terminate",), ("cancel",), ("signal", "go"), ("delete",)])
-def test_bulk_actions_spare_the_keepers_of_limits(run: Run, command: tuple[str, ...]) -> None:
+def test_bulk_commands_exclude_internal_limit_workflows_unless_named(
+    run: Run, command: tuple[str, ...]
+) -> None:
     run("start", "send", "lamp", "--id", "shown")
     run("start", "hourglass.slots", "--id", "keeper", "--task-queue", "nobody")
     assert "would" in run(*command, "--query", "")[2]
@@ -183,7 +187,7 @@ def test_bulk_actions_spare_the_keepers_of_limits(run: Run, command: tuple[str, 
     assert "keeper" in run("list", "--all")[1]
 
 
-def test_schedule_lifecycle_by_commands(run: Run) -> None:
+def test_schedule_commands_create_list_pause_trigger_backfill_and_delete(run: Run) -> None:
     made = ("schedule", "create", "daily", "send", "lamp", "--cron", "0 9 * * MON-FRI", "--every", "6h")
     assert run(*made)[1].startswith("created daily: every 6h, cron 0 9 * * MON-FRI; next at ")
     assert run(*made)[0] == 1
@@ -215,6 +219,6 @@ def test_schedule_lifecycle_by_commands(run: Run) -> None:
         (("schedule", "backfill", "s", "--from", "2026-01-02", "--to", "2026-01-01"), "before"),
     ],
 )
-def test_invalid_schedules_are_rejected(run: Run, arguments: tuple[str, ...], message: str) -> None:
+def test_schedule_command_rejects_invalid_times(run: Run, arguments: tuple[str, ...], message: str) -> None:
     code, _, err = run(*arguments)
     assert (code, message in err) == (2, True), err

@@ -19,7 +19,7 @@ def broken() -> str:
 
 
 @pytest.fixture
-def watched(
+def watch_two_runs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., list[str]]:
     """Watch two runs. The first is terminated after the first refresh, and Ctrl-C follows the third."""
@@ -44,8 +44,8 @@ def watched(
     return watch
 
 
-def test_watch_prints_json_for_programs(watched: Callable[..., list[str]]) -> None:
-    found = [json.loads(line) for line in watched("--json")]
+def test_list_watch_json_prints_new_and_changed_runs_only(watch_two_runs: Callable[..., list[str]]) -> None:
+    found = [json.loads(line) for line in watch_two_runs("--json")]
     assert [(each["id"], each["status"]) for each in found] == [
         ("first", "RUNNING"),
         ("second", "RUNNING"),
@@ -53,14 +53,14 @@ def test_watch_prints_json_for_programs(watched: Callable[..., list[str]]) -> No
     ]
 
 
-def test_watch_prints_rows_in_a_pipe(watched: Callable[..., list[str]]) -> None:
-    rows = [" ".join(line.split()) for line in watched()]
+def test_list_watch_in_a_pipe_prints_rows(watch_two_runs: Callable[..., list[str]]) -> None:
+    rows = [" ".join(line.split()) for line in watch_two_runs()]
     expected = ("first running, no worker", "second running, no worker", "first terminated")
     assert len(rows) == len(expected)
     assert all(row.startswith(text) for row, text in zip(rows, expected, strict=True))
 
 
-def test_watch_reports_a_parked_run_as_a_change(
+def test_list_watch_prints_a_run_that_becomes_parked(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = f"local:{tmp_path / 'watch.db'}"

@@ -43,7 +43,7 @@ def site(client: Client) -> Iterator[Site]:
 
 @pytest.fixture
 def web(site: Site) -> Iterator[httpx.Client]:
-    with asked(site) as web:
+    with http_client(site) as web:
         yield web
 
 
@@ -62,7 +62,7 @@ def serving(site: Site, token: str = TOKEN) -> Iterator[str]:
 
 
 @contextmanager
-def asked(site: Site, token: str | None = None) -> Iterator[httpx.Client]:
+def http_client(site: Site, token: str | None = None) -> Iterator[httpx.Client]:
     """Serve a web UI and yield an HTTP client that sends the headers of its forms. With `token` it is not logged in."""
     with (
         serving(site, token or TOKEN) as address,
@@ -119,11 +119,11 @@ def browser() -> Iterator[Any]:
 def page(browser: Any) -> Iterator[Any]:
     """A page of the browser. The test fails after a script error or a violation of the content security policy."""
     context = browser.new_context(viewport={"width": 1280, "height": 900}, extra_http_headers=BEARER)
-    opened = context.new_page()
-    wrong: list[str] = []
-    opened.on("pageerror", lambda error: wrong.append(str(error)))
-    opened.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
-    yield opened
+    new_page = context.new_page()
+    errors: list[str] = []
+    new_page.on("pageerror", lambda error: errors.append(str(error)))
+    new_page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+    yield new_page
     context.close()
     # What the server refuses on purpose is logged by the browser as well.
-    assert [each for each in wrong if "Failed to load resource" not in each] == []
+    assert [each for each in errors if "Failed to load resource" not in each] == []

@@ -85,7 +85,7 @@ HOSTILE = (
 )
 
 
-class _Elements(HTMLParser):
+class _PageParser(HTMLParser):
     """Collects a page's tags, scripts, event handlers and addresses, as a browser would see them."""
 
     def __init__(self) -> None:
@@ -107,7 +107,7 @@ class _Elements(HTMLParser):
 
 
 def _check(text: str) -> None:
-    found = _Elements()
+    found = _PageParser()
     found.feed(text)
     assert found.scripts == [{"src": "/static/page.js", "defer": None}]
     assert found.handlers == []
@@ -120,7 +120,7 @@ def _check(text: str) -> None:
 
 
 @pytest.fixture
-def hostile(client: Client) -> list[str]:
+def hostile_runs(client: Client) -> list[str]:
     """One run for each text, in its id, input, memo and failure."""
     ids = []
     for text in HOSTILE:
@@ -131,9 +131,9 @@ def hostile(client: Client) -> list[str]:
     return ids
 
 
-def test_hostile_text_is_escaped_on_all_pages(web: httpx.Client, hostile: list[str]) -> None:
+def test_hostile_text_is_escaped_on_all_pages(web: httpx.Client, hostile_runs: list[str]) -> None:
     _check(web.get("/workflows").text)
-    for name in hostile:
+    for name in hostile_runs:
         answer = web.get(workflow_page(name))
         assert answer.status_code == 200, name
         _check(answer.text)
@@ -161,7 +161,7 @@ def test_hostile_text_is_escaped_in_notices(web: httpx.Client, client: Client) -
         _check(web.get(path, params={"notice": text, "error": text}).text)
 
 
-def test_hostile_text_runs_no_script_in_a_browser(page: Any, address: str, hostile: list[str]) -> None:
+def test_hostile_text_runs_no_script_in_a_browser(page: Any, address: str, hostile_runs: list[str]) -> None:
     page.goto(f"{address}/workflows")
     page.wait_for_selector("table.list tbody tr")
     assert page.evaluate("window.hit") is None

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from tests.tools.web import flows
-from tests.tools.web.conftest import asked, site_of
+from tests.tools.web.conftest import http_client, site_of
 
 from hourglass import Client, Worker
 from hourglass._tools.web.replay_child import WalkResult
@@ -61,7 +61,7 @@ def dies() -> str:
 
 
 @pytest.fixture
-def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+def replayed_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     """A module of workflows that behave differently in the child process, whose environment lacks a variable."""
     (tmp_path / "replayed_code.py").write_text(CODE)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -71,10 +71,18 @@ def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType
 
 
 @pytest.fixture
-def client(code: ModuleType) -> Iterator[Client]:
+def client(replayed_module: ModuleType) -> Iterator[Client]:
     with (
         Client.connect("local:") as client,
-        Worker(client, workflows=[code.looks, code.backtracks, code.dies, *flows.WORKFLOWS]),
+        Worker(
+            client,
+            workflows=[
+                replayed_module.looks,
+                replayed_module.backtracks,
+                replayed_module.dies,
+                *flows.WORKFLOWS,
+            ],
+        ),
     ):
         yield client
 
@@ -85,13 +93,15 @@ def _history(client: Client, name: str) -> History:
     return handle.history()
 
 
-def test_hung_replay_is_killed_while_the_web_ui_answers(client: Client, code: ModuleType) -> None:
+def test_hung_replay_is_killed_and_replaced_while_the_web_ui_answers(
+    client: Client, replayed_module: ModuleType
+) -> None:
     """The regular expression blocks only the interpreter of the child process."""
     _history(client, "backtracks")
     _history(client, "looks")
-    site = site_of(client, modules=[code])
-    site._time_travel = TimeTravel([code], client, limit=8)
-    with asked(site) as web, ThreadPoolExecutor() as threads:
+    site = site_of(client, modules=[replayed_module])
+    site._time_travel = TimeTravel([replayed_module], client, limit=8)
+    with http_client(site) as web, ThreadPoolExecutor() as threads:
         run = client.get_workflow_handle("backtracks").describe().run_id
         hung = threads.submit(web.get, f"/workflows/backtracks/{run}/moments")
         while not hung.done():
@@ -103,9 +113,9 @@ def test_hung_replay_is_killed_while_the_web_ui_answers(client: Client, code: Mo
         assert "start timer" in web.get(f"/workflows/looks/{run}/moments").text
 
 
-def test_closing_ends_a_running_replay(client: Client, code: ModuleType) -> None:
+def test_closing_time_travel_kills_a_running_replay(client: Client, replayed_module: ModuleType) -> None:
     history = _history(client, "backtracks")
-    travel = TimeTravel([code], client, limit=300)
+    travel = TimeTravel([replayed_module], client, limit=300)
     failures: list[Exception] = []
 
     def walk() -> None:
@@ -126,9 +136,11 @@ def test_closing_ends_a_running_replay(client: Client, code: ModuleType) -> None
     assert process.exit_code() is not None
 
 
-def test_dead_replay_process_is_reported_and_replaced(client: Client, code: ModuleType) -> None:
+def test_dead_replay_process_is_reported_with_its_exit_code_and_replaced(
+    client: Client, replayed_module: ModuleType
+) -> None:
     dying, fine = _history(client, "dies"), _history(client, "looks")
-    travel = TimeTravel([code], client)
+    travel = TimeTravel([replayed_module], client)
     try:
         with pytest.raises(ReplayFailedError, match="exit code 7"):
             travel.walk(dying, None)
@@ -137,15 +149,15 @@ def test_dead_replay_process_is_reported_and_replaced(client: Client, code: Modu
         travel.close()
 
 
-def _seen(walked: WalkResult) -> dict[str, Any]:
+def _first_values(walked: WalkResult) -> dict[str, Any]:
     fibers = walked.moments[0].fibers
     assert fibers is not None
     assert len(fibers) == 1
     return fibers[0].frames[0].values
 
 
-def test_replay_process_inherits_no_secrets(
-    client: Client, code: ModuleType, monkeypatch: pytest.MonkeyPatch
+def test_replay_process_inherits_only_listed_variables_and_no_descriptors(
+    client: Client, replayed_module: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOURGLASS_UI_TOKEN", "a-token-for-the-web-ui")
     monkeypatch.setenv("DATABASE_PASSWORD", "hush")
@@ -154,9 +166,9 @@ def test_replay_process_inherits_no_secrets(
     history = _history(client, "looks")
     inherited, sent = os.pipe()
     os.set_inheritable(inherited, True)
-    travel = TimeTravel([code], client)
+    travel = TimeTravel([replayed_module], client)
     try:
-        values = _seen(travel.walk(history, 0))
+        values = _first_values(travel.walk(history, 0))
     finally:
         travel.close()
         os.close(inherited)
@@ -170,11 +182,11 @@ def test_replay_process_inherits_no_secrets(
     assert int(values["here"]) != os.getpid()
 
 
-def test_code_that_does_not_load_names_the_variable_to_set(
-    client: Client, code: ModuleType, monkeypatch: pytest.MonkeyPatch
+def test_replay_import_error_names_the_variable_that_passes_environment(
+    client: Client, replayed_module: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", "/BROKEN_WITHOUT")
-    travel = TimeTravel([code], client)
+    travel = TimeTravel([replayed_module], client)
     try:
         with pytest.raises(UsageError, match=r"KeyError: 'NEEDED_BY_THE_CODE'[^$]*HOURGLASS_REPLAY_ENV"):
             travel.walk(_history(client, "looks"), 0)
@@ -189,15 +201,15 @@ def _history_of(client: Client, workflow_id: str) -> History:
     return client.get_workflow_handle(workflow_id).history()
 
 
-class Keyed:
+class KeyedCodec:
     """A codec with a key for each workflow, which exists only in this process."""
 
     def __init__(self, key: str = "") -> None:
         self._key = key
 
-    def with_context(self, context: object) -> Keyed:
+    def with_context(self, context: object) -> KeyedCodec:
         assert isinstance(context, WorkflowSerializationContext | ActivitySerializationContext)
-        return Keyed(f"{os.getpid()} {context.workflow_id}")
+        return KeyedCodec(f"{os.getpid()} {context.workflow_id}")
 
     def encode(self, payloads: Sequence[Payload]) -> list[Payload]:
         return [
@@ -210,9 +222,9 @@ class Keyed:
         return [Payload(each.data[::-1], (each.metadata or {})["was"].decode()) for each in payloads]
 
 
-def test_codec_stays_in_the_process_of_the_web_ui() -> None:
+def test_replay_process_requests_decoding_from_the_web_ui_process() -> None:
     with (
-        Client.connect("local:", codec=Keyed()) as client,
+        Client.connect("local:", codec=KeyedCodec()) as client,
         Worker(client, workflows=flows.WORKFLOWS, activities=flows.ACTIVITIES),
     ):
         handle = client.start_workflow(flows.quick, "ada", id="secret")
@@ -223,4 +235,4 @@ def test_codec_stays_in_the_process_of_the_web_ui() -> None:
         finally:
             travel.close()
     assert walked.error == ""
-    assert _seen(walked)["name"] == "'ada'"
+    assert _first_values(walked)["name"] == "'ada'"

@@ -11,50 +11,50 @@ from typing import Any
 import httpx
 import pytest
 from tests.durability.test_full_disk import Steps, no_room, step, store_of
-from tests.tools.web.conftest import BEARER, asked, serving, site_of
+from tests.tools.web.conftest import BEARER, http_client, serving, site_of
 
 from hourglass import Client, Worker, workflow
 from hourglass._tools.diagnosis import asking
 from hourglass.testing import DevServer, dev_server
 
-_entered, _go_on = threading.Event(), threading.Event()
+_entered, _release = threading.Event(), threading.Event()
 
 
 @workflow.defn
-def busy() -> str:
+def blocks_its_thread() -> str:
     _entered.set()
-    _go_on.wait()
+    _release.wait()
     return "done"
 
 
-def test_pages_while_the_worker_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_web_ui_answers_while_a_worker_is_blocked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "PATIENCE", 0.2)
     monkeypatch.setenv("HOURGLASS_VERIFY", "off")
     _entered.clear()
-    _go_on.clear()
-    with Client.connect("local:") as client, Worker(client, workflows=[busy]):
+    _release.clear()
+    with Client.connect("local:") as client, Worker(client, workflows=[blocks_its_thread]):
         try:
-            handle = client.start_workflow(busy, id="busy")
+            handle = client.start_workflow(blocks_its_thread, id="busy")
             assert _entered.wait(30)
             path = f"/workflows/busy/{handle.describe().run_id}"
-            with asked(site_of(client)) as web:
+            with http_client(site_of(client)) as web:
                 assert ">busy<" in web.get("/workflows").text
                 assert web.get(path).status_code == 200
                 assert web.get(f"{path}/history").status_code == 200
                 assert "is being executed by a worker" in web.get(f"{path}/why").text
         finally:
-            _go_on.set()
+            _release.set()
         assert handle.result(timeout=30) == "done"
 
 
-class _Full:
+class _FullDisk:
     """A file on a full disk, with a signal that waits for free space."""
 
     def __init__(self, path: Path, client: Client) -> None:
         self.path, self.client = path, client
         self.handle = client.start_workflow(Steps.run, id="steps")
 
-    def __enter__(self) -> _Full:
+    def __enter__(self) -> _FullDisk:
         self._room = no_room(store_of(self.path))
         self._room.__enter__()
         self._pool = ThreadPoolExecutor(1)
@@ -74,39 +74,39 @@ class _Full:
 
 
 @pytest.fixture
-def full(tmp_path: Path) -> Iterator[_Full]:
+def full_disk(tmp_path: Path) -> Iterator[_FullDisk]:
     path = tmp_path / "steps.db"
     with Client.connect(f"local:{path}") as client, Worker(client, workflows=[Steps], activities=[step]):
-        yield _Full(path, client)
+        yield _FullDisk(path, client)
 
 
 _NO_ROOM = "there is no room left on its disk"
 
 
-def test_pages_while_the_disk_is_full(full: _Full) -> None:
-    with asked(site_of(full.client)) as web, full:
-        path = f"/workflows/steps/{full.handle.describe().run_id}"
+def test_web_ui_shows_data_and_rejects_writes_while_the_disk_is_full(full_disk: _FullDisk) -> None:
+    with http_client(site_of(full_disk.client)) as web, full_disk:
+        path = f"/workflows/steps/{full_disk.handle.describe().run_id}"
         while _NO_ROOM not in (listed := web.get("/workflows").text):
             pass
         assert ">steps<" in listed
         assert _NO_ROOM in web.get(path).text
-        refused = web.post("/start", data={"type": "Steps", "id": "other"})
-        assert refused.status_code == 400
-        assert "no room left" in refused.text
+        response = web.post("/start", data={"type": "Steps", "id": "other"})
+        assert response.status_code == 400
+        assert "no room left" in response.text
         assert web.get("/health").status_code == 503
-        full.end()
+        full_disk.end()
         while _NO_ROOM in web.get("/workflows").text:
             pass
         assert web.get("/health").json() == {"ok": True}
 
 
-def test_open_page_shows_a_full_disk(page: Any, full: _Full) -> None:
-    with serving(site_of(full.client)) as address:
+def test_open_page_shows_and_removes_the_full_disk_banner(page: Any, full_disk: _FullDisk) -> None:
+    with serving(site_of(full_disk.client)) as address:
         page.goto(f"{address}/workflows")
         page.wait_for_selector("#trouble", state="hidden")
-        with full:
+        with full_disk:
             page.wait_for_selector(f"#trouble >> text={_NO_ROOM}")
-            full.end()
+            full_disk.end()
         page.wait_for_selector("#trouble", state="hidden")
         page.wait_for_selector("td .s-completed")
 
@@ -118,7 +118,9 @@ def server(tmp_path: Path) -> Iterator[DevServer]:
 
 
 @pytest.mark.server
-def test_pages_while_the_server_is_unavailable(browser: Any, page: Any, server: DevServer) -> None:
+def test_open_pages_recover_after_the_server_was_unavailable(
+    browser: Any, page: Any, server: DevServer
+) -> None:
     with Client.connect(server.target) as client:
         handle = client.start_workflow("purchase", id="waits")
         with serving(site_of(client, server.target)) as address:
@@ -130,14 +132,14 @@ def test_pages_while_the_server_is_unavailable(browser: Any, page: Any, server: 
             other = browser.new_page(extra_http_headers=BEARER)
             other.goto(f"{address}/workflows")
             other.wait_for_selector("h1 >> text=Unavailable")
-            refused = httpx.post(
+            response = httpx.post(
                 f"{address}{path}/signal",
                 data={"name": "ship"},
                 headers={"origin": address, **BEARER},
                 timeout=30,
             )
-            assert refused.status_code == 503
-            assert "nothing was done" in refused.text
+            assert response.status_code == 503
+            assert "nothing was done" in response.text
             server.start()
             page.wait_for_selector("#trouble", state="hidden")
             other.wait_for_selector("td.id >> text=waits")
