@@ -160,7 +160,7 @@ def test_why_of_a_throttled_run_reports_one_wait(
 def test_why_of_a_start_with_wrong_arguments_does_not_blame_the_code(
     client: Client, wait_for_cause: Callable[..., dict[str, Any]]
 ) -> None:
-    client.start_workflow("crane", 1, 2, 3, id="wrong")
+    client.start_workflow("holds_crane_slot", 1, 2, 3, id="wrong")
     found = wait_for_cause("wrong", "undecodable")["findings"][0]
     assert found["what"] == "cannot continue, because its code does not accept its arguments"
 
