@@ -17,26 +17,29 @@ from .scripted import attempt, evict, payloads, start
 
 
 class Reverse:
-    """Reverses bytes; refuses what it has not reversed."""
+    """A codec that reverses bytes and rejects payloads that it has not encoded."""
 
     def __init__(self) -> None:
         self.threads: set[str] = set()
 
-    def encode(self, given: Sequence[Payload]) -> list[Payload]:
+    def encode(self, payloads_: Sequence[Payload]) -> list[Payload]:
         self.threads.add(threading.current_thread().name)
         return [
-            Payload(each.data[::-1], "binary/reversed", {"was": each.encoding.encode()}) for each in given
+            Payload(payload.data[::-1], "binary/reversed", {"was": payload.encoding.encode()})
+            for payload in payloads_
         ]
 
-    def decode(self, given: Sequence[Payload]) -> list[Payload]:
+    def decode(self, payloads_: Sequence[Payload]) -> list[Payload]:
         self.threads.add(threading.current_thread().name)
-        if any(each.encoding != "binary/reversed" for each in given):
+        if any(payload.encoding != "binary/reversed" for payload in payloads_):
             raise ValueError("not mine")
-        return [Payload(each.data[::-1], (each.metadata or {})["was"].decode()) for each in given]
+        return [
+            Payload(payload.data[::-1], (payload.metadata or {})["was"].decode()) for payload in payloads_
+        ]
 
 
 def with_codec(script):
-    """Run a script over a scripted handle with a codec around it."""
+    """Run a script over a scripted handle behind a codec."""
 
     async def main():
         inner, codec = ScriptedHandle(), Reverse()
@@ -49,13 +52,11 @@ def with_codec(script):
     asyncio.run(main())
 
 
-def test_payloads_are_decoded_and_encoded():
-    """The worker sees plain payloads, the engine sealed ones; the codec runs in its own threads."""
-
+def test_codec_decodes_activations_and_encodes_completions_in_its_own_threads():
     async def script(edge, inner, codec):
         sealed = Reverse().encode(payloads("hello"))
         event = RunStarted(workflow_type="w", workflow_id="i", arguments=tuple(sealed))
-        inner.give(start("r", "w").__class__(run_id="r", events=(event,)))
+        inner.deliver(start("r", "w").__class__(run_id="r", events=(event,)))
         activation = await edge.poll_activation()
         assert activation.events[0].arguments == payloads("hello")
         await edge.complete_activation(Succeeded("r", (CompleteRun(payloads("bye")[0]),)))
@@ -66,9 +67,7 @@ def test_payloads_are_decoded_and_encoded():
     with_codec(script)
 
 
-def test_failure_messages_are_encoded():
-    """The message of a failure does not leave in the clear."""
-
+def test_codec_encodes_failure_messages():
     async def script(edge, inner, codec):
         failure = Failure(message="the secret plan", info=ApplicationFailure(type="X"))
         await edge.complete_activation(Succeeded("r", (FailRun(failure),)))
@@ -77,17 +76,15 @@ def test_failure_messages_are_encoded():
     with_codec(script)
 
 
-def test_undecodable_item_is_answered_as_failed():
-    """A payload that was not sealed fails its task or attempt, and the next item is served."""
-
+def test_task_with_an_undecodable_payload_fails():
     async def script(edge, inner, codec):
-        inner.give(start("r", "w", "plain"))
-        inner.give(evict("s"))
+        inner.deliver(start("r", "w", "plain"))
+        inner.deliver(evict("s"))
         assert (await edge.poll_activation()).run_id == "s"
         assert isinstance(inner.completions[0], TaskFailed)
         assert "codec" in inner.completions[0].failure.message
-        inner.give(attempt("a", "plain"))
-        inner.give(ActivityCancel(b"other"))
+        inner.deliver(attempt("a", "plain"))
+        inner.deliver(ActivityCancel(b"other"))
         assert await edge.poll_activity() == ActivityCancel(b"other")
         assert isinstance(inner.results[0], AttemptFailed)
         await edge.complete_activation(Succeeded("s"))
@@ -95,11 +92,9 @@ def test_undecodable_item_is_answered_as_failed():
     with_codec(script)
 
 
-def test_unencodable_completion_is_answered_as_failed():
-    """A codec that breaks on the way out loses no answer, and leaks nothing."""
-
+def test_completion_that_the_codec_cannot_encode_fails_its_task():
     async def script(edge, inner, codec):
-        codec.encode = lambda given: 1 / 0
+        codec.encode = lambda payloads_: 1 / 0
         await edge.complete_activation(Succeeded("r", (CompleteRun(payloads("secret")[0]),)))
         await edge.complete_activity(ActivityOk(b"t", payloads("secret")[0]))
         assert isinstance(inner.completions[0], TaskFailed)
@@ -109,9 +104,7 @@ def test_unencodable_completion_is_answered_as_failed():
     with_codec(script)
 
 
-def test_newest_heartbeat_is_encoded_and_sent():
-    """While one is being sealed only the newest waits; none goes out in the clear."""
-
+def test_latest_heartbeat_is_encoded_and_sent():
     async def script(edge, inner, codec):
         for number in range(5):
             edge.heartbeat(b"t", payloads(number))

@@ -39,7 +39,7 @@ def test_worker_reports_a_file_that_fails_to_load_with_its_line(
     (tmp_path / "broken.py").write_text(content)
     process = run_command("worker", "broken.py", parent, *NOWHERE, cwd=tmp_path)
     assert process.returncode == 2, process.stderr
-    assert "error: broken.py does not load" in process.stderr
+    assert "error: broken.py cannot be imported" in process.stderr
     assert all(each in process.stderr for each in message), process.stderr
     assert "Traceback" not in process.stderr
     assert process.stderr.count(" started") == (parent == "--parent")
@@ -48,12 +48,12 @@ def test_worker_reports_a_file_that_fails_to_load_with_its_line(
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("nowhere.py", "there is no file nowhere.py"),
-        ("nowhere", "there is no module 'nowhere'"),
+        ("nowhere.py", "file nowhere.py does not exist"),
+        ("nowhere", "module 'nowhere' was not found"),
         ("not-a-name", "'not-a-name' is neither a Python file nor the name of a module"),
         ("empty.py", "empty.py has no workflow and no activity"),
-        ("borrows.py", "it imports some from shop: name that as well"),
-        ("inner/json.py", "there is another module of this name"),
+        ("borrows.py", "it imports some from shop: pass that as well"),
+        ("inner/json.py", "another module has this name"),
         ("two-words.py", "is not a Python identifier: rename the file"),
     ],
 )

@@ -169,12 +169,12 @@ def test_terminate_by_query_needs_confirmation(run: Run) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (("describe", "nobody"), 1, "there is no workflow 'nobody'"),
-        (("cancel",), 2, "name a workflow"),
-        (("cancel", "a", "--query", "x = 1"), 2, "name a workflow"),
+        (("describe", "nobody"), 1, "workflow 'nobody' does not exist"),
+        (("cancel",), 2, "pass a workflow id"),
+        (("cancel", "a", "--query", "x = 1"), 2, "pass a workflow id"),
         (("list", "Nonsense = 1"), 1, "Nonsense"),
-        (("query", "unknown", "order-1"), 1, "there is no workflow"),
-        (("reset", "nobody"), 1, "there is no workflow 'nobody'"),
+        (("query", "unknown", "order-1"), 1, "workflow 'order-1' does not exist"),
+        (("reset", "nobody"), 1, "workflow 'nobody' does not exist"),
     ],
 )
 def test_command_error_is_one_line_on_stderr_with_exit_code(
@@ -193,7 +193,7 @@ def test_backup_command_copies_a_file_in_use_and_replaces_only_on_request(
     assert main(["backup", str(tmp_path / "shop.db"), str(tmp_path / "copy.db")]) == 0
     capsys.readouterr()
     assert main(["backup", str(tmp_path / "shop.db"), str(tmp_path / "copy.db")]) == 2
-    message = f"error: {tmp_path / 'copy.db'} exists already: --overwrite replaces it\n"
+    message = f"error: {tmp_path / 'copy.db'} already exists: use --overwrite to replace it\n"
     assert capsys.readouterr().err == message
     assert main(["backup", str(tmp_path / "shop.db"), str(tmp_path / "copy.db"), "--overwrite"]) == 0
     assert capsys.readouterr().err == ""

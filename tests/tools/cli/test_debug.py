@@ -78,7 +78,7 @@ def test_debug_at_an_event_shows_source_variables_changes_and_commands(
     assert "step 2 of 4" in out
     assert "flows_debugged.py:13 in parcel" in out
     assert ">   13 |     workflow.sleep(60)" in out
-    assert "changed parcel: first: (not there) -> 'packed cup'" in out
+    assert "changed parcel: first: (not set) -> 'packed cup'" in out
     assert "first = 'packed cup'" in out
     assert "command start timer of 60 s  (flows_debugged.py:13)" in out
 
@@ -102,8 +102,8 @@ def test_debug_what_if_shows_the_first_different_step(
     assert "the first difference is at step 2" in out
     assert "command start timer of 60 s  (flows_debugged.py:13)" in out
     assert "command schedule activity pack  (flows_debugged_new.py:13)" in out
-    assert "the code fits the history" in out
-    assert "what if does not fit the history" in out
+    assert "the code matches the history" in out
+    assert "what if does not match the history" in out
 
 
 def test_debug_what_if_reports_equal_behaviour(history: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -132,7 +132,7 @@ def test_debug_what_if_detects_different_activity_arguments(
     out = capsys.readouterr().out
     assert "the same in all" not in out
     assert "the first difference is at step 3" in out
-    assert "what if does not fit the history: arguments of activity pack" in out
+    assert "what if does not match the history: arguments of activity pack" in out
 
 
 def test_debug_what_if_at_an_event_shows_both_versions(
@@ -160,7 +160,7 @@ def test_debug_what_if_at_an_event_shows_both_versions(
 
 def test_debug_rejects_an_unknown_event(history: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["debug", history, "--code", "flows_debugged.py", "--at", "999"]) == 2
-    assert "there is no event 999: this history has" in capsys.readouterr().err
+    assert "event 999 does not exist: this history has" in capsys.readouterr().err
 
 
 def test_debug_requires_the_code_option(history: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -81,7 +81,7 @@ def test_dev_reloads_an_edited_file_and_continues_open_runs(project: DevProject,
         project.app.write_text(FIXED)
         dev.wait_for("changed: app.py")
         dev.wait_for("receiving tasks", 2)
-        assert "1 open run fits this code" in dev.text
+        assert "1 open run matches this code" in dev.text
         handle.signal("decision", "yes")
         assert handle.result(timeout=30) == "charged o-1, at last"
         dev.signal(signal.SIGINT)
@@ -116,7 +116,7 @@ def test_dev_strict_receives_no_tasks_until_a_compatible_edit(project: DevProjec
         handle = start_waiting_run(client)
         project.app.write_text(INCOMPATIBLE)
         dev.wait_for("waiting for the next change")
-        assert "receiving no tasks, because of --strict" in dev.text
+        assert "the worker receives no tasks, because --strict is set" in dev.text
         assert client.describe_task_queue().workflow_pollers == ()
         project.app.write_text(APP)
         dev.wait_for("receiving tasks", 2)
@@ -165,7 +165,7 @@ def test_dev_reports_a_deleted_file_and_continues_when_it_returns(
         dev.wait_for("receiving tasks")
         handle = start_waiting_run(client)
         project.app.unlink()
-        dev.wait_for("there is no file app.py")
+        dev.wait_for("file app.py does not exist")
         dev.wait_for("waiting for the next change")
         project.app.write_text(FIXED)
         dev.wait_for("receiving tasks", 2)

@@ -57,12 +57,12 @@ def test_start_with_a_file_name_is_rejected_and_starts_nothing(name: str, run: R
 def test_message_command_with_swapped_name_and_id_suggests_the_order(command: str, run: Run) -> None:
     code, message = run(command, "order-1", "go")
     assert code == 1
-    assert "there is no workflow 'go'" in message
-    assert "the name comes first, then the id: go order-1" in message
+    assert "workflow 'go' does not exist" in message
+    assert "pass the name first, then the id: go order-1" in message
 
 
 def test_message_command_with_two_unknown_names_suggests_no_order(run: Run) -> None:
-    assert "comes first" not in run("query", "state", "nobody")[1]
+    assert "pass the name first" not in run("query", "state", "nobody")[1]
 
 
 @pytest.mark.parametrize("command", [["describe"], ["show"], ["terminate"], ["query", "state"]])
@@ -70,7 +70,7 @@ def test_unknown_run_id_of_a_known_workflow_names_the_latest_run(command: list[s
     code, message = run(*command, "order-1", "--run-id", "123")
     assert code == 1
     assert "order-1 has no run '123'" in message
-    assert "its latest one is " in message
+    assert "the latest run is " in message
 
 
 def test_id_together_with_a_query_is_rejected(run: Run) -> None:

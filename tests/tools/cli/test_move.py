@@ -256,7 +256,7 @@ def test_move_plans_then_moves_schedules_and_pauses_the_originals(
     assert main(["move", *options, "--yes"]) == 0
     printed = capsys.readouterr().out
     assert "moved: 1 of 1 workflows and 2 of 2 schedules" in printed
-    assert "acts there from now on" in printed
+    assert "active on the server from now on" in printed
     check_moved(db, quick_server, "moved")
     assert move(capsys, *options, "--yes") == (0, [])
     assert (
@@ -265,7 +265,7 @@ def test_move_plans_then_moves_schedules_and_pauses_the_originals(
     )
 
 
-@pytest.mark.parametrize("killed_at", ["paused", "held", "acts there", "noted"])
+@pytest.mark.parametrize("killed_at", ["paused", "held", "active on the server", "noted"])
 def test_next_move_completes_an_interrupted_move_of_schedules(
     shop: tuple[Path, Path, Any],
     quick_server: DevServer,
@@ -282,7 +282,9 @@ def test_next_move_completes_an_interrupted_move_of_schedules(
         pass
 
     updates = ScheduleHandle.update
-    before, after = {"paused": (9, 1), "held": (1, 9), "acts there": (2, 9), "noted": (9, 3)}[killed_at]
+    before, after = {"paused": (9, 1), "held": (1, 9), "active on the server": (2, 9), "noted": (9, 3)}[
+        killed_at
+    ]
     done = 0
 
     def update(self: ScheduleHandle, change: Any) -> None:
@@ -307,7 +309,7 @@ def test_next_move_completes_an_interrupted_move_of_schedules(
             acts_there = not there.get_schedule_handle(f"{name}-active").describe().schedule.state.paused
         except ScheduleNotFoundError:
             acts_there = False
-    assert (acts_here, acts_there) == (False, killed_at in ("acts there", "noted"))
+    assert (acts_here, acts_there) == (False, killed_at in ("active on the server", "noted"))
     status, results = move(capsys, *options)
     assert (status, {each["verdict"] for each in results} | {"moved"}) == (0, {"moved"})
     check_moved(db, quick_server, name)
@@ -339,13 +341,13 @@ def test_move_keeps_schedules_whose_id_is_used_or_whose_run_stays(
     why = {each["id"].split("-20")[0]: (each["verdict"], each["why"]) for each in results}
     assert why["stay-taken"] == (
         "stays",
-        "a schedule has this id there already: delete one of the two",
+        "a schedule on the server already has this id: delete one of the two",
     )
     assert "its schedule stay-taken stays" in next(
         each["why"] for each in results if each["workflow_type"] == "shop_order" and each["run_id"]
     )
     assert why["stay-waits"][0] == "stays"
-    assert "which stays here" in why["stay-waits"][1]
+    assert "which stays in the file" in why["stay-waits"][1]
     with Client.connect(f"local:{db}") as here, Client.connect(quick_server.target) as there:
         for each, note in (("stay-taken", "ours"), ("stay-waits", "")):
             state = here.get_schedule_handle(each).describe().schedule.state
@@ -361,10 +363,10 @@ def test_move_rejects_invalid_options(
 ) -> None:
     db, code, module = shop
     assert main(["move", str(db), "--to", quick_server.target, "--code", str(code)]) == 2
-    assert "there is no file" in capsys.readouterr().err
+    assert "does not exist" in capsys.readouterr().err
     start_runs(db, module, (module.shop_order, "taken", ["o-3"]))
     assert main(["move", str(db), "--to", "local:other.db", "--code", str(code)]) == 2
-    assert "--to is a Temporal server" in capsys.readouterr().err
+    assert "--to must be a Temporal server" in capsys.readouterr().err
     both = ["move", str(db), "--to", quick_server.target, "--code", str(code), "--yes", "--dry-run"]
     assert main(both) == 2
     assert "either --yes" in capsys.readouterr().err
@@ -372,7 +374,7 @@ def test_move_rejects_invalid_options(
         other = there.start_workflow("shop_order", "x", id="taken", task_queue="nowhere")
         status, results = move(capsys, str(db), "--to", quick_server.target, "--code", str(code), "--yes")
         assert status == 1
-        assert "an open workflow has this id there already" in results[0]["why"]
+        assert "an open workflow on the server already has this id" in results[0]["why"]
         other.terminate()
     with Client.connect(f"local:{db}") as here:
         assert here.get_workflow_handle("taken").describe().status.name == "RUNNING"

@@ -57,7 +57,7 @@ def test_commands_on_a_missing_default_file_create_nothing(
         assert (code, "does not exist yet" in message) == (0, True)
     else:
         assert code == 1
-        assert "hourglass.db: no workflow has been started there yet" in message
+        assert "hourglass.db does not exist: no workflow has been started there yet" in message
 
 
 def test_command_names_the_missing_file_of_its_target(
@@ -65,7 +65,7 @@ def test_command_names_the_missing_file_of_its_target(
 ) -> None:
     assert main(["list", "--target", "local:orders.db"]) == 1
     assert capsys.readouterr().err == (
-        f"error: there is no file {empty_folder / 'orders.db'}: no workflow has been started there yet\n"
+        f"error: file {empty_folder / 'orders.db'} does not exist: no workflow has been started there yet\n"
     )
 
 
@@ -77,7 +77,9 @@ def test_commands_with_unknown_id_suggest_a_similar_id(
         for command in (["show", "order-7"], ["describe", "order-7"], ["cancel", "order-7"]):
             assert main([*command, "--target", "local:shop.db"]) == 1
             err = capsys.readouterr().err
-            assert err == "error: there is no workflow 'order-7' on local:shop.db\n  did you mean order-17?\n"
+            assert (
+                err == "error: workflow 'order-7' does not exist on local:shop.db\n  did you mean order-17?\n"
+            )
 
 
 def test_signal_to_a_closed_workflow_fails_and_cancel_succeeds(
@@ -86,9 +88,9 @@ def test_signal_to_a_closed_workflow_fails_and_cancel_succeeds(
     with Client.connect("local:shop.db") as client, Worker(client, workflows=[returns_yes]):
         client.execute_workflow(returns_yes, id="order-17")
         assert main(["signal", "go", "order-17", "--target", "local:shop.db"]) == 1
-        assert "order-17 has closed (completed): " in capsys.readouterr().err
+        assert "order-17 is closed (completed): " in capsys.readouterr().err
         assert main(["cancel", "order-17", "--target", "local:shop.db"]) == 0
-        assert capsys.readouterr().out == "order-17 has closed already (completed)\n"
+        assert capsys.readouterr().out == "order-17 is already closed (completed)\n"
 
 
 def test_pending_debounced_calls_are_cancelled_by_name(
@@ -100,10 +102,10 @@ def test_pending_debounced_calls_are_cancelled_by_name(
         call = limits.debounce(client, returns_yes, key="page-7", wait=3600)
         assert main(cancel_command) == 0
         assert capsys.readouterr().out == "requested cancellation of hourglass.debounce:page-7\n"
-        with pytest.raises(WorkflowFailedError, match="never run"):
+        with pytest.raises(WorkflowFailedError, match="not run"):
             call.started(timeout=LIMIT)
         assert main(cancel_command) == 1
-        assert "there is no workflow 'hourglass.debounce:page-7'" in capsys.readouterr().err
+        assert "workflow 'hourglass.debounce:page-7' does not exist" in capsys.readouterr().err
 
 
 def test_query_without_a_worker_times_out_and_names_the_command(
@@ -125,7 +127,7 @@ def test_waiting_command_without_a_worker_suggests_starting_one(empty_folder: Pa
     )
     assert process.returncode == 1
     assert "no worker is running on " in process.stderr
-    assert "start it in another terminal: hourglass worker FILE --target local:shop.db" in process.stderr
+    assert "start one in another terminal: hourglass worker FILE --target local:shop.db" in process.stderr
     assert "Worker(" not in process.stderr
 
 
@@ -159,7 +161,7 @@ def test_doctor_detects_a_damaged_database_page(
         for number in range(20):
             assert client.execute_workflow(returns_yes, id=f"order-{number}") == "yes"
     assert main(["doctor", "--target", "local:orders.db"]) == 0
-    assert "ok    pages              in order" in capsys.readouterr().out
+    assert "ok    pages              not damaged" in capsys.readouterr().out
     path = empty_folder / "orders.db"
     with path.open("r+b") as file:
         file.seek(path.stat().st_size // 2 // 4096 * 4096)

@@ -95,7 +95,7 @@ def test_run_command_rejects_the_id_of_a_completed_workflow_unless_again(
     assert main(command) == 2
     refused = capsys.readouterr()
     assert refused.out == ""
-    assert "p-1 has closed already (completed at " in refused.err
+    assert "p-1 is already closed (completed at " in refused.err
     assert "--again" in refused.err
     assert "hourglass show p-1" in refused.err
     assert main([*command, "--again"]) == 0
@@ -110,7 +110,7 @@ def test_run_command_rejects_the_id_of_a_failed_workflow_unless_again(
     command = ["run", f"{flows_file}:fails", "x", "--id", "f-1"]
     assert main(command) == 1
     assert main(command) == 2
-    assert "f-1 has closed already (failed at " in capsys.readouterr().err
+    assert "f-1 is already closed (failed at " in capsys.readouterr().err
     assert main([*command, "--again"]) == 1
 
 
@@ -128,11 +128,11 @@ def test_run_command_prints_the_workflow_failure(
     flows_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["run", f"{flows_file}:fails", "x"]) == 1
-    assert "error: the workflow failed: SoldOut: sold out\n  more: hourglass why " in capsys.readouterr().err
+    assert "error: the workflow failed: SoldOut: sold out\n  see hourglass why " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("name", "message"), [("", "name a workflow"), (":nothing", "no workflow 'nothing'")]
+    ("name", "message"), [("", "choose a workflow"), (":nothing", "no workflow 'nothing'")]
 )
 def test_run_command_needs_the_name_of_one_of_several_workflows(
     flows_file: Path, name: str, message: str, capsys: pytest.CaptureFixture[str]

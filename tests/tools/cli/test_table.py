@@ -50,5 +50,5 @@ def test_table_without_rows_shows_its_headings() -> None:
 
 
 def test_table_in_a_short_terminal_counts_omitted_lines() -> None:
-    assert [str(each) for each in cut([Text(str(at)) for at in range(9)], 3)] == ["0", "1", "… 7 lines more"]
+    assert [str(each) for each in cut([Text(str(at)) for at in range(9)], 3)] == ["0", "1", "… 7 more lines"]
     assert len(cut([Text("a")] * 3, 3)) == 3

@@ -127,7 +127,7 @@ def test_why_suggests_the_intended_task_queue(engine_stage: Stage) -> None:
         ).result()
         engine_stage.client.start_workflow(why_flows.sleeps, id="typo-1", task_queue="why-ordres")
         found, page = engine_stage.wait_for_cause("typo-1", "wrong_queue")
-        assert "was 'why-orders' meant?" in page
+        assert "did you mean 'why-orders'?" in page
         assert any("--task-queue why-orders" in each["command"] for each in found["do"])
         engine_stage.client.get_workflow_handle("typo-1").terminate()
 
@@ -147,7 +147,7 @@ def test_why_shows_error_line_attempts_and_next_retry_of_a_failing_activity(engi
         found, page = engine_stage.wait_for_cause("pays-1", "activity_fails")
         assert "ConnectionError: the bank does not answer for o-1" in page
         assert line_of("raise ConnectionError") in page
-        assert "tried 1×; again at " in page
+        assert "1 attempt; next attempt at " in page
         assert line_of("return closed_bank(order)") in page
         assert found["next_attempt"] is not None
         handle.terminate()
@@ -205,7 +205,7 @@ def test_why_shows_line_heartbeat_and_timeout_of_a_stuck_activity(engine_stage: 
 def test_why_reports_an_activity_type_that_the_worker_does_not_know(served_stage: Stage) -> None:
     served_stage.client.start_workflow(why_flows.asks_a_stranger, id="stranger-1")
     _, page = served_stage.wait_for_cause("stranger-1", "unknown_activity")
-    assert "activity nobody_knows_it, which the worker does not know" in page
+    assert "activity nobody_knows_it, which is not registered with the worker" in page
 
 
 # --- parked ----------------------------------------------------------------------------------------------------------
@@ -339,7 +339,7 @@ def test_why_reports_an_unhandled_signal_with_a_similar_name(engine_stage: Stage
         handle.signal("desicion", True)
         found, page = engine_stage.wait_for_cause("misspelt-1", "unheard")
         assert "received signal 'desicion', which has no handler" in page
-        assert "was 'decision' meant?" in page
+        assert "did you mean 'decision'?" in page
         assert "It also waits for signal 'decision'" in page
         assert found["do"][0]["command"].startswith("hourglass signal decision misspelt-1 VALUE")
         handle.signal("another", True)  # it may be meant for what the code has not come to
@@ -353,7 +353,7 @@ def test_why_of_a_waiting_run_without_a_worker_reports_the_worker_first(stage: S
         stage.wait_for_cause("quiet-1", "signal")
     _, page = stage.wait_for_cause("quiet-1", "no_worker")
     assert "It also waits for a signal, an update, or a condition" in page
-    assert "there is no worker to query" in page
+    assert "no worker is running to answer queries" in page
 
 
 def test_why_of_a_run_waiting_for_a_timer_shows_line_and_deadline(served_stage: Stage) -> None:
@@ -377,7 +377,7 @@ def test_why_shows_the_line_at_which_an_update_handler_waits(served_stage: Stage
     handle = served_stage.client.start_workflow(why_flows.changes, id="changes-1")
     handle.start_update("change", 3, wait_for_stage=UpdateStage.ACCEPTED)
     _, page = served_stage.wait_for_cause("changes-1", "update")
-    assert "handles update 'change', which has not returned" in page
+    assert "handles update 'change', which has not completed" in page
     assert line_of("workflow.wait_condition(lambda: to < 0)") in page
 
 
@@ -406,7 +406,7 @@ def test_why_of_a_failed_saga_names_compensations_and_a_safe_reset(engine_stage:
         )
         found, page = engine_stage.wait_for_cause("undoes-1", "failed")
         assert "failed, because activity refused failed" in page
-        assert "since then it ran refund, release" in page
+        assert "after that it ran refund, release" in page
         commands = [each["command"] for each in found["do"]]
         assert (
             f"hourglass start undoes … --id undoes-1 --task-queue why-saga --target {engine_stage.target}"
@@ -421,7 +421,7 @@ def test_why_of_a_failed_saga_names_compensations_and_a_safe_reset(engine_stage:
 def test_why_of_a_saga_with_another_error_finds_the_failed_step(served_stage: Stage) -> None:
     served_stage.client.start_workflow(why_flows.undoes_its_own, "o", id="trip-1")
     found, page = served_stage.wait_for_cause("trip-1", "failed")
-    assert "since then it ran cancel_hotel" in page
+    assert "after that it ran cancel_hotel" in page
     assert any("reset trip-1 --before book_hotel" in each["command"] for each in found["do"])
     assert (
         main(["reset", "trip-1", "--before", "cancel_hotel", "--target", served_stage.target]) == 0
@@ -441,7 +441,7 @@ def test_why_of_a_timed_out_run_shows_timeout_and_pending_wait(served_stage: Sta
     served_stage.client.start_workflow(why_flows.sleeps, id="slow-1", run_timeout=0.2)
     _, page = served_stage.wait_for_cause("slow-1", "timed_out")
     assert "its run_timeout was 200 ms" in page
-    assert "when it timed out, it waited for timer 3 d" in page
+    assert "it timed out while it waited for timer 3 d" in page
 
 
 def test_why_of_a_terminated_run_shows_identity_and_reason(served_stage: Stage) -> None:
@@ -475,7 +475,7 @@ def test_why_of_a_run_that_ignores_cancellation_suggests_terminating_it(engine_s
         engine_stage.wait_for_cause("refuses-1", "timer")
         handle.cancel("the customer called")
         found, page = engine_stage.wait_for_cause("refuses-1", "cancelling")
-        assert "was asked to cancel and has not ended" in page
+        assert "received a cancellation request, but has not ended" in page
         assert "reason: the customer called" in page
         assert "It also waits for a timer" in page
         assert any(each["command"].startswith("hourglass terminate refuses-1") for each in found["do"])
@@ -498,7 +498,7 @@ def test_why_reports_that_the_worker_has_no_free_activity_slot(stage: Stage) -> 
     with stage.worker(**options, max_concurrent_activities=1):
         stage.client.start_workflow(why_flows.crowds, id="crowds-1")
         stage.wait_for_cause("crowds-1", "activity_runs")
-        until("a word about room", lambda: "no free slot for it" in stage.run_why("crowds-1")[1])
+        until("a word about room", lambda: "no free slot for the activity" in stage.run_why("crowds-1")[1])
         assert "which no worker has started yet (×2)" in stage.run_why("crowds-1")[1]
         why_flows.released.set()
 
@@ -529,7 +529,7 @@ def test_why_of_an_unknown_id_suggests_similar_ids(served_stage: Stage) -> None:
     served_stage.client.start_workflow(why_flows.sleeps, id="order-17")
     code, page = served_stage.run_why("ordr-17")
     assert code == 1
-    assert "ordr-17 is unknown here" in page
+    assert "ordr-17 does not exist on this target" in page
     assert "similar ids: order-17" in page
     assert "hourglass why order-17 --target" in page
 
@@ -537,7 +537,7 @@ def test_why_of_an_unknown_id_suggests_similar_ids(served_stage: Stage) -> None:
 def test_why_on_a_missing_file_creates_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "none.db"
     assert main(["why", "order-1", "--target", f"local:{path}"]) == 1
-    assert f"there is no file {path}" in capsys.readouterr().out
+    assert f"file {path} does not exist" in capsys.readouterr().out
     assert not path.exists()
 
 

@@ -18,7 +18,7 @@ from hourglass._history.codec import events_from
 from hourglass._tools.diagnosis.asking import added, is_paused, with_slots
 from hourglass._tools.diagnosis.diagnosis import Cause, Facts
 from hourglass._tools.diagnosis.reasons import diagnose
-from hourglass._tools.timeline.faults import Stand, Waits
+from hourglass._tools.timeline.faults import Position, Waits
 from hourglass._tools.timeline.timeline import build_story
 from hourglass.client import (
     Schedule,
@@ -116,8 +116,8 @@ def test_why_names_the_holder_of_a_slot_and_the_runs_before(
     wait_for_cause("second", "lock")
     client.start_workflow(holds_crane_slot, id="third")
     found = wait_for_cause("third", "lock")["findings"]
-    assert [each["what"] for each in found] == ["waits for a slot of 'crane', which others hold"]
-    assert found[0]["details"] == ["held by first; 1 at a time", "1 waits before it"]
+    assert [each["what"] for each in found] == ["waits for a slot of 'crane', held by other workflows"]
+    assert found[0]["details"] == ["held by first; 1 at a time", "workflows ahead of it: 1"]
     assert [each["command"] for each in found[0]["do"]] == [f"hourglass why first --target {target}"]
 
 
@@ -129,7 +129,7 @@ def test_why_of_a_run_waiting_for_a_slot_hides_internal_timers(
     client.start_workflow(waits_for_slot_and_timer, id="both")
     found = wait_for_cause("both", "lock")["findings"]
     assert [each["what"] for each in found] == [
-        "waits for a slot of 'crane', which others hold",
+        "waits for a slot of 'crane', held by other workflows",
         "waits for a timer",
     ]
 
@@ -144,7 +144,7 @@ def test_why_of_a_slot_with_unknown_holder_suggests_asking_its_keeper() -> None:
     found = with_slots(diagnose(facts), facts, lambda keeper: None).findings[0]
     assert found.cause is Cause.LOCK
     assert [each.command for each in found.actions] == ["hourglass why hourglass.slots:crane"]
-    assert found.details == ("the holder is unknown: its keeper does not answer",)
+    assert found.details == ("the holder is unknown: the keeper of the limit does not respond",)
 
 
 def test_why_of_a_throttled_run_reports_one_wait(
@@ -154,7 +154,7 @@ def test_why_of_a_throttled_run_reports_one_wait(
     client.start_workflow(runs_hourly, id="second")
     found = wait_for_cause("second", "lock")["findings"]
     assert [each["what"] for each in found] == ["waits for a turn of 'hourly'"]
-    assert found[0]["do"] == [{"text": "Nothing: its turn comes.", "command": ""}]
+    assert found[0]["do"] == [{"text": "Nothing: the workflow gets its turn automatically.", "command": ""}]
 
 
 def test_why_of_a_start_with_wrong_arguments_does_not_blame_the_code(
@@ -220,7 +220,7 @@ def test_why_reports_a_dropped_undecodable_signal(
     deadline = time.monotonic() + 30
     while not (details := wait_for_cause("counts-1", "signal")["findings"][0]["details"]):
         assert time.monotonic() < deadline
-    assert details[0].startswith("the last signal 'number' has changed nothing: the worker drops signals")
+    assert details[0].startswith("the last signal 'number' had no effect: the worker drops signals")
 
 
 # --- local activities ------------------------------------------------------------------------------------------------
@@ -237,16 +237,18 @@ def test_why_of_a_long_workflow_task_suggests_a_local_activity(
         if "local activity" in found["what"] + "".join(found["details"]):
             break
         assert time.monotonic() < deadline, found
-    assert "the worker's log" in "".join(found["details"])
+    assert "the worker logs the reason" in "".join(found["details"])
 
 
 def test_why_shows_the_line_of_a_local_activity() -> None:
-    stand = Stand(fiber="workflow", place="a.py:3", code="weigh.local()", waits=Waits.ACTIVITY, call="local")
+    stand = Position(
+        fiber="workflow", place="a.py:3", code="weigh.local()", waits=Waits.ACTIVITY, call="local"
+    )
     facts = facts_of(
         history_event(5, "WORKFLOW_TASK_SCHEDULED"),
         history_event(6, "WORKFLOW_TASK_STARTED", identity="w@vm"),
     )
-    found = added(diagnose(facts), replace(facts, stands=(stand,)), "").findings[0]
+    found = added(diagnose(facts), replace(facts, positions=(stand,)), "").findings[0]
     assert (
         found.what
         == "is being executed by a worker, w@vm, where a local activity is running or being retried"

@@ -274,4 +274,4 @@ def test_worker_processes_are_pinned_to_processors_unless_disabled(
 def test_worker_command_rejects_several_processes_in_memory(folder: Path) -> None:
     process = run_command("worker", "shop.py", "--target", "local:", "--processes", "2", cwd=folder)
     assert process.returncode == 2
-    assert "name a file, such as local:orders.db, or a server" in process.stderr
+    assert "use a file, such as local:orders.db, or a server" in process.stderr

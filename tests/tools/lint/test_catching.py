@@ -441,6 +441,6 @@ def test_handler_finding_names_the_exception_to_catch(tmp_path: Path) -> None:
     )
     (finding,) = check_text(tmp_path, text).findings
     assert finding.message == (
-        "what a child workflow raises is the cause of a ChildWorkflowError, which except Declined lets pass"
+        "the exception of a child workflow is the cause of a ChildWorkflowError, which `except Declined` does not catch"
     )
     assert "error.cause" in finding.rule.remedy

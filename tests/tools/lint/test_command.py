@@ -37,7 +37,7 @@ PRETTY = """\
 shop/prices.py:6:19 HG101 reads a clock
   6 | return order, time.time(), 100%3, "a,b:c"
     |               ^^^^^^^^^^^
-  time.time() reads a clock; executed again, it sees another time
+  time.time() reads a clock; the time differs when the code is executed again
   instead: use workflow.now() or workflow.time()
   in workflow checkout (shop/flows.py:4) → price (shop/flows.py:5) → stamped (shop/prices.py:4)
 
@@ -65,7 +65,7 @@ def test_check_without_findings_prints_counts_and_exits_with_0(
 ) -> None:
     (project_with_finding / "shop" / "prices.py").write_text("def price(order): return order\n")
     assert main(["check", "shop"]) == 0
-    assert capsys.readouterr().out == "nothing found in 3 files, 1 workflow\n"
+    assert capsys.readouterr().out == "no findings in 3 files, 1 workflow\n"
 
 
 def test_check_reports_files_without_workflows(
@@ -73,7 +73,7 @@ def test_check_reports_files_without_workflows(
 ) -> None:
     """A check of the wrong directory must not look successful."""
     assert main(["check", "shop/prices.py"]) == 0
-    assert capsys.readouterr().out == "no workflow found in 1 file\n"
+    assert capsys.readouterr().out == "no workflows found in 1 file\n"
 
 
 def test_check_json_output_is_one_document(
@@ -112,7 +112,7 @@ def test_check_github_output_has_one_escaped_annotation_per_finding(
     assert broken.startswith("::error file=a%2Cb.py,line=1,col=5,endLine=1,endColumn=6,title=HG001 ")
     assert found == (
         "::error file=shop/prices.py,line=6,col=19,endLine=6,endColumn=30,title=HG101 reads a clock::"
-        "time.time() reads a clock; executed again, it sees another time%0A"
+        "time.time() reads a clock; the time differs when the code is executed again%0A"
         "Instead: use workflow.now() or workflow.time()%0A"
         "in workflow checkout (shop/flows.py:4) → price (shop/flows.py:5) → stamped (shop/prices.py:4)"
     )
@@ -129,9 +129,9 @@ def test_check_explain_describes_every_rule(code: str, capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nowhere"], "there is no file or directory nowhere"),
-        (["--explain", "HG999"], "there is no rule HG999; there are HG001, HG101"),
-        (["--json", "--github"], "choose one of --json and --github"),
+        (["nowhere"], "file or directory nowhere does not exist"),
+        (["--explain", "HG999"], "unknown rule HG999; known rules: HG001, HG101"),
+        (["--json", "--github"], "use either --json or --github"),
         (["--what"], "--what"),
     ],
 )

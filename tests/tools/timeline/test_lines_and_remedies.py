@@ -10,7 +10,7 @@ import pytest
 from hourglass._history.codec import events_from
 from hourglass._tools.diagnosis.diagnosis import Cause, Facts, PollerFacts, QueueFacts
 from hourglass._tools.diagnosis.reasons import diagnose
-from hourglass._tools.timeline.faults import Stand, Waits, is_authors
+from hourglass._tools.timeline.faults import Position, Waits, is_authors
 from hourglass._tools.timeline.terminal import lines
 from hourglass._tools.timeline.timeline import build_story
 
@@ -53,12 +53,12 @@ def test_diagnosis_ignores_stack_frames_of_hourglass(part: str) -> None:
 
 
 def test_diagnosis_of_a_timer_in_a_spawned_task_shows_the_timers_line() -> None:
-    stands = (
-        Stand(fiber="workflow", place="a.py:9", code="task.result()", waits=Waits.TASK),
-        Stand(fiber="nap", place="a.py:5", code="workflow.sleep(60)", waits=Waits.TIMER),
+    positions = (
+        Position(fiber="workflow", place="a.py:9", code="task.result()", waits=Waits.TASK),
+        Position(fiber="nap", place="a.py:5", code="workflow.sleep(60)", waits=Waits.TIMER),
     )
     facts = facts_of(*TASK, history_event(5, "TIMER_STARTED", timerId="1", startToFireTimeout="60s"))
-    finding = diagnose(replace(facts, stands=stands)).findings[0]
+    finding = diagnose(replace(facts, positions=positions)).findings[0]
     assert finding.details == ("the code waits at a.py:5: workflow.sleep(60)",)
 
 

@@ -101,7 +101,7 @@ def test_timeline_shows_attempts_and_reason_of_a_parked_run() -> None:
     )
     assert task.segments[-1].phase is Phase.BACKOFF
     assert story.faults == (Fault("ValueError", "no such key"),)
-    assert "fixed" in story.waiting_for[0]
+    assert "a fix of its code" in story.waiting_for[0]
 
 
 def test_timeline_keeps_failed_tasks_of_a_recovered_run() -> None:
@@ -257,11 +257,11 @@ def test_histories_in_every_export_format_have_the_same_timeline(text: str) -> N
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "must be JSON"),
+        ("", "is not valid JSON"),
         ("{}", "list of events"),
         ('{"events": []}', "no events"),
-        ('{"events": [1]}', "event 1 is not an event"),
-        ('{"events": [{"eventType": "TimerFired"}]}', "has no time"),
+        ('{"events": [1]}', "item 1 is not a history event"),
+        ('{"events": [{"eventType": "TimerFired"}]}', "has no eventTime"),
         ("[" * 100_000, "nested too deeply"),
     ],
 )

@@ -111,7 +111,7 @@ def test_bulk_action_needs_confirmation_of_its_number(web: httpx.Client, client:
     for typed in ({}, {"typed": "21"}, {"typed": "all"}):
         response = web.post("/bulk", data={**form, **typed})
         assert response.status_code == 400
-        assert "nothing was done" in response.text
+        assert "no action was performed" in response.text
     shown_less = web.post("/bulk", data={**form, "expected": "3", "typed": "3"})
     assert "more workflows match now: 22" in shown_less.text
     assert int(client.count_workflows("ExecutionStatus = 'Running'")) == 22
@@ -299,11 +299,11 @@ def test_update_form_without_a_worker_returns_an_error_after_its_timeout(
 
 def test_run_page_reports_rejected_updates_and_invalid_arguments(web: httpx.Client, client: Client) -> None:
     path = _start_purchase(client)
-    assert "there is no handler" in web.post(f"{path}/update", data={"name": "nothing"}).text
+    assert "unknown update" in web.post(f"{path}/update", data={"name": "nothing"}).text
     response = web.post(f"{path}/signal", data={"name": "ship", "argument": "{oops"})
     assert "not valid JSON" in response.text
     assert "oops" not in str(response.url)  # what was typed is in no address
-    assert "no name" in web.post(f"{path}/signal", data={"name": ""}).text
+    assert "is missing" in web.post(f"{path}/signal", data={"name": ""}).text
 
 
 def test_cancel_and_terminate_forms_send_their_reason(web: httpx.Client, client: Client) -> None:

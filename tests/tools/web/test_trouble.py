@@ -80,7 +80,7 @@ def full_disk(tmp_path: Path) -> Iterator[_FullDisk]:
         yield _FullDisk(path, client)
 
 
-_NO_ROOM = "there is no room left on its disk"
+_NO_ROOM = "its disk has no space left"
 
 
 def test_web_ui_shows_data_and_rejects_writes_while_the_disk_is_full(full_disk: _FullDisk) -> None:
@@ -92,7 +92,7 @@ def test_web_ui_shows_data_and_rejects_writes_while_the_disk_is_full(full_disk: 
         assert _NO_ROOM in web.get(path).text
         response = web.post("/start", data={"type": "Steps", "id": "other"})
         assert response.status_code == 400
-        assert "no room left" in response.text
+        assert "no space left" in response.text
         assert web.get("/health").status_code == 503
         full_disk.end()
         while _NO_ROOM in web.get("/workflows").text:
@@ -139,7 +139,7 @@ def test_open_pages_recover_after_the_server_was_unavailable(
                 timeout=30,
             )
             assert response.status_code == 503
-            assert "nothing was done" in response.text
+            assert "no action was performed" in response.text
             server.start()
             page.wait_for_selector("#trouble", state="hidden")
             other.wait_for_selector("td.id >> text=waits")

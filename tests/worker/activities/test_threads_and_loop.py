@@ -1,4 +1,4 @@
-"""Threads that hang, die or fork, and a loop that is blocked: the worker goes on, and shows it."""
+"""Activity threads that hang, die or fork, and blocked activity loops: the worker continues and reports them."""
 
 from __future__ import annotations
 
@@ -78,11 +78,11 @@ async def blocks_in_a_group() -> str:
 
 
 @activity.defn
-async def waits_a_turn() -> str:
+async def waits_on_the_loop() -> str:
     place.begun.release()
     while not place.go.is_set():  # noqa: ASYNC110 - it is set in another thread
         await asyncio.sleep(0.001)
-    return "went on"
+    return "continued"
 
 
 @activity.defn
@@ -92,7 +92,7 @@ async def waits_async() -> None:
 
 
 @activity.defn
-async def swallows() -> str:
+async def ignores_cancellation() -> str:
     place.begun.release()
     while not place.go.is_set():
         try:
@@ -114,7 +114,7 @@ def raises(how: str) -> str:
         case "base":
             raise BaseException("bare")
         case "evil":
-            raise Evil
+            raise UnprintableError
         case "large":
             return "x" * 3_000_000
         case "large details":
@@ -124,14 +124,14 @@ def raises(how: str) -> str:
     return how
 
 
-class Evil(Exception):
+class UnprintableError(Exception):
     def __str__(self) -> str:
         raise SystemExit(9)
 
 
 @activity.defn
 def interrupted() -> None:
-    """Something sets off an exception in this thread, as debuggers and time-out libraries do."""
+    """An exception is raised in this thread from outside, as by debuggers and timeout libraries."""
     ctypes.pythonapi.PyThreadState_SetAsyncExc(
         ctypes.c_ulong(threading.get_ident()), ctypes.py_object(SystemExit)
     )
@@ -140,16 +140,16 @@ def interrupted() -> None:
 
 
 @activity.defn
-def asks() -> object:
+def get_client() -> object:
     return activity.client()
 
 
 @activity.defn
-async def asks_async() -> object:
+async def get_client_async() -> object:
     return activity.client()
 
 
-ALL = [each for each in list(globals().values()) if isinstance(each, activity.Activity)]
+ALL = [item for item in list(globals().values()) if isinstance(item, activity.Activity)]
 
 
 def script(run, **options):
@@ -167,19 +167,17 @@ async def begun(count: int = 1) -> None:
 
 @pytest.mark.parametrize("reason", ["TIMED_OUT", "NOT_FOUND"])
 def test_hung_activity_threads_are_replaced(reason, caplog):
-    """All threads hang past their timeout: their attempts are abandoned, new threads work, and the loss is counted."""
-
     async def hanging(executor, _):
         tokens = [b"1", b"2"]
         running = [
-            asyncio.ensure_future(executor.execute(attempt("hangs", token=each, activity_id=each.decode())))
-            for each in tokens
+            asyncio.ensure_future(executor.execute(attempt("hangs", token=item, activity_id=item.decode())))
+            for item in tokens
         ]
         await begun(2)
         waiting = asyncio.ensure_future(executor.execute(attempt("echo", "next", activity_id="3")))
-        for each in tokens:
-            executor.cancel(each, reason)
-        results = [await each for each in running]
+        for item in tokens:
+            executor.cancel(item, reason)
+        results = [await item for item in running]
         following = value(await waiting)
         lost = executor.statistics(), executor.running
         place.go.set()
@@ -188,15 +186,13 @@ def test_hung_activity_threads_are_replaced(reason, caplog):
 
     with caplog.at_level(logging.ERROR, logger="hourglass.worker"):
         results, following, lost, after = script(hanging, max_threads=2, hang_grace=0.01)
-    assert all(isinstance(each, AttemptCancelled) for each in results)
+    assert all(isinstance(item, AttemptCancelled) for item in results)
     assert (following, after) == ("next", "after")
     assert (lost[0].lost_threads, lost[1]) == (2, 0)
-    assert "2 threads are lost" in caplog.text
+    assert "2 threads are abandoned now" in caplog.text
 
 
-def test_cancelled_activity_may_clean_up():
-    """A cancellation does not take the thread away before the timeout."""
-
+def test_cancelled_activity_keeps_its_thread_for_clean_up():
     async def cancelling(executor, _):
         running = asyncio.ensure_future(executor.execute(attempt("hangs")))
         await begun()
@@ -209,13 +205,11 @@ def test_cancelled_activity_may_clean_up():
     assert script(cancelling, hang_grace=0.0, cancel_grace=0.0) == ("late", 0)
 
 
-def test_number_of_lost_threads_is_limited(caplog):
-    """Beyond the limit a hung attempt keeps its slot, which is logged; its later result counts."""
-
+def test_hung_attempt_keeps_its_slot_at_the_limit_of_lost_threads(caplog):
     async def hanging(executor, _):
         running = [
-            asyncio.ensure_future(executor.execute(attempt("hangs", token=each, activity_id=each.decode())))
-            for each in (b"1", b"2")
+            asyncio.ensure_future(executor.execute(attempt("hangs", token=item, activity_id=item.decode())))
+            for item in (b"1", b"2")
         ]
         await begun(2)
         executor.cancel(b"1", "TIMED_OUT")
@@ -232,9 +226,7 @@ def test_number_of_lost_threads_is_limited(caplog):
     assert second is not None
 
 
-def test_superseded_attempt_that_hangs_is_abandoned():
-    """A later attempt has come: the former one is cancelled, and loses its slot if it does not stop."""
-
+def test_hung_attempt_is_abandoned_when_a_later_attempt_starts():
     async def superseding(executor, _):
         former = asyncio.ensure_future(executor.execute(attempt("hangs", token=b"1")))
         await begun()
@@ -244,47 +236,42 @@ def test_superseded_attempt_that_hangs_is_abandoned():
     assert script(superseding, max_threads=2, hang_grace=0.01) == ("AttemptStopped", "second")
 
 
-def test_dead_thread_is_replaced():
-    """An exception set off from outside ends the attempt, and whatever becomes of the thread, the next one runs."""
-
+def test_dead_activity_thread_is_replaced():
     async def dying(executor, _):
         first = await executor.execute(attempt("interrupted"))
         return first, [value(await executor.execute(attempt("echo", str(n)))) for n in range(5)]
 
-    first, rest = script(dying, max_threads=1)
+    first, following = script(dying, max_threads=1)
     assert failure(first)[0] in ("SystemExit", "ThreadDied")
-    assert rest == ["0", "1", "2", "3", "4"]
+    assert following == ["0", "1", "2", "3", "4"]
 
 
-def test_pool_grows_as_needed_and_drops_abandoned_jobs():
-    """A job that waits is never run once given up; the threads are as many as the jobs at a time."""
+def test_thread_pool_never_runs_an_abandoned_job():
     pool = ThreadPool("pool", 1)
     gate, ran = threading.Event(), threading.Event()
     try:
         running = pool.submit(gate.wait)
         waiting = pool.submit(lambda: place.seen.append("run"))
-        assert pool.give_up(waiting)
+        assert pool.abandon(waiting)
         pool.submit(ran.set)
         gate.set()
         assert ran.wait(30)
         assert place.seen == []
         assert pool.size == 1
-        assert pool.give_up(running)  # over: nothing to give up
+        assert pool.abandon(running)  # already over
         assert pool.lost == 0
     finally:
         pool.stop()
 
 
-def test_attempts_are_freed_when_they_end():
-    """They leave no cycle behind: at thousands in a second the collector would take a fifth of the time."""
-
+def test_ended_attempts_are_freed_without_the_garbage_collector():
     async def many(executor, _):
         gc.collect()
         gc.disable()
         try:
             for number in range(10):
                 await executor.execute(attempt("echo", str(number)))
-            await until(lambda: not any(isinstance(each, Attempt) for each in gc.get_objects()))
+            await until(lambda: not any(isinstance(item, Attempt) for item in gc.get_objects()))
         finally:
             gc.enable()
         return True
@@ -292,8 +279,7 @@ def test_attempts_are_freed_when_they_end():
     assert script(many)
 
 
-def test_waiting_jobs_get_a_thread_each():
-    """Whoever takes a job calls the next thread first: a pool's jobs all run at a time, up to its limit."""
+def test_thread_pool_runs_waiting_jobs_in_parallel_up_to_its_limit():
     pool = ThreadPool("pool", 8)
     together = threading.Barrier(9)
     try:
@@ -305,8 +291,7 @@ def test_waiting_jobs_get_a_thread_each():
         pool.stop()
 
 
-def test_every_job_runs_once():
-    """Short ones and waiting ones mixed, from several threads, with threads that come and go to rest."""
+def test_thread_pool_runs_every_job_once():
     pool = ThreadPool("pool", 4)
     lock, ran, over = threading.Lock(), [], threading.Event()
 
@@ -322,12 +307,12 @@ def test_every_job_runs_once():
         for number in range(begin, begin + 500):
             pool.submit(partial(job, number))
 
-    submitters = [threading.Thread(target=submit, args=(500 * each,)) for each in range(4)]
+    submitters = [threading.Thread(target=submit, args=(500 * item,)) for item in range(4)]
     try:
-        for each in submitters:
-            each.start()
-        for each in submitters:
-            each.join(30)
+        for item in submitters:
+            item.start()
+        for item in submitters:
+            item.join(30)
         assert over.wait(30)
         assert len(ran) == 2000
         assert pool.size <= 4
@@ -335,8 +320,7 @@ def test_every_job_runs_once():
         pool.stop()
 
 
-def test_stopped_pool_finishes_waiting_jobs():
-    """Then no thread is left."""
+def test_stopped_thread_pool_finishes_waiting_jobs():
     pool = ThreadPool("stopping", 1)
     gate, ran = threading.Event(), threading.Event()
     pool.submit(gate.wait)
@@ -363,9 +347,7 @@ def test_stopped_pool_finishes_waiting_jobs():
         ("large heartbeat", "EncodeError", False, "a heartbeat of activity raises takes"),
     ],
 )
-def test_every_end_is_a_clear_failure(how, kind, hopeless, text):
-    """Whatever is raised or returned, the attempt fails and the next one runs in the same thread."""
-
+def test_exception_or_oversized_value_of_an_activity_fails_only_its_attempt(how, kind, hopeless, text):
     async def ending(executor, _):
         return await executor.execute(attempt("raises", how)), await executor.execute(attempt("raises", "ok"))
 
@@ -375,17 +357,15 @@ def test_every_end_is_a_clear_failure(how, kind, hopeless, text):
     assert value(second) == "ok"
 
 
-def test_payload_limit_is_configurable():
-    """Smaller or none."""
+def test_payload_limit_of_activity_results_is_configurable():
     assert failure(run("echo", "x" * 50, payload_limit=20))[0] == "EncodeError"
     assert value(run("raises", "large", payload_limit=None)) == "x" * 3_000_000
 
 
 @pytest.mark.parametrize(("name", "code"), [("forks", "0"), ("forks_and_raises", "1"), ("forks_async", "0")])
-def test_forked_copy_ends_when_it_leaves_the_activity(name, code, each_event_loop):
-    """It reports nothing, takes no further work, and says that it ends; the worker goes on."""
+def test_fork_of_the_worker_exits_when_it_leaves_the_activity(name, code, each_event_loop):
     if name == "forks_async" and each_event_loop == "uvloop" and sys.version_info >= (3, 14):
-        code = "1"  # a copy's coroutine cannot go on there: its loop is not the running one, and says so
+        code = "1"  # a coroutine of the copy cannot continue: its loop is not the running one
     done = subprocess.run(
         [sys.executable, "-m", "tests.worker.activities.forking", name, each_event_loop],
         cwd=Path(__file__).parents[3],
@@ -398,9 +378,7 @@ def test_forked_copy_ends_when_it_leaves_the_activity(name, code, each_event_loo
     assert done.stderr.count("forked") == 1
 
 
-def test_blocked_loop_is_reported_with_its_stack(caplog):
-    """Seen after a few ticks, named with its ids and the author's lines; what ends late ends well, and the loop is given up."""
-
+def test_blocked_activity_loop_is_logged_with_its_stack_and_replaced(caplog):
     async def blocking(executor, _):
         running = asyncio.ensure_future(executor.execute(attempt("blocks")))
         await begun()
@@ -420,9 +398,7 @@ def test_blocked_loop_is_reported_with_its_stack(caplog):
 
 
 @pytest.mark.parametrize("name", ["blocks_in_a_task", "blocks_in_a_group"])
-def test_blocking_task_is_attributed_to_its_activity(name, caplog):
-    """A task that the activity started belongs to it."""
-
+def test_task_that_blocks_the_loop_is_attributed_to_its_activity(name, caplog):
     async def blocking(executor, _):
         running = asyncio.ensure_future(executor.execute(attempt(name, activity_id="7")))
         await begun()
@@ -435,26 +411,26 @@ def test_blocking_task_is_attributed_to_its_activity(name, caplog):
     assert f"activity {name} (7) of workflow w (run r) blocks its event loop" in caplog.text
 
 
-def test_other_activities_leave_a_blocked_loop():
-    """New attempts run on another loop; waiting ones are retried, the blocking one may complete."""
+def test_activities_leave_a_blocked_activity_loop():
+    """New attempts run on a new loop, waiting attempts fail retryably, and the blocking attempt may still complete."""
 
     async def blocking(executor, _):
         waiting = asyncio.ensure_future(executor.execute(attempt("waits_async", token=b"1", activity_id="1")))
         await begun()
-        guilty = asyncio.ensure_future(executor.execute(attempt("blocks", token=b"2", activity_id="2")))
+        blocked = asyncio.ensure_future(executor.execute(attempt("blocks", token=b"2", activity_id="2")))
         await begun()
-        behind = [
+        queued = [
             asyncio.ensure_future(
                 executor.execute(attempt("echo_async", str(n), token=b"b%d" % n, activity_id=f"b{n}"))
             )
             for n in range(20)
         ]
-        moved = [value(await each) for each in behind]
+        moved = [value(await item) for item in queued]
         following = value(await executor.execute(attempt("echo_async", "new", token=b"3", activity_id="3")))
         lost = await waiting
         seen, in_progress = executor.statistics(), executor.running
         place.go.set()
-        return moved, following, lost, seen, in_progress, value(await guilty)
+        return moved, following, lost, seen, in_progress, value(await blocked)
 
     moved, following, lost, seen, in_progress, late = script(
         blocking, loop_tick=0.05, loop_limit=0.5, waiting_least=0.05
@@ -471,36 +447,34 @@ def test_other_activities_leave_a_blocked_loop():
 @pytest.mark.parametrize(
     "rule", [RetryRule(maximum_attempts=1), RetryRule(non_retryable_error_types=("ActivityLoopBlocked",))]
 )
-def test_last_attempt_waits_for_its_blocked_loop(rule):
-    """Nothing would come after it: it goes on when the loop does."""
+def test_last_attempt_waits_for_its_blocked_activity_loop(rule):
+    """An attempt without a following retry is not abandoned."""
 
     async def blocking(executor, _):
-        task = attempt("waits_a_turn", token=b"1", retry_policy=rule)
+        task = attempt("waits_on_the_loop", token=b"1", retry_policy=rule)
         waiting = asyncio.ensure_future(executor.execute(task))
         await begun()
-        guilty = asyncio.ensure_future(executor.execute(attempt("blocks", token=b"2", activity_id="2")))
+        blocked = asyncio.ensure_future(executor.execute(attempt("blocks", token=b"2", activity_id="2")))
         await begun()
         executor.runner.still_blocked(executor.attempts[b"1"].work.loop, 3600.0)
         place.go.set()
-        return value(await waiting), value(await guilty)
+        return value(await waiting), value(await blocked)
 
-    assert script(blocking) == ("went on", "unblocked")
+    assert script(blocking) == ("continued", "unblocked")
 
 
 @pytest.mark.parametrize(
-    ("before", "blocked", "given_up"),
+    ("ran_for", "blocked_for", "given_up"),
     [(0.5, 1.9, False), (0.5, 2.0, True), (10.0, 9.0, False), (10.0, 11.0, True), (3600.0, 30.5, True)],
 )
-def test_wait_for_a_blocked_loop_is_as_long_as_the_attempt(before, blocked, given_up):
-    """An attempt is abandoned when it has waited as long as it had run."""
-
+def test_attempt_leaves_a_blocked_loop_after_waiting_as_long_as_it_ran(ran_for, blocked_for, given_up):
     async def aged(executor, _):
         running = asyncio.ensure_future(executor.execute(attempt("waits_async")))
         await begun()
-        one = executor.attempts[b"t"]
-        one.since -= before + blocked
-        executor.runner.still_blocked(one.work.loop, blocked)
-        over = one.over
+        attempt_in_progress = executor.attempts[b"t"]
+        attempt_in_progress.since -= ran_for + blocked_for
+        executor.runner.still_blocked(attempt_in_progress.work.loop, blocked_for)
+        over = attempt_in_progress.over
         executor.cancel(b"t", "CANCELLED")
         await running
         return over
@@ -508,14 +482,12 @@ def test_wait_for_a_blocked_loop_is_as_long_as_the_attempt(before, blocked, give
     assert script(aged) is given_up
 
 
-def test_number_of_blocked_loops_is_limited(caplog):
-    """Beyond the limit attempts wait for the last loop, which is logged."""
-
+def test_attempts_wait_for_the_last_loop_at_the_limit_of_blocked_loops(caplog):
     async def blocking(executor, _):
-        guilty = []
+        blocked = []
         for number in range(2):
             task = attempt("blocks", token=b"g%d" % number, activity_id=f"g{number}")
-            guilty.append(asyncio.ensure_future(executor.execute(task)))
+            blocked.append(asyncio.ensure_future(executor.execute(task)))
             await begun()
             await until(lambda: executor.statistics().loop_blocked)
             await until(
@@ -525,20 +497,18 @@ def test_number_of_blocked_loops_is_limited(caplog):
             )
         waiting = asyncio.ensure_future(executor.execute(attempt("echo_async", "late", token=b"w")))
         place.go.set()
-        return value(await waiting), [value(await each) for each in guilty], executor.statistics()
+        return value(await waiting), [value(await item) for item in blocked], executor.statistics()
 
     with caplog.at_level(logging.WARNING, logger="hourglass.worker"):
         late, ends, seen = script(blocking, loop_tick=0.05, loop_limit=0.5, max_blocked_loops=1)
     assert (late, ends, seen.replaced_loops) == ("late", ["unblocked"] * 2, 1)
-    assert "1 activity loops are are blocked: no other loop" in caplog.text
+    assert "1 activity loops are blocked: no other loop" in caplog.text
 
 
 @pytest.mark.parametrize("moved", [False, True])
-def test_cancellation_before_the_first_line_ends_the_attempt(moved):
-    """The coroutine never begins, and the attempt ends all the same; also where it was moved to another loop."""
-
+def test_async_attempt_cancelled_before_its_first_line_ends(moved):
     async def cancelling(executor, _):
-        guilty = asyncio.ensure_future(executor.execute(attempt("blocks", token=b"g", activity_id="g")))
+        blocked = asyncio.ensure_future(executor.execute(attempt("blocks", token=b"g", activity_id="g")))
         await begun()
         waiting = asyncio.ensure_future(executor.execute(attempt("waits_async")))
         await asyncio.sleep(0)
@@ -547,17 +517,15 @@ def test_cancellation_before_the_first_line_ends_the_attempt(moved):
             place.go.set()
         result = await waiting
         place.go.set()
-        return result, value(await guilty)
+        return result, value(await blocked)
 
     result, _ = script(cancelling, loop_tick=0.01, loop_limit=0.02 if moved else 600.0)
     assert isinstance(result, AttemptCancelled)
 
 
-def test_coroutine_that_swallows_its_cancellation_is_abandoned():
-    """The engine's slot is free although the coroutine continues."""
-
+def test_async_activity_that_swallows_its_cancellation_is_abandoned():
     async def stubborn(executor, _):
-        running = asyncio.ensure_future(executor.execute(attempt("swallows")))
+        running = asyncio.ensure_future(executor.execute(attempt("ignores_cancellation")))
         await begun()
         executor.cancel(b"t", "TIMED_OUT")
         return await running, executor.running
@@ -567,8 +535,7 @@ def test_coroutine_that_swallows_its_cancellation_is_abandoned():
     assert left == 0
 
 
-def test_failing_heartbeats_do_not_end_the_attempt(caplog):
-    """Without a handle automatic heartbeats continue, with the inherited details, and are logged once."""
+def test_failed_automatic_heartbeats_do_not_end_the_attempt(caplog):
     tried = []
 
     def heartbeat(token, details):
@@ -588,16 +555,13 @@ def test_failing_heartbeats_do_not_end_the_attempt(caplog):
     assert caplog.text.count("heartbeats cannot be sent") == 1
 
 
-@pytest.mark.parametrize("name", ["asks", "asks_async"])
+@pytest.mark.parametrize("name", ["get_client", "get_client_async"])
 def test_activity_client_is_the_workers_client(name):
-    """In threads and on the loop; without one the message has the remedy."""
     assert value(run(name, client=lambda: "the client")) == "the client"
-    assert "connect your own" in failure(run(name))[2]
+    assert "connect a client" in failure(run(name))[2]
 
 
-def test_abandoned_attempt_is_cancelled():
-    """When its job is cancelled, the activity is notified."""
-
+def test_async_activity_is_cancelled_when_its_attempt_is_abandoned():
     async def cancelled(executor, _):
         running = asyncio.ensure_future(executor.execute(attempt("waits_async")))
         await begun()
@@ -608,9 +572,7 @@ def test_abandoned_attempt_is_cancelled():
     assert script(cancelled) == 0
 
 
-class Told:
-    """Somebody who waits for the end of an attempt."""
-
+class ResultCollector:
     def __init__(self) -> None:
         self.results = []
 
@@ -619,11 +581,9 @@ class Told:
 
 
 @pytest.mark.parametrize("is_local", [False, True])
-def test_abandoning_an_attempt_leaves_another_with_the_same_token(is_local):
-    """The attempt of a later handle continues, and only its own handle can cancel it."""
-
+def test_abandoning_an_attempt_does_not_affect_another_with_the_same_token(is_local):
     async def redelivered(executor, _):
-        first, second = Told(), Told()
+        first, second = ResultCollector(), ResultCollector()
         facts = {"token": b"same", "is_local": is_local}
         old = executor.begin(attempt("hangs", **facts), first, 1)
         await begun()

@@ -1,4 +1,4 @@
-"""Lanes that hang, die or are killed are replaced, and nothing but the offender is hurt."""
+"""Lanes that hang, die or are killed are replaced, and other runs continue."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..scripted import evict, on, settled, start
 from .lane_world import (
     completed,
     done,
-    kind,
+    failure_kind,
     lane_threads,
     living_fibers,
     shows_the_loop,
@@ -27,14 +27,13 @@ from .lane_world import (
 )
 
 
-def test_endless_loop_is_stopped_and_its_task_fails_with_the_stack(caplog):
-    """The failure names the place and shows the author's frames only; thread and fibers are gone a moment later."""
+def test_endless_loop_is_interrupted_and_its_task_fails_with_the_stack(caplog):
     fibers = living_fibers()
 
     async def script(world):
-        await world.ask(start("r", "spins", "r"))
+        await world.evaluate(start("r", "spins", "r"))
         failed = await world.hang("r", on("r", done(1)))
-        assert kind(failed) == "WorkflowHung"
+        assert failure_kind(failed) == "WorkflowHung"
         assert "lane_world.py:" in failed.failure.message
         assert "in spins" in failed.failure.message
         assert shows_the_loop(failed.failure.stack_trace)
@@ -50,51 +49,46 @@ def test_endless_loop_is_stopped_and_its_task_fails_with_the_stack(caplog):
     assert lane_threads() == []
 
 
-def test_other_runs_continue_from_their_journals():
-    """They move to the new thread without a word to the engine; the hung one is a miss until its history comes."""
-
+def test_other_runs_of_a_hung_lane_continue_from_their_journals():
     async def script(world):
         for name in "abc":
-            await world.ask(start(name, "adds", name))
-        assert isinstance(await world.ask(on("a", done(1, 10))), Succeeded)
-        await world.ask(start("r", "blocks", "r"))
+            await world.evaluate(start(name, "adds", name))
+        assert isinstance(await world.evaluate(on("a", done(1, 10))), Succeeded)
+        await world.evaluate(start("r", "blocks", "r"))
         await world.hang("r", on("r", done(1)))
-        assert await world.ask(on("a", done(2, 20))) == completed("a", 30)
+        assert await world.evaluate(on("a", done(2, 20))) == completed("a", 30)
         for name in "bc":
-            (scheduled,) = (await world.ask(on(name, done(1, 1)))).commands
+            (scheduled,) = (await world.evaluate(on(name, done(1, 1)))).commands
             assert isinstance(scheduled, ScheduleActivity)
             assert scheduled.seq == 2
-            assert await world.ask(on(name, done(2, 2))) == completed(name, 3)
-        assert kind(await world.ask(on("r", done(2)))) == "RunNotCached"
+            assert await world.evaluate(on(name, done(2, 2))) == completed(name, 3)
+        assert failure_kind(await world.evaluate(on("r", done(2)))) == "RunNotCached"
         assert stage.threads["a"] == ["lane-0", "lane-0.1"]
 
     with_lanes(script)
-    # The fibers of the old thread are unwound there once it is free again.
+    # The old thread unwinds its fibers when its hung code returns.
     assert sorted(stage.ended) == ["a", "a", "b", "b", "c", "c"]
 
 
-def test_hung_run_is_tried_again():
-    """The first hang may have been an accident: the run is tried once more, and if it goes on it is forgotten."""
-
+def test_hung_run_is_retried_once_and_continues():
     async def script(world):
-        await world.ask(start("r", "spins", "r"))
+        await world.evaluate(start("r", "spins", "r"))
         await world.hang("r", on("r", done(1)))
         assert "WorkflowHung at" in world.lanes.counts()[0].parked["r"]
         stage.hang = False
-        await world.ask(start("r", "spins", "r", is_replaying=True))
-        await world.ask(on("r", done(1, 1)))
+        await world.evaluate(start("r", "spins", "r", is_replaying=True))
+        await world.evaluate(on("r", done(1, 1)))
         assert world.lanes.counts()[0].parked == {}
-        assert await world.ask(on("r", done(2, 2))) == completed("r", 3)
+        assert await world.evaluate(on("r", done(2, 2))) == completed("r", 3)
 
     with_lanes(script)
 
 
-def test_queued_activations_move_in_order():
-    """What waited behind the hung one is answered by the new lane in the order in which it came."""
+def test_queued_activations_move_to_the_replacement_lane_in_order():
     names = [f"r{n}" for n in range(20)]
 
     async def script(world):
-        await world.ask(start("r", "blocks", "r"))
+        await world.evaluate(start("r", "blocks", "r"))
         world.submit(on("r", done(1)))
         await world.begun("r")
         for name in names:
@@ -102,7 +96,7 @@ def test_queued_activations_move_in_order():
         world.submit(on("r0", done(1, 5)))
         world.submit(on("r0", done(2, 5)))
         assert world.lanes.status()[0].queued == 22
-        world.pass_time(3)
+        world.advance(3)
         await settled(lambda: len(world.verdicts) == 24)
         assert [run_id for run_id, _ in world.verdicts[1:]] == ["r", *names, "r0", "r0"]
         assert world.answers("r0")[-1] == completed("r0", 10)
@@ -111,10 +105,8 @@ def test_queued_activations_move_in_order():
 
 
 def test_verdict_of_an_abandoned_lane_is_dropped():
-    """What cannot be stopped is counted; when it comes back after all, its verdict is dropped and its thread ends."""
-
     async def script(world):
-        await world.ask(start("r", "blocks", "r"))
+        await world.evaluate(start("r", "blocks", "r"))
         await world.hang("r", on("r", done(1)))
         await settled(lambda: world.lanes.stuck == 1)
         assert world.lanes.status()[0].stuck == 1
@@ -122,45 +114,43 @@ def test_verdict_of_an_abandoned_lane_is_dropped():
         stage.go.set()
         await settled(lambda: lane_threads() == ["lane-0.1"])
         assert world.lanes.stuck == 0
-        await world.ask(start("s", "adds", "s"))
-        assert [kind(each) for each in world.answers("r")] == ["", "WorkflowHung"]
+        await world.evaluate(start("s", "adds", "s"))
+        assert [failure_kind(each) for each in world.answers("r")] == ["", "WorkflowHung"]
         assert len(world.answers("r")) == 2
 
     with_lanes(script)
 
 
-def test_unstoppable_threads_are_bounded(caplog):
-    """A loop that catches the exception lives on; beyond the bound the worker says that it is unhealthy, once, and no run
-    of the same workflow is begun.
-    """
+def test_too_many_stuck_lanes_are_reported_and_quarantine_their_workflow(caplog):
     reports = []
 
     async def script(world):
         for name in "ab":
-            await world.ask(start(name, "deaf", name))
-        await world.ask(start("c", "adds", "c"))
+            await world.evaluate(start(name, "swallows_exceptions", name))
+        await world.evaluate(start("c", "adds", "c"))
         for name in "ab":
             await world.hang(name, on(name, done(1)))
         await settled(lambda: reports)
         assert world.lanes.stuck == 2
         assert reports == ["too many"]
-        assert kind(await world.ask(start("d", "deaf", "d"))) == "WorkflowQuarantined"
-        assert isinstance(await world.ask(on("c", done(1, 1))), Succeeded)
+        assert (
+            failure_kind(await world.evaluate(start("d", "swallows_exceptions", "d")))
+            == "WorkflowQuarantined"
+        )
+        assert isinstance(await world.evaluate(on("c", done(1, 1))), Succeeded)
         stage.hang = False
         await settled(lambda: world.lanes.stuck == 0)
-        world.lanes.look()
-        assert isinstance(await world.ask(start("d", "deaf", "d")), Succeeded)
+        world.lanes.check()
+        assert isinstance(await world.evaluate(start("d", "swallows_exceptions", "d")), Succeeded)
 
     with caplog.at_level(logging.ERROR):
         with_lanes(script, max_stuck_lanes=1, on_too_many_stuck=lambda: reports.append("too many"))
     assert "cannot be stopped" in caplog.text
 
 
-def test_hung_code_issues_no_commands_when_it_returns():
-    """Hung code that returns to a primitive is refused there (I5), and its thread ends although it swallows that."""
-
+def test_hung_code_that_returns_issues_no_commands():
     async def script(world):
-        await world.ask(start("r", "stubborn", "r"))
+        await world.evaluate(start("r", "issues_commands_endlessly", "r"))
         await world.hang("r", on("r", done(1)))
         stage.go.set()
         await settled(lambda: lane_threads() == ["lane-0.1"])
@@ -169,24 +159,22 @@ def test_hung_code_issues_no_commands_when_it_returns():
     with_lanes(script)
 
 
-def test_run_that_hung_twice_is_held_until_its_code_changes():
-    """Its activations fail at once with the earlier stack; other runs go on; a new definition releases it."""
-
+def test_run_that_hung_twice_is_quarantined_until_its_code_changes():
     async def script(world):
         for _ in range(2):
-            await world.ask(start("r", "spins", "r", is_replaying=True))
+            await world.evaluate(start("r", "spins", "r", is_replaying=True))
             await world.hang("r", on("r", done(1)))
-        refused = await world.ask(start("r", "spins", "r"))
-        assert kind(refused) == "WorkflowQuarantined"
+        refused = await world.evaluate(start("r", "spins", "r"))
+        assert failure_kind(refused) == "WorkflowQuarantined"
         assert "in spins" in refused.failure.message
         assert shows_the_loop(refused.failure.stack_trace)
-        assert await world.ask(evict("r")) == Succeeded("r")
-        assert isinstance(await world.ask(start("s", "spins", "s")), Succeeded)
+        assert await world.evaluate(evict("r")) == Succeeded("r")
+        assert isinstance(await world.evaluate(start("s", "spins", "s")), Succeeded)
         stage.hang = False
-        mended(world.resolver.workflow("spins"))
-        assert isinstance(await world.ask(start("r", "spins", "r")), Succeeded)
+        change_code(world.resolver.workflow("spins"))
+        assert isinstance(await world.evaluate(start("r", "spins", "r")), Succeeded)
 
-    def mended(definition):
+    def change_code(definition):
         def spins(name: str) -> int:
             return 0
 
@@ -201,34 +189,30 @@ def test_run_that_hung_twice_is_held_until_its_code_changes():
         spins.__code__ = code
 
 
-def test_held_run_is_tried_after_ten_minutes():
-    """After ten minutes it is executed again; if it hangs again it waits as long."""
-
+def test_quarantined_run_is_retried_after_ten_minutes():
     async def script(world):
         for _ in range(2):
-            await world.ask(start("r", "spins", "r", is_replaying=True))
+            await world.evaluate(start("r", "spins", "r", is_replaying=True))
             await world.hang("r", on("r", done(1)))
         world.clock.now += 590
-        world.lanes.look()
-        assert kind(await world.ask(start("r", "spins", "r"))) == "WorkflowQuarantined"
+        world.lanes.check()
+        assert failure_kind(await world.evaluate(start("r", "spins", "r"))) == "WorkflowQuarantined"
         world.clock.now += 20
-        await world.ask(start("r", "spins", "r", is_replaying=True))
+        await world.evaluate(start("r", "spins", "r", is_replaying=True))
         await world.hang("r", on("r", done(1)))
-        assert kind(await world.ask(start("r", "spins", "r"))) == "WorkflowQuarantined"
+        assert failure_kind(await world.evaluate(start("r", "spins", "r"))) == "WorkflowQuarantined"
 
     with_lanes(script)
 
 
-def test_suspended_process_is_not_a_hang():
-    """Time that passes without the control loop awake counts little: the lane gets its time again."""
-
+def test_time_of_a_suspended_process_does_not_count_as_a_hang():
     async def script(world):
-        await world.ask(start("r", "blocks", "r"))
+        await world.evaluate(start("r", "blocks", "r"))
         world.submit(on("r", done(1)))
         await world.begun("r")
-        world.pass_time(0.5)
+        world.advance(0.5)
         world.clock.now += 100
-        world.lanes.look()
+        world.lanes.check()
         assert world.replaced == []
         stage.go.set()
         await settled(lambda: len(world.answers("r")) == 2)
@@ -239,26 +223,22 @@ def test_suspended_process_is_not_a_hang():
 
 @pytest.mark.parametrize("timeout", [None, 0])
 def test_deadlock_detection_can_be_disabled(timeout):
-    """Without a timeout nobody calls a lane hung."""
-
     async def script(world):
-        await world.ask(start("r", "blocks", "r"))
+        await world.evaluate(start("r", "blocks", "r"))
         world.submit(on("r", done(1)))
         await world.begun("r")
-        world.pass_time(100)
+        world.advance(100)
         assert world.replaced == []
 
     with_lanes(script, deadlock_timeout=timeout)
 
 
 def test_hang_is_detected_on_a_real_clock():
-    """On a real clock, with a short timeout, a hung lane is replaced with nobody asking."""
-
     async def script(world):
-        await world.ask(start("r", "spins", "r"))
+        await world.evaluate(start("r", "spins", "r"))
         world.submit(on("r", done(1)))
         await settled(lambda: world.replaced)
-        assert kind(world.answers("r")[-1]) == "WorkflowHung"
+        assert failure_kind(world.answers("r")[-1]) == "WorkflowHung"
 
     import time
 
@@ -271,30 +251,27 @@ def test_hang_is_detected_on_a_real_clock():
         lane_world.Clock = real
 
 
-def test_breakpoint_is_not_a_hang():
-    """The mark of `breakpoint()` suspends the guard; when it is gone the time counts from then on."""
-
+def test_lane_at_a_breakpoint_is_not_hung():
     async def script(world):
-        await world.ask(start("r", "blocks", "r"))
+        await world.evaluate(start("r", "blocks", "r"))
         world.submit(on("r", done(1)))
         await world.begun("r")
         (thread,) = (each for each in threading.enumerate() if each.name == "lane-0")
         debuggers.stopped_threads.add(thread.ident)
-        world.pass_time(100)
+        world.advance(100)
         assert world.replaced == []
         debuggers.activation_ended(thread.ident)
-        world.pass_time(3)
+        world.advance(3)
         assert [name for name, _ in world.replaced] == ["lane-0"]
 
     with_lanes(script)
 
 
-def test_debugged_code_is_not_a_hang():
-    """Frames with a debugger's trace function, as pdb and pydevd leave them, suspend the guard."""
+def test_lane_under_a_debugger_is_not_hung():
     import bdb
 
     async def script(world):
-        await world.ask(start("r", "blocks", "r"))
+        await world.evaluate(start("r", "blocks", "r"))
         world.submit(on("r", done(1)))
         await world.begun("r")
         (thread,) = (each for each in threading.enumerate() if each.name == "lane-0")
@@ -302,47 +279,43 @@ def test_debugged_code_is_not_a_hang():
         while frame.f_code.co_name != "blocks":
             frame = frame.f_back
         frame.f_trace = bdb.Bdb().trace_dispatch
-        world.pass_time(100)
+        world.advance(100)
         assert world.replaced == []
         frame.f_trace = None
-        world.pass_time(3)
+        world.advance(3)
         assert len(world.replaced) == 1
 
     with_lanes(script)
 
 
 def test_killed_lane_fails_only_its_current_activation():
-    """A kill is brutal: the thread dies, the open activation fails, other runs go on; it is no hang of the run."""
-
     async def script(world):
-        await world.ask(start("a", "adds", "a"))
-        await world.ask(start("r", "spins", "r"))
+        await world.evaluate(start("a", "adds", "a"))
+        await world.evaluate(start("r", "spins", "r"))
         for _ in range(3):
             world.submit(on("r", done(1)))
             await world.begun("r")
             world.lanes.kill("lane-0")
-            assert kind(world.answers("r")[-1]) == "LaneKilled"
+            assert failure_kind(world.answers("r")[-1]) == "LaneKilled"
             await settled(lambda: len(lane_threads()) == 1)
             stage.begun.discard("r")
-            assert isinstance(await world.ask(start("r", "spins", "r")), Succeeded)
+            assert isinstance(await world.evaluate(start("r", "spins", "r")), Succeeded)
         world.lanes.kill("lane-0")  # idle
         await settled(lambda: lane_threads() == ["lane-0.4"])
-        await world.ask(on("a", done(1, 1)))
-        assert await world.ask(on("a", done(2, 2))) == completed("a", 3)
+        await world.evaluate(on("a", done(1, 1)))
+        assert await world.evaluate(on("a", done(2, 2))) == completed("a", 3)
         with pytest.raises(UsageError, match="known lanes: lane-0"):
             world.lanes.kill("lane-7")
 
     with_lanes(script)
 
 
-def test_lane_that_dies_between_jobs_is_replaced(caplog):
-    """Whatever ends the thread, what was queued is answered by its successor, and the fibers are unwound."""
-
+def test_lane_that_dies_between_activations_is_replaced(caplog):
     def die(_):
         raise SystemExit("in our own code")
 
     async def script(world):
-        await world.ask(start("a", "adds", "a"))
+        await world.evaluate(start("a", "adds", "a"))
         world.lanes._places.lanes()[0].do(die)
         world.submit(on("a", done(1, 1)))
         world.submit(on("a", done(2, 2)))
@@ -355,109 +328,97 @@ def test_lane_that_dies_between_jobs_is_replaced(caplog):
     assert stage.ended == ["a", "a"]
 
 
-def test_lane_that_dies_during_a_job_fails_it():
-    """The activation in work is answered as failed (I3), its run forgotten, the others go on."""
-
+def test_lane_that_dies_during_an_activation_fails_it():
     async def script(world):
-        await world.ask(start("a", "adds", "a"))
-        await world.ask(start("r", "adds", "r"))
+        await world.evaluate(start("a", "adds", "a"))
+        await world.evaluate(start("r", "adds", "r"))
         (lane,) = world.lanes._places.lanes()
 
         def die(*_):
             raise SystemExit("in our own code")
 
         lane.evaluations.evaluate = die
-        assert kind(await world.ask(on("r", done(1)))) == "LaneDied"
-        await world.ask(on("a", done(1, 1)))
-        assert await world.ask(on("a", done(2, 2))) == completed("a", 3)
-        assert kind(await world.ask(on("r", done(2)))) == "RunNotCached"
+        assert failure_kind(await world.evaluate(on("r", done(1)))) == "LaneDied"
+        await world.evaluate(on("a", done(1, 1)))
+        assert await world.evaluate(on("a", done(2, 2))) == completed("a", 3)
+        assert failure_kind(await world.evaluate(on("r", done(2)))) == "RunNotCached"
 
     with_lanes(script)
 
 
-def test_run_that_hangs_during_eviction_is_evicted():
-    """The eviction is answered with success, the only answer that engines take."""
-
+def test_run_that_hangs_during_its_eviction_is_evicted():
     async def script(world):
-        await world.ask(start("r", "never_leaves", "r"))
-        await world.ask(start("a", "adds", "a"))
+        await world.evaluate(start("r", "hangs_while_unwound", "r"))
+        await world.evaluate(start("a", "adds", "a"))
         world.submit(evict("r"))
         await world.begun("r")
-        world.pass_time(3)
+        world.advance(3)
         assert world.answers("r")[-1] == Succeeded("r")
         assert len(world.replaced) == 1
-        assert isinstance(await world.ask(on("a", done(1))), Succeeded)
+        assert isinstance(await world.evaluate(on("a", done(1))), Succeeded)
 
     with_lanes(script)
 
 
-def test_run_that_hangs_while_unwound_is_blamed():
-    """Fibers that are dropped to make room may hang, too: the strike is theirs, not the innocent run's."""
-
+def test_hang_while_unwinding_is_attributed_to_the_unwound_run():
     async def script(world):
-        await world.ask(start("r", "never_leaves", "r"))
-        await world.hang_of("r", start("a", "adds", "a"))
+        await world.evaluate(start("r", "hangs_while_unwound", "r"))
+        await world.hang_elsewhere("r", start("a", "adds", "a"))
         assert list(world.lanes.counts()[0].parked) == ["r"]
-        assert isinstance(await world.ask(start("a", "adds", "a")), Succeeded)
+        assert isinstance(await world.evaluate(start("a", "adds", "a")), Succeeded)
 
     with_lanes(script, context={"cache": StateCache(CacheLimits(live=1))})
 
 
-def test_run_that_hangs_at_the_stop_does_not_block_it():
-    """Unwinding everything at the stop is guarded, too."""
-
+def test_run_that_hangs_while_unwound_does_not_block_the_stop_of_its_lane():
     async def script(world):
-        await world.ask(start("r", "never_leaves", "r"))
+        await world.evaluate(start("r", "hangs_while_unwound", "r"))
         world.lanes.stop()
         await world.begun("r")
-        world.pass_time(3)
+        world.advance(3)
         await settled(lambda: lane_threads() == [])
 
     with_lanes(script)
 
 
-def test_unstoppable_thread_does_not_block_profiled_threads():
-    """Python 3.11 lets profiled threads spin while an exception waits for another thread: it must not be left waiting."""
+def test_stuck_lane_does_not_block_profiled_threads():
+    """Python 3.11 lets profiled threads spin while an exception is pending for another thread."""
 
     async def script(world):
-        await world.ask(start("r", "blocks", "r"))
+        await world.evaluate(start("r", "blocks", "r"))
         await world.hang("r", on("r", done(1)))
         for n in range(20):
-            assert isinstance(await world.ask(start(f"a{n}", "adds", "a")), Succeeded)
+            assert isinstance(await world.evaluate(start(f"a{n}", "adds", "a")), Succeeded)
         assert world.lanes.stuck <= 1
 
     with_lanes(script, context={"watcher": Watcher("warn")})
 
 
-def test_new_generation_starts_without_states():
-    """States belong to the handle that sent them; what older ones left is dropped when they are no more."""
-
+def test_new_handle_generation_starts_without_cached_states():
     async def script(world):
-        await world.ask(start("r", "adds", "old"), generation=1)
-        assert kind(await world.ask(on("r", done(1)), generation=2)) == "RunNotCached"
-        await world.ask(start("r", "adds", "new"), generation=2)
+        await world.evaluate(start("r", "adds", "old"), generation=1)
+        assert failure_kind(await world.evaluate(on("r", done(1)), generation=2)) == "RunNotCached"
+        await world.evaluate(start("r", "adds", "new"), generation=2)
         world.lanes.forget_older(2)
-        await world.ask(on("r", done(1, 1)), generation=2)
+        await world.evaluate(on("r", done(1, 1)), generation=2)
         assert stage.ended == ["old"]
         assert world.lanes.counts()[0].cached == 1
         assert world.lanes.status()[0].runs == 1
-        assert await world.ask(on("r", done(2, 1)), generation=2) == completed("r", 2)
+        assert await world.evaluate(on("r", done(2, 1)), generation=2) == completed("r", 2)
 
     with_lanes(script)
 
 
-def test_status_shows_each_lane():
-    """Names stay, and runs are counted where they live."""
-
+def test_lane_status_has_the_runs_and_replacements_of_each_lane():
     async def script(world):
         assert world.lanes.names() == ["lane-0", "lane-1"]
-        await world.ask(start("r", "blocks", "r"))
-        await world.ask(start("a", "adds", "a"))
+        await world.evaluate(start("r", "blocks", "r"))
+        await world.evaluate(start("a", "adds", "a"))
         world.submit(on("r", done(1)))
         await world.begun("r")
         assert [each.runs for each in world.lanes.status()] == [1, 1]
-        assert (world.in_work("lane-0"), world.in_work("lane-1")) == ("r", None)
-        world.pass_time(3)
+        assert (world.current_run("lane-0"), world.current_run("lane-1")) == ("r", None)
+        world.advance(3)
         assert [each.replaced for each in world.lanes.status()] == [1, 0]
         assert world.lanes.names() == ["lane-0", "lane-1"]
 

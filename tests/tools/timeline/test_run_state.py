@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hourglass._tools.timeline.standing import problem_of, standing
+from hourglass._tools.timeline.run_state import problem_of, run_state
 from hourglass.client import WorkflowStatus
 
 
@@ -44,5 +44,5 @@ def pending(attempt: int, *, failed: bool = True) -> Any:
     ],
 )
 def test_status_text_names_the_problem_of_an_open_run(run: Any, text: str) -> None:
-    assert standing(run, problem_of(run)) == text
+    assert run_state(run, problem_of(run)) == text
     assert (problem_of(run) is not None) == ("," in text)
