@@ -83,7 +83,7 @@ def test_hang_in_cleanup_ends_the_process(tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 def test_suite_runs_with_sigint_ignored() -> None:
     """In a background job, which ignores SIGINT, tests can still interrupt their programs."""
-    test = "tests/client/test_portal.py::test_ctrl_c_interrupts_a_call"
+    test = "tests/client/test_portal.py::test_ctrl_c_interrupts_a_portal_call_and_cancels_its_coroutine"
     ended = run_pytest("--timeout", 30, test, before="trap '' INT; ")
     assert ended.returncode == 0, ended.stdout
 

@@ -68,7 +68,10 @@ def test_unit_test_files_use_no_server() -> None:
         ("tests/nexus/test_nexus.py::test_it", tiers.CONTRACT),
         ("tests/durability/test_kills.py::test_it", tiers.CAMPAIGN),
         ("tests/examples/test_scripts.py::test_example_runs_twice_on_one_file", tiers.CAMPAIGN),
-        ("tests/examples/test_scripts.py::test_example_runs_on_a_file[hello.py]", tiers.CONTRACT),
+        (
+            "tests/examples/test_scripts.py::test_example_runs_without_target_on_hourglass_db[hello.py]",
+            tiers.CONTRACT,
+        ),
     ],
 )
 def test_most_specific_tier_entry_wins(test: str, tier: str) -> None:

@@ -220,7 +220,7 @@ def test_unknown_event_kinds_are_named() -> None:
     """In today's spelling, with what they say."""
     event = codec.read_event({"eventType": "SomethingNew", "somethingNewEventAttributes": {"a": 1}}, 3)
     assert event.attributes == h.UnknownEvent(name="SOMETHING_NEW", document={"a": 1})
-    with pytest.raises(HistoryError, match="event 3 is not an event"):
+    with pytest.raises(HistoryError, match="item 3 is not a history event"):
         codec.read_event({"eventId": "3"}, 3)
 
 

@@ -228,7 +228,7 @@ class Starting(Interceptor):
         class Inbound(WorkflowInboundInterceptor):
             def init(self, outbound: WorkflowOutboundInterceptor) -> None:
                 assert workflow.info().workflow_type == "doubles"
-                with pytest.raises(ReadOnlyError, match="the start of an interceptor"):
+                with pytest.raises(ReadOnlyError, match="the factory of an interceptor"):
                     workflow.sleep(1)
                 super().init(outbound)
 

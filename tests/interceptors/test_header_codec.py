@@ -109,7 +109,7 @@ def test_workflow_only_codec_for_headers() -> None:
 
 def test_header_codec_without_a_codec_is_rejected() -> None:
     """Headers cannot pass a codec that there is not."""
-    with pytest.raises(UsageError, match="CODEC, and there is no codec"):
+    with pytest.raises(UsageError, match="CODEC requires a codec"):
         Client.connect("local:", header_codec_behavior=HeaderCodecBehavior.CODEC)
     with pytest.raises(UsageError, match="must be a HeaderCodecBehavior"):
         Client.connect("local:", header_codec_behavior=2)  # type: ignore[arg-type]
