@@ -253,7 +253,6 @@ def test_fields_of_an_inlined_struct_round_trip() -> None:
 
 
 def test_versioning_overrides_round_trip() -> None:
-    """All kinds."""
     shape = tables._TYPES[VersioningOverride]
     version = WorkerDeploymentVersion("shop", "2")
     for override in (

@@ -95,7 +95,6 @@ class RecordsCalls(Interceptor):
 
 
 def test_first_interceptor_is_the_outermost() -> None:
-    """Inbound calls, and outbound calls of a client, reach the first of the list first."""
     log: list[str] = []
     with Environment(interceptors=[RecordsCalls("a", log), RecordsCalls("b", log)]) as env:
         assert env.execute_workflow(call_double, 2) == 4
@@ -112,7 +111,6 @@ def test_first_interceptor_is_the_outermost() -> None:
 
 
 def test_client_interceptors_precede_those_of_the_worker() -> None:
-    """Interceptors of a client also apply to its workers."""
     log: list[str] = []
     with (
         Client.connect("local:", interceptors=[RecordsCalls("client", log)]) as client,
@@ -276,7 +274,6 @@ def test_repr_of_interceptor_input_hides_arguments() -> None:
 
 @pytest.mark.parametrize("invalid", [RecordsCalls, object(), "tracing"])
 def test_invalid_interceptor_is_rejected(invalid: Any) -> None:
-    """A class instead of an object, or another object, raises an error at once."""
     with pytest.raises(UsageError, match="interceptors must be instances"):
         Environment(interceptors=[invalid])
     with pytest.raises(UsageError, match="interceptors must be instances"):

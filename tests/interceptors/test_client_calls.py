@@ -178,7 +178,6 @@ async def _use_async_client(target: str, log: RecordsCalls) -> None:
 
 
 def test_every_client_call_is_intercepted(target: str) -> None:
-    """What a client asks for passes its interceptors, which may change it: starts, activities, lists, histories, schedules."""
     log = RecordsCalls()
     _use_blocking_client(target, log)
     tested_with_headers = {

@@ -166,7 +166,6 @@ def test_workflow_metrics_are_not_recorded_again_after_a_worker_restart(client: 
 
 
 def test_replayer_records_no_metrics() -> None:
-    """What is replayed was counted when it happened."""
     registry = Registry()
     with (
         Client.connect("local:") as client,

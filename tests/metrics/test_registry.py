@@ -33,7 +33,6 @@ def test_counter_has_a_series_per_set_of_attributes() -> None:
 
 
 def test_gauge_keeps_its_last_value() -> None:
-    """Earlier values are overwritten."""
     registry = Registry()
     gauge = MetricMeter(registry).create_gauge("depth")
     for depth in (3, 7.5, -1):
@@ -69,14 +68,12 @@ def test_gauge_rejects_values_that_are_not_finite_numbers(value: Any) -> None:
 
 
 def test_counter_rejects_negative_amounts() -> None:
-    """A negative amount is an error."""
     with pytest.raises(UsageError, match="only grows"):
         MetricMeter(Registry()).create_counter("c").add(-1)
 
 
 @pytest.mark.parametrize("buckets", [[], [2, 1], [1, 1], [1, float("inf")]])
 def test_invalid_histogram_buckets_are_rejected(buckets: list[float]) -> None:
-    """They are finite and grow."""
     with pytest.raises(UsageError, match="buckets"):
         MetricMeter(Registry()).create_histogram("h", buckets=buckets)
 
