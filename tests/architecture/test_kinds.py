@@ -132,5 +132,7 @@ def test_every_request_is_handled_by_both_engines() -> None:
 
 
 def test_request_field_that_its_rpc_message_lacks_is_rejected() -> None:
-    with pytest.raises(TypeError, match="signal_name has no place in PauseWorkflowExecutionRequest"):
+    with pytest.raises(
+        TypeError, match=r"PauseWorkflowExecutionRequest has no field for SignalWorkflow\.signal_name"
+    ):
         sending({SignalWorkflow: PauseWorkflowExecutionRequest})

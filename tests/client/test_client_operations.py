@@ -173,12 +173,12 @@ def test_start_workflow_sends_every_option(client: Any, do: Do, connection: Any)
         (lambda c: c.start_workflow("wf", task_queue=" "), UsageError, "task_queue must be"),
         (lambda c: c.start_workflow("wf", run_timeout=-1), UsageError, "run_timeout"),
         (lambda c: c.start_workflow("wf", run_timeot=1), UsageError, r"did you mean run_timeout\?"),
-        (lambda c: c.start_workflow("wf", order=1), UsageError, "given by position"),
+        (lambda c: c.start_workflow("wf", order=1), UsageError, "by position"),
         (lambda c: c.start_workflow("wf", start_signal_args=[1]), UsageError, "without start_signal"),
         (
             lambda c: c.start_workflow("wf", search_attributes={"When": datetime(2026, 1, 1)}),
             UsageError,
-            "without a time zone",
+            "must be a datetime with a time zone",
         ),
     ],
 )
@@ -314,7 +314,7 @@ def test_result_with_follow_runs_false_raises_if_a_next_run_exists(
 def test_result_can_be_requested_again_after_a_timeout(client: Any, do: Do, connection: Any) -> None:
     run_id = connection.add("x")
     handle = client.get_workflow_handle("x")
-    with pytest.raises(TimeoutError, match=r"'x' has not closed within 0\.01 s; it goes on"):
+    with pytest.raises(TimeoutError, match=r"'x' did not close within 0\.01 s; it continues"):
         do(handle.result(timeout=0.01))
     connection.outcomes[run_id] = [wf.RunCompleted(encoded(1))]
     assert do(handle.result(timeout=timedelta(seconds=60))) == 1
@@ -382,8 +382,8 @@ def test_signal_accepts_a_name_a_decorated_method_or_a_channel(client: Any, do: 
     ("send", "error", "message"),
     [
         (lambda h: h.signal(Cart.put), ArgumentError, "item"),
-        (lambda h: h.signal(Cart.total), UsageError, "is a query, and was used as a signal"),
-        (lambda h: h.query(Cart.put), UsageError, "is a signal, and was used as a query"),
+        (lambda h: h.signal(Cart.total), UsageError, "is a query, but was used as a signal"),
+        (lambda h: h.query(Cart.put), UsageError, "is a signal, but was used as a query"),
         (lambda h: h.signal(print), UsageError, r"print is not a signal.*@workflow\.signal"),
         (lambda h: h.query(decisions), UsageError, "is not a query"),
         (lambda h: h.signal(decisions), ArgumentError, "takes one value, not 0"),

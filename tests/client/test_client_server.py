@@ -195,7 +195,7 @@ def test_run_timeout_raises_timed_out_error_on_a_server(client: Any, do: Do) -> 
 
 def test_result_timeout_leaves_the_workflow_running(client: Any, do: Do) -> None:
     handle = do(client.start_workflow("Peer", "wait", task_queue=QUEUE))
-    with pytest.raises(TimeoutError, match="it goes on"):
+    with pytest.raises(TimeoutError, match="it continues"):
         do(handle.result(timeout=0.1))
     assert do(handle.describe()).status is WorkflowStatus.RUNNING
     do(handle.signal("put", "go"))

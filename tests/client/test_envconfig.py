@@ -137,9 +137,9 @@ def test_hourglass_target_variable_overrides_temporal_variables() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"profile": "none", "config_source": FILE}, "has no profile 'none'"),
+        ({"profile": "none", "config_source": FILE}, "unknown profile 'none'"),
         ({"config_source": "a ="}, "cannot read the configuration at line 1, column 4"),
-        ({"config_source": Path("/nowhere.toml")}, "no configuration file"),
+        ({"config_source": Path("/nowhere.toml")}, "the configuration file .* does not exist"),
         (
             {"config_source": "[profile.default]\nadress = 'x'", "config_file_strict": True},
             "unknown field `adress`",

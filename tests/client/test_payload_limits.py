@@ -57,10 +57,10 @@ def test_payload_above_the_warning_limit_is_logged_without_its_content(
     for target in ("local:", f"local:{tmp_path / 'e.db'}"):
         log = logged_warnings(target, caplog, payload_limits=SMALL)
         for message in (
-            "the arguments of StartWorkflow take 5,002 bytes, more than 2,000",
-            "the memo of StartSpec take 202 bytes, more than 100",
+            "large arguments of StartWorkflow: 5,002 bytes; the recommended maximum is 2,000",
+            "large memo of StartSpec: 202 bytes; the recommended maximum is 100",
             "the result of activity returns_payload_of_size takes 5,002 bytes",
-            "the arguments of ScheduleActivity take 5,002 bytes",
+            "large arguments of ScheduleActivity: 5,002 bytes",
         ):
             assert message in log
         assert "aaaa" not in log
@@ -83,7 +83,7 @@ def test_core_logs_large_payloads_through_python_logging(
 
 def test_invalid_payload_limits_are_rejected() -> None:
     for size in (-1, 1.5, True):
-        with pytest.raises(TargetError, match="is a number of bytes"):
+        with pytest.raises(TargetError, match="must be a number of bytes"):
             PayloadLimitsConfig(payloads_warn_size=size)  # type: ignore[arg-type]
     with pytest.raises(TargetError, match="must be a PayloadLimitsConfig"):
         Client.connect("local:", payload_limits=5)  # type: ignore[arg-type]

@@ -124,15 +124,15 @@ def connection() -> FakeScheduleService:
 @pytest.mark.parametrize(
     ("schedule", "error", "message"),
     [
-        (daily(spec=ScheduleSpec(jitter=5)), UsageError, "names no time"),
-        (daily(spec=ScheduleSpec(skip=[ScheduleCalendarSpec()])), UsageError, "names no time"),
+        (daily(spec=ScheduleSpec(jitter=5)), UsageError, "has no times"),
+        (daily(spec=ScheduleSpec(skip=[ScheduleCalendarSpec()])), UsageError, "has no times"),
         (daily(spec=ScheduleSpec(cron_expressions=["every day"])), UsageError, "'every day' is invalid"),
         (
             daily(spec=replace(DAILY, time_zone_name="Mars/Olympus")),
             UsageError,
-            "no time zone 'Mars/Olympus'",
+            "unknown time zone 'Mars/Olympus'",
         ),
-        (daily(spec=ScheduleSpec(intervals=[ScheduleIntervalSpec(0.2)])), UsageError, "at least a second"),
+        (daily(spec=ScheduleSpec(intervals=[ScheduleIntervalSpec(0.2)])), UsageError, "at least one second"),
         (daily(spec=ScheduleSpec(calendars=[ScheduleCalendarSpec(hour=25)])), UsageError, "0 to 23"),
         (
             daily(spec=ScheduleSpec(calendars=[ScheduleCalendarSpec(hour=())])),
@@ -152,7 +152,7 @@ def connection() -> FakeScheduleService:
         (Schedule(ScheduleActionStartWorkflow(len, "a"), DAILY), UsageError, "len is not a workflow"),
         (Schedule(report, DAILY), UsageError, "ScheduleActionStartWorkflow"),
         (Schedule(ScheduleActionStartWorkflow(report, "a"), "@daily"), UsageError, "ScheduleSpec"),
-        (DAILY, UsageError, "not a ScheduleSpec"),
+        (DAILY, UsageError, "not ScheduleSpec"),
     ],
 )
 def test_create_schedule_with_invalid_values_raises_before_sending(
@@ -167,11 +167,11 @@ def test_create_schedule_with_invalid_values_raises_before_sending(
 @pytest.mark.parametrize(
     ("construct", "message"),
     [
-        (lambda: ScheduleSpec(cron_expressions="0 9 * * *"), "brackets"),
-        (lambda: ScheduleSpec(calendars=["@daily"]), "calendars must be a list of ScheduleCalendarSpec"),  # type: ignore[list-item]
-        (lambda: replace(DAILY, start_at=datetime(2026, 1, 1)), "start_at is a datetime with"),
+        (lambda: ScheduleSpec(cron_expressions="0 9 * * *"), "not a single str"),
+        (lambda: ScheduleSpec(calendars=["@daily"]), "calendars must contain only ScheduleCalendarSpec"),  # type: ignore[list-item]
+        (lambda: replace(DAILY, start_at=datetime(2026, 1, 1)), "start_at must be a datetime with"),
         (lambda: replace(DAILY, jitter=timedelta(seconds=-1)), "jitter"),
-        (lambda: ScheduleCalendarSpec(hour="9"), "not a str"),  # type: ignore[arg-type]
+        (lambda: ScheduleCalendarSpec(hour="9"), "not str"),  # type: ignore[arg-type]
         (lambda: ScheduleRange(1.5), "start of a range"),  # type: ignore[arg-type]
         (lambda: ScheduleIntervalSpec(5, -1), "offset"),
         (lambda: SchedulePolicy(catchup_window="1h"), "catchup_window"),  # type: ignore[arg-type]
@@ -354,7 +354,7 @@ def test_schedule_update_raises_aborted_after_too_many_conflicts(
 ) -> None:
     handle = do(client.create_schedule("s", daily()))
     connection.rival = lambda: connection.note("s", uuid.uuid4().hex)
-    with pytest.raises(ServiceError, match="changed by others") as caught:
+    with pytest.raises(ServiceError, match="other clients changed it") as caught:
         do(handle.update(paused_copy))
     assert caught.value.status == "ABORTED"
     assert not connection.schedules["s"][1].state.paused

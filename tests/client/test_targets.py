@@ -221,7 +221,7 @@ def test_temporal_tls_variable_enables_or_disables_tls(variables: dict[str, str]
             {"TEMPORAL_TLS_SERVER_CA_CERT_PATH": "/nowhere", "TEMPORAL_TLS_SERVER_CA_CERT_DATA": "CA"},
             "both TEMPORAL_TLS_SERVER_CA_CERT_PATH and TEMPORAL_TLS_SERVER_CA_CERT_DATA",
         ),
-        ({"TEMPORAL_TLS_DISABLE_HOST_VERIFICATION": "true"}, "without verifying"),
+        ({"TEMPORAL_TLS_DISABLE_HOST_VERIFICATION": "true"}, "always verifies"),
         ({"TEMPORAL_ADDRESS": "host"}, "TEMPORAL_ADDRESS: 'host' has no port"),
     ],
 )
@@ -250,9 +250,9 @@ def test_profile_without_address_uses_localhost_7233(configuration: dict[str, st
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("absent", r"no profile 'absent' \(it has: half, mutual, plain, prod, unverified\)"),
+        ("absent", r"unknown profile 'absent' in .*; known profiles: half, mutual, plain, prod, unverified"),
         ("half", "profile 'half': mutual TLS needs both client_cert and client_private_key"),
-        ("unverified", "without verifying"),
+        ("unverified", "always verifies"),
     ],
 )
 def test_missing_or_invalid_profile_raises_target_error(
@@ -298,7 +298,7 @@ def test_malformed_configuration_file_raises_target_error(tmp_path: Path, conten
 
 
 def test_missing_configuration_file_raises_target_error(tmp_path: Path) -> None:
-    with pytest.raises(TargetError, match="there is no configuration file"):
+    with pytest.raises(TargetError, match="the configuration file"):
         resolve_target("profile:x", {"TEMPORAL_CONFIG_FILE": str(tmp_path / "none.toml")})
 
 

@@ -428,7 +428,7 @@ def test_activity_before_the_first_completed_task() -> None:
     history.add("ACTIVITY_TASK_SCHEDULED", activityId="2", activityType={"name": "stray"})
     history.task()
     history.completed()
-    assert "belongs to no workflow task" in str(replay(history, lambda: None).error)
+    assert "needs a completed workflow task" in str(replay(history, lambda: None).error)
 
 
 def test_detached_activity_event_is_compared() -> None:

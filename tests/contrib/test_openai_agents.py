@@ -206,7 +206,7 @@ def test_openai_agent_retries_model_and_tools_by_their_activities_only(client: C
             client.execute_workflow(ask_retrying_agent, "refused", task_queue="guesses")
         assert call_counts["refused"] == 1
     settings = ModelSettings(retry=ModelRetrySettings(max_retries=2))
-    with pytest.raises(UsageError, match="would multiply with the retries of its activities"):
+    with pytest.raises(UsageError, match="would multiply the retries of its activities"):
         DurableRunner(Agent(name="eager", model_settings=settings))
 
 

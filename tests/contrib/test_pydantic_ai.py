@@ -516,7 +516,7 @@ def test_pydantic_agent_misuse_raises_errors_with_a_fix(client: Client) -> None:
         assert "workflow.run_async(agent.run(" in wait_for_task_failure(handle)
         with pytest.raises(WorkflowFailedError, match="was not registered with `HourglassDurability`"):
             client.execute_workflow(use_unregistered_model, "?", task_queue="slips")
-    with pytest.raises(UsageError, match="belongs to no agent"):
+    with pytest.raises(UsageError, match="does not belong to an agent"):
         Worker(client, "slips", activities=[HourglassDurability()])
     with pytest.raises(UserError, match="did you mean start_to_close_timeout"):
         HourglassDurability(options={"start_to_close": 3})  # type: ignore[typeddict-unknown-key]

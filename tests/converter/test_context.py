@@ -295,7 +295,7 @@ def test_asynchronous_completion_uses_the_serialization_context_of_the_caller() 
         handle = client.get_activity_handle(token=completion_infos[0].task_token).with_context(context)
         handle.complete("done")
         assert run.result() == "done"
-        with pytest.raises(UsageError, match="a context is a SerializationContext"):
+        with pytest.raises(UsageError, match="context must be a SerializationContext"):
             handle.with_context("a-1")  # type: ignore[arg-type]
 
 

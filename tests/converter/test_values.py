@@ -203,7 +203,7 @@ CASES: list[tuple[Any, Any]] = [
     ("a", Literal["a", 1, None]),
     (5, UserId),
     (5, Annotated[int, "documented"]),
-    ([5], Annotated[list[int], ["cannot be hashed"]]),
+    ([5], Annotated[list[int], ["unhashable"]]),
     (5, T),
     (5, Bound),
     ("a", Constrained),

@@ -146,25 +146,23 @@ def test_reads_are_answered_on_a_full_disk(
             assert list(client.list_schedules()) == []
             assert client.describe_task_queue().workflow_pollers
             assert kept_by_engine(client) == ()
-            until(lambda: "SignalWorkflow waits until it can be stored" in caplog.text, "nobody says why")
-        assert "there is no room left on its disk; the answer is the stored state" in caplog.text
+            until(lambda: "SignalWorkflow cannot be stored yet and waits" in caplog.text, "nobody says why")
+        assert "its disk has no space left; the answer is the stored state" in caplog.text
         code, body = ask(working, "/ready")
         assert code == 503
-        assert "there is no room left on its disk" in body
+        assert "its disk has no space left" in body
         report = json.loads(ask(working, "/status")[1])
         assert report["store"]["full"]
         assert report["store"]["free_bytes"] > 0
         metrics = ask(working, "/metrics")[1]
         assert 'hourglass_store_held{namespace="default"} 1' in metrics
         assert 'hourglass_store_free_bytes{namespace="default"} ' in metrics
-        with pytest.raises(StorageError, match="no room left"):
+        with pytest.raises(StorageError, match="no space left"):
             client.start_workflow(Steps.run, id="other")
         other = command("list", "--target", f"local:{path}")
         assert "steps" in other.stdout
-        assert "there is no room left on its disk" in other.stderr
-        assert (
-            "there is no room left on its disk" in command("why", "steps", "--target", f"local:{path}").stderr
-        )
+        assert "its disk has no space left" in other.stderr
+        assert "its disk has no space left" in command("why", "steps", "--target", f"local:{path}").stderr
         assert not told.done()
     told.result(PATIENCE)
     assert handle.result(timeout=PATIENCE) == 2
@@ -196,7 +194,7 @@ def test_low_disk_space_is_logged_before_it_is_full(
         assert code == 503
         assert "no space left" in body
         free[0] = 1 << 40
-        until(lambda: "the disk has space again" in caplog.text, "nobody says that it is over")
+        until(lambda: "the disk has enough free space again" in caplog.text, "nobody says that it is over")
     assert ask(working, "/ready")[0] == 200
     warned = [each for each in caplog.records if "are free on the disk" in each.getMessage()]
     assert [each.levelname for each in warned] == ["WARNING"]

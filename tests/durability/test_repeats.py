@@ -123,5 +123,5 @@ def test_waiting_on_an_unserved_queue_is_logged(
                 handle.result(timeout=0.3)
     said = [each.getMessage() for each in caplog.records if "no worker serves" in each.getMessage()]
     assert len(said) == 1
-    assert 'workflow w waits in the task queue "nobody\'s"' in said[0]
+    assert 'workflow w waits in task queue "nobody\'s"' in said[0]
     assert "serves 'served'" in said[0]

@@ -127,7 +127,7 @@ def test_hourglass_run_executes_an_example_with_arguments(run_program: Program) 
 
 
 def test_linter_finds_nothing_in_the_examples(run_program: Program) -> None:
-    assert "nothing found" in run_program(HOURGLASS, "check", str(EXAMPLES))
+    assert "no findings" in run_program(HOURGLASS, "check", str(EXAMPLES))
 
 
 def test_approval_example_test_suite_passes(run_program: Program) -> None:

@@ -237,7 +237,7 @@ def test_waiting_client_logs_missing_worker_on_a_server(
         (told,) = until(lambda: messages(caplog, "has no worker"))
         handle.terminate("enough")
         assert isinstance(waiting.exception(30), WorkflowFailedError)
-    assert told == "workflow unserved-1 has no worker: none polls its task queue 'silence-unserved'"
+    assert told == "workflow unserved-1 has no worker: no worker polls its task queue 'silence-unserved'"
 
 
 @workflow.defn
@@ -335,7 +335,7 @@ def test_waiting_client_logs_missing_worker_in_memory(
         (told,) = until(lambda: messages(caplog, "has no worker"))
         handle.terminate("enough")
         assert isinstance(waiting.exception(30), WorkflowFailedError)
-    assert told == "workflow unserved-2 has no worker: none polls its task queue 'default'"
+    assert told == "workflow unserved-2 has no worker: no worker polls its task queue 'default'"
 
 
 @workflow.defn
@@ -359,7 +359,7 @@ def test_waiting_client_logs_update_without_a_worker(
     with ThreadPoolExecutor(1) as thread:
         waiting = thread.submit(handle.execute_update, Basket.put, "pear")
         (told,) = until(lambda: messages(caplog, "has no worker"))
-        assert told == f"workflow basket-1 has no worker: none polls its task queue {queue!r}"
+        assert told == f"workflow basket-1 has no worker: no worker polls its task queue {queue!r}"
         with Worker(client, queue, workflows=[Basket]):
             assert waiting.result(60) == "pear"
             handle.terminate("enough")
@@ -427,7 +427,7 @@ def test_unusable_file_is_reported_without_traceback(
     """A directory, or what is no database: an error in words, in the log and at the call, without the way through our files."""
     (tmp_path / "dir.db").mkdir()
     (tmp_path / "text.db").write_text("no database, but long enough to be one\n" * 100)
-    with pytest.raises(StorageError, match="is a directory: name a file") as refused:
+    with pytest.raises(StorageError, match="is a directory: pass the path of a file") as refused:
         Client.connect(f"local:{tmp_path / 'dir.db'}")
     with (
         Client.connect(f"local:{tmp_path / 'text.db'}") as client,
@@ -466,7 +466,10 @@ def test_attempt_without_a_worker_is_logged_by_the_engine(caplog: pytest.LogCapt
         client.execute_workflow(asks_nobody, id="nobody-1")
     (told,) = [each for each in records(caplog) if each.name == "hourglass.embedded"]
     assert told.levelname == "ERROR"
-    text = "activity charge of workflow nobody-1 (id 1, attempt 1) timed out, and no worker had it: it is not retried"
+    text = (
+        "activity charge of workflow nobody-1 (id 1, attempt 1) timed out while no worker was executing it; "
+        "it will not be retried"
+    )
     assert told.getMessage() == text
     assert (told.workflow_id, told.activity_type, told.task_queue) == ("nobody-1", "charge", "nobody")
 
@@ -502,7 +505,10 @@ def test_attempt_lost_with_its_worker_is_logged_by_the_next(tmp_path: Path) -> N
     assert subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == -9
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert "lived" in done.stdout
-    lost = "activity dies of workflow risky-1 (id 1, attempt 1) was lost with the process of its worker; it is retried"
+    lost = (
+        "activity dies of workflow risky-1 (id 1, attempt 1) was lost, because the process of its worker ended; "
+        "it will be retried"
+    )
     assert done.stderr.count(lost) == 1
 
 

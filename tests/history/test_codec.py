@@ -218,7 +218,7 @@ def test_every_form_of_an_empty_workflow_result_is_none(result: dict[str, Any]) 
 def test_unknown_kind_of_history_event_keeps_its_name_and_attributes() -> None:
     event = codec.read_event({"eventType": "SomethingNew", "somethingNewEventAttributes": {"a": 1}}, 3)
     assert event.attributes == h.UnknownEvent(name="SOMETHING_NEW", document={"a": 1})
-    with pytest.raises(HistoryError, match="event 3 is not an event"):
+    with pytest.raises(HistoryError, match="item 3 is not a history event"):
         codec.read_event({"eventId": "3"}, 3)
 
 

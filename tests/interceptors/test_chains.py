@@ -226,7 +226,7 @@ class SleepsInInit(Interceptor):
         class Inbound(WorkflowInboundInterceptor):
             def init(self, outbound: WorkflowOutboundInterceptor) -> None:
                 assert workflow.info().workflow_type == "call_double"
-                with pytest.raises(ReadOnlyError, match="the start of an interceptor"):
+                with pytest.raises(ReadOnlyError, match="the factory of an interceptor"):
                     workflow.sleep(1)
                 super().init(outbound)
 

@@ -111,7 +111,7 @@ def test_workflow_only_codec_encodes_headers_of_commands_but_activities_do_not_d
 
 
 def test_header_codec_behavior_without_a_codec_is_rejected() -> None:
-    with pytest.raises(UsageError, match="CODEC, and there is no codec"):
+    with pytest.raises(UsageError, match="CODEC requires a codec"):
         Client.connect("local:", header_codec_behavior=HeaderCodecBehavior.CODEC)
     with pytest.raises(UsageError, match="must be a HeaderCodecBehavior"):
         Client.connect("local:", header_codec_behavior=2)  # type: ignore[arg-type]

@@ -204,7 +204,7 @@ def endpoint(quick_server: DevServer) -> Iterator[str]:
         client.create_nexus_endpoint(name, task_queue=name, description="for tests")
         yield name
         client.delete_nexus_endpoint(name)
-        with pytest.raises(ServiceError, match="there is no endpoint"):
+        with pytest.raises(ServiceError, match=r"Nexus endpoint .* does not exist"):
             client.delete_nexus_endpoint(name)
 
 
@@ -409,15 +409,15 @@ def test_nexus_operation_tokens_match_temporalio() -> None:
 
 def test_embedded_engine_rejects_nexus(caplog: pytest.LogCaptureFixture) -> None:
     with Client.connect("local:") as client:
-        with pytest.raises(UsageError, match="the embedded engine has no Nexus"):
+        with pytest.raises(UsageError, match="the embedded engine does not support Nexus"):
             Worker(client, nexus_services=[payments]).start()
         callback = nexus.NexusCallback(url="http://localhost/", headers={"secret": "x"})
         assert "secret" not in repr(callback)
-        with pytest.raises(ServiceError, match="the embedded engine has no Nexus"):
+        with pytest.raises(ServiceError, match="the embedded engine does not support Nexus"):
             client.start_workflow(delivery, "o", callbacks=[callback])
-        with pytest.raises(ServiceError, match="the embedded engine has no Nexus"):
+        with pytest.raises(ServiceError, match="the embedded engine does not support Nexus"):
             client.start_activity(pack, "o", callbacks=[callback])
-        with pytest.raises(ServiceError, match="the embedded engine has no Nexus"):
+        with pytest.raises(ServiceError, match="the embedded engine does not support Nexus"):
             client.create_nexus_endpoint("e", task_queue="q")
         with pytest.raises(UsageError, match="task_queue must be a non-empty str"):
             client.create_nexus_endpoint("e", task_queue="")
@@ -425,7 +425,7 @@ def test_embedded_engine_rejects_nexus(caplog: pytest.LogCaptureFixture) -> None
             client.start_workflow(delivery, "o", callbacks=[callback], start_signal="s")
         with Worker(client, workflows=ALL):
             run = client.start_workflow(calls_short_operations, "e", execution_timeout=60)
-            while "cannot continue: the embedded engine has no Nexus" not in caplog.text:
+            while "cannot continue: the embedded engine does not support Nexus" not in caplog.text:
                 run.describe()
             run.terminate()
             with pytest.raises(WorkflowFailedError):
@@ -461,8 +461,8 @@ def test_invalid_nexus_services_are_rejected() -> None:
             call()
     with Client.connect("local:") as client:
         for services, reason in (
-            ([service, nexus.Service("s")], "are called 's'"),
-            ([once], "objects of nexus.Service"),
+            ([service, nexus.Service("s")], "have the name 's'"),
+            ([once], "nexus.Service objects"),
         ):
             with pytest.raises(UsageError, match=reason):
                 Worker(client, nexus_services=services)

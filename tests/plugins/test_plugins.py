@@ -202,7 +202,7 @@ class FaultyPlugin(Plugin):
 
 
 def test_invalid_plugins_are_rejected() -> None:
-    with pytest.raises(UsageError, match=r"Plugin's subclasses, not .*give an instance"):
+    with pytest.raises(UsageError, match=r"Plugin's subclasses, not .*pass an instance"):
         Client.connect("local:", plugins=[Plugin])  # type: ignore[list-item]
     with pytest.raises(
         UsageError, match=r"configure_client of plugin .*FaultyPlugin must return the settings"
@@ -210,7 +210,9 @@ def test_invalid_plugins_are_rejected() -> None:
         Client.connect("local:", plugins=[FaultyPlugin()])
     with (
         Client.connect("local:") as client,
-        pytest.raises(UsageError, match=r"FaultyPlugin made settings .* WorkerConfig: task_que"),
+        pytest.raises(
+            UsageError, match=r"FaultyPlugin returned settings that WorkerConfig does not have: task_que"
+        ),
     ):
         Worker(client, plugins=[FaultyPlugin()])
 

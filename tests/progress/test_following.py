@@ -122,7 +122,7 @@ def test_progress_follower_keeps_its_position_after_a_failed_query() -> None:
 def test_progress_follower_of_new_items_receives_the_first_item_of_the_run() -> None:
     script = ScriptedSession(
         [history_page(TASK), history_page(TASK), history_page(END, more=False)],
-        [QueryFailedError("there is no handler"), query_answer(0, 1, "a"), query_answer(1, 1)],
+        [QueryFailedError("unknown query"), query_answer(0, 1, "a"), query_answer(1, 1)],
     )
     assert read_to_end(script, _following.NEW_ONES)[0] == ["a"]
 

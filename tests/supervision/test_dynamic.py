@@ -51,7 +51,7 @@ async def test_dynamic_supervisor_starts_and_terminates_children(world: World) -
 async def test_duplicate_and_unknown_child_ids_are_rejected(world: World) -> None:
     _, pool = await start_pool(world)
     await pool.start_child(world.worker("a"))
-    with pytest.raises(SpecError, match="App/Pool has a child 'a' already"):
+    with pytest.raises(SpecError, match="App/Pool already has a child 'a'"):
         await pool.start_child(world.worker("a"))
     with pytest.raises(NoSuchChild, match="App/Pool has no child 'b'"):
         await pool.terminate_child("b")
@@ -222,7 +222,7 @@ async def test_dynamic_supervisor_object_cannot_be_used_twice_in_a_tree(world: W
     with pytest.raises(StartFailed) as caught:
         await world.start(pool.as_child("One"), pool.as_child("Two"))
     assert caught.value.__cause__ is not None
-    assert "the same supervisor runs as App/One" in str(caught.value.__cause__.__cause__)
+    assert "the supervisor is already running as App/One" in str(caught.value.__cause__.__cause__)
 
 
 @on_both_loops

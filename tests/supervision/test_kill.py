@@ -334,7 +334,7 @@ async def test_killed_process_that_ignores_closing_is_discarded(world: World) ->
     await world.advance(5.0)
     await tree.stop()
     assert [report.detail for report in world.reports if report.kind == "discarded"] == [
-        "it refused to close"
+        "it could not be closed"
     ]
 
 

@@ -276,7 +276,7 @@ async def test_process_that_returns_before_started_fails_to_start(world: World) 
     with pytest.raises(StartFailed) as caught:
         await world.start(ChildSpec("a", body))
     causes = str(caught.value.__cause__) + str(caught.value.__cause__ and caught.value.__cause__.__cause__)
-    assert "App/a returned before it reported its start" in causes
+    assert "App/a ended before it reported its start" in causes
 
 
 @on_both_loops

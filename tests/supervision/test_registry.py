@@ -23,7 +23,7 @@ async def test_registry_rejects_a_name_in_use(world: World) -> None:
     tree = await world.start(world.worker("a"), world.worker("b"))
     registry = ProcessRegistry()
     registry.register("x", tree.find("App/a"))
-    with pytest.raises(NameTaken, match="cannot register App/b as 'x': App/a has that name"):
+    with pytest.raises(NameTaken, match="cannot register App/b as 'x': App/a already has this name"):
         registry.register("x", tree.find("App/b"))
 
 

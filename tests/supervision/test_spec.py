@@ -19,10 +19,10 @@ async def idle(context: Context) -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"id": ""}, "id must be a non-empty string without '/'"),
+        ({"id": ""}, "id must be a non-empty str without '/'"),
         ({"id": "a/b"}, "without '/', not 'a/b'"),
-        ({"id": 7}, "id must be a string, not int"),
-        ({"start": 3}, "child 'a': start must be callable with a context, not int"),
+        ({"id": 7}, "id must be a str, not int"),
+        ({"start": 3}, "child 'a': start must be a callable that takes a context, not int"),
         (
             {"restart": "sometimes"},
             "restart must be one of 'permanent', 'transient', 'temporary', not 'sometimes'",

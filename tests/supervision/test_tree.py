@@ -81,8 +81,8 @@ async def test_unknown_tree_path_is_rejected(world: World) -> None:
     for path, message in (
         ("Other", "the tree's root is 'App'"),
         ("", "the tree's root is 'App'"),
-        ("App/Nobody", "App has no living child 'Nobody'"),
-        ("App/Subsystem/Holder/x", "App/Subsystem/Holder has no living child 'x'"),
+        ("App/Nobody", "App has no running child 'Nobody'"),
+        ("App/Subsystem/Holder/x", "App/Subsystem/Holder has no running child 'x'"),
     ):
         with pytest.raises(NoSuchChild, match=message):
             tree.kill(path)

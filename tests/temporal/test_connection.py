@@ -112,7 +112,7 @@ def test_unauthenticated_connect_error_suggests_checking_the_api_key() -> None:
     reason = "Failed client connect: `get_system_info` call error after connection: Status { code: Unauthenticated }"
     error = connection_refused(reason, "h:1", "ns")
     assert error.status == "UNAUTHENTICATED"
-    assert "Check the API key" in str(error)
+    assert "Check that the API key" in str(error)
     assert isinstance(
         connection_refused("Failed client connect: dns error", "h:1", "ns"), ConnectionFailedError
     )

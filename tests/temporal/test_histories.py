@@ -124,36 +124,45 @@ def test_unknown_fields_of_a_history_are_ignored() -> None:
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("", "must be JSON"),
-        ("{", "must be JSON"),
+        ("", "is not valid JSON"),
+        ("{", "is not valid JSON"),
         ("[" * 100_000, "JSON"),
         ("[]", "list of events"),
         ("{}", "list of events"),
         ('{"events": 1}', "list of events"),
         ('{"events": []}', "no events"),
         ('{"events": [1]}', "event 1 is not a JSON object"),
-        (text({**STARTED, "eventType": "EVENT_TYPE_NEVER_HEARD"}), "begins with the event that starts"),
+        (
+            text({**STARTED, "eventType": "EVENT_TYPE_NEVER_HEARD"}),
+            "must begin with WorkflowExecutionStarted",
+        ),
         (text(STARTED, {**SCHEDULED, "eventType": "NeverHeard"}), "event 2"),
         (
             text(STARTED, TASK_STARTED, {**FAILED, "eventId": "3"}),
-            "event 3 cannot follow the start of a workflow task",
+            "event 3 must not follow WorkflowTaskStarted",
         ),
-        (text({**STARTED, "eventId": "x"}), "event 1 cannot be read"),
-        (text({**STARTED, "workflowExecutionStartedEventAttributes": 5}), "event 1 cannot be read"),
-        (text({**STARTED, "eventId": "2"}), "carries the number 2"),
-        (text(STARTED, FAILED), "event 2 of this history carries the number 6"),
-        (text({**SCHEDULED, "eventId": "1"}), "begins with the event that starts"),
-        (text(STARTED, {**STARTED, "eventId": "2"}), "starts the workflow a second time"),
+        (text({**STARTED, "eventId": "x"}), "event 1 cannot be decoded"),
+        (text({**STARTED, "workflowExecutionStartedEventAttributes": 5}), "event 1 cannot be decoded"),
+        (text({**STARTED, "eventId": "2"}), "has the event id 2"),
+        (text(STARTED, FAILED), "event 2 of the history has the event id 6"),
+        (text({**SCHEDULED, "eventId": "1"}), "must begin with WorkflowExecutionStarted"),
+        (text(STARTED, {**STARTED, "eventId": "2"}), "is a second WorkflowExecutionStarted"),
         (
             text({"eventId": "1", "eventType": "EVENT_TYPE_WORKFLOW_EXECUTION_STARTED"}),
-            "names no workflow type",
+            "has no workflow type",
         ),
-        (text(STARTED, {"eventId": "2", "eventType": "EVENT_TYPE_TIMER_FIRED"}), "event 2 .* no attributes"),
-        (text({**STARTED, "eventType": "EVENT_TYPE_TIMER_FIRED"}), "begins with the event that starts"),
-        (text({**STARTED, "workflowExecutionStartedEventAttributes": {}}), "names no workflow type"),
+        (
+            text(STARTED, {"eventId": "2", "eventType": "EVENT_TYPE_TIMER_FIRED"}),
+            "event 2 .* wrong attributes: none",
+        ),
+        (
+            text({**STARTED, "eventType": "EVENT_TYPE_TIMER_FIRED"}),
+            "must begin with WorkflowExecutionStarted",
+        ),
+        (text({**STARTED, "workflowExecutionStartedEventAttributes": {}}), "has no workflow type"),
         (
             text({**STARTED, "workflowExecutionStartedEventAttributes": {"workflowType": {"name": "S"}}}),
-            "names no task queue",
+            "has no task queue",
         ),
         (
             text(
@@ -165,7 +174,7 @@ def test_unknown_fields_of_a_history_are_ignored() -> None:
                     },
                 }
             ),
-            "names no run",
+            "has no run id",
         ),
     ],
 )
@@ -179,10 +188,10 @@ def test_history_with_a_deeply_nested_failure_is_rejected() -> None:
     for _ in range(400):
         failure = {"cause": failure}
     deep = {**FAILED, "activityTaskFailedEventAttributes": {"failure": failure}}
-    with pytest.raises(HistoryError, match="event 3 cannot be read"):
+    with pytest.raises(HistoryError, match="event 3 cannot be decoded"):
         history_message(text(STARTED, SCHEDULED, deep))
 
 
 def test_bytes_that_are_not_a_history_are_rejected() -> None:
-    with pytest.raises(HistoryError, match="must be JSON"):
+    with pytest.raises(HistoryError, match="is not valid JSON"):
         history_message(b"\xff\xff")

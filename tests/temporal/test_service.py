@@ -218,7 +218,9 @@ async def test_query_is_answered_fails_or_times_out_without_a_worker(server: Dev
             with pytest.raises(QueryFailedError, match="no such query"):
                 await connection.call(wf.QueryWorkflow(workflow_id=queue, query_name="other"))
         lonely = wf.QueryWorkflow(workflow_id=queue, query_name="echo", rpc_timeout=0.5)
-        with pytest.raises(ServiceTimeoutError, match="does one run on the workflow's task queue"):
+        with pytest.raises(
+            ServiceTimeoutError, match="check that a worker of the workflow's task queue is running"
+        ):
             await connection.call(lonely)
         await connection.call(wf.TerminateWorkflow(workflow_id=queue))
 

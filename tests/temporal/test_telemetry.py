@@ -137,10 +137,10 @@ def test_otel_collector_receives_core_metrics_with_headers_tags_and_prefix(quick
 @pytest.mark.parametrize(
     ("make", "why"),
     [
-        (lambda: OpenTelemetryConfig("localhost:4317"), "url is that of a collector"),
+        (lambda: OpenTelemetryConfig("localhost:4317"), "url must be the URL of a collector"),
         (lambda: OpenTelemetryConfig("http://x", metric_periodicity=0), "above 0"),
-        (lambda: PrometheusConfig("9464"), "bind_address is host:port"),
-        (lambda: TelemetryFilter("LOUD"), "core_level is one of"),
+        (lambda: PrometheusConfig("9464"), "bind_address must have the form host:port"),
+        (lambda: TelemetryFilter("LOUD"), "core_level must be one of"),
         (lambda: TelemetryConfig(metrics="on"), "PrometheusConfig"),
         (lambda: set_telemetry("on"), "TelemetryConfig"),
     ],

@@ -124,7 +124,7 @@ def test_tls_error_for_an_expired_certificate_says_so(peer: Callable[..., str]) 
 def test_tls_error_for_another_host_name_lists_the_certificates_names(peer: Callable[..., str]) -> None:
     pair = certificate("example.org")
     message = connect_error(peer(pair), TLSConfig(server_root_ca_cert=pair[0]))
-    assert "is for another name: example.org" in message
+    assert "is not valid for the name of the target (valid names: example.org" in message
     assert "domain=" in message
 
 
@@ -137,11 +137,11 @@ def test_tls_error_for_a_missing_client_certificate_names_its_option(peer: Calla
 
 
 def test_plain_connection_to_a_tls_server_asks_whether_it_needs_tls(peer: Callable[..., str]) -> None:
-    assert "Does the server need TLS" in connect_error(peer(certificate("localhost")), None)
+    assert "Check whether it needs TLS" in connect_error(peer(certificate("localhost")), None)
 
 
 def test_tls_error_for_a_plain_server_says_that_it_does_not_speak_tls(peer: Callable[..., str]) -> None:
-    assert "does not speak TLS" in connect_error(peer(None), True)
+    assert "does not use TLS" in connect_error(peer(None), True)
 
 
 def test_tls_error_for_an_unreadable_private_key_says_so(peer: Callable[..., str]) -> None:
@@ -155,7 +155,7 @@ def test_tls_error_for_an_unreadable_private_key_says_so(peer: Callable[..., str
     [
         ("InvalidCertificate(NotValidYet)", "not valid yet"),
         ("InvalidCertificate(Revoked)", "cannot be accepted (Revoked)"),
-        ("received fatal alert: UnknownCA", "rejects our TLS certificate (UnknownCA)"),
+        ("received fatal alert: UnknownCA", "rejected the client's TLS certificate (UnknownCA)"),
         ("received fatal alert: ProtocolVersion", "aborted the TLS handshake (ProtocolVersion)"),
         ("hyper::Error(Io, Kind(ConnectionReset))", "does not speak gRPC"),
     ],

@@ -301,7 +301,7 @@ def test_worker_run_drains_and_exits_on_sigint_and_sigterm(number):
 @pytest.mark.parametrize(
     ("options", "kind", "message"),
     [
-        ({"task_queue": " "}, UsageError, "must have a name"),
+        ({"task_queue": " "}, UsageError, "name of the task queue must not be empty"),
         ({"task_queue": None}, UsageError, "must be a str"),
         ({"max_concurrent_activities": 0}, UsageError, "at least 1"),
         ({"max_cached_workflows": -1}, UsageError, "must not be negative"),
@@ -321,7 +321,7 @@ def test_invalid_worker_options_are_rejected_at_construction(client, options, ki
 
 
 def test_worker_without_definitions_or_client_is_rejected(client):
-    with pytest.raises(UsageError, match="needs workflows or activities"):
+    with pytest.raises(UsageError, match="needs workflows, activities"):
         Worker(client)
     with pytest.raises(UsageError, match="needs a Client"):
         Worker("local:", workflows=EVERYTHING)  # type: ignore[arg-type]

@@ -48,9 +48,9 @@ HALF = ResourceBasedTunerConfig(0.5, 0.5)
     ("make", "why"),
     [
         (lambda: FixedSizeSlotSupplier(0), "num_slots"),
-        (lambda: ResourceBasedTunerConfig(1.5, 0.5), "target_memory_usage is a number from 0 to 1"),
-        (lambda: ResourceBasedSlotConfig(minimum_slots=9, maximum_slots=3), "more than maximum_slots"),
-        (lambda: PollerBehaviorAutoscaling(minimum=5, maximum=3), "minimum to maximum"),
+        (lambda: ResourceBasedTunerConfig(1.5, 0.5), "target_memory_usage must be a number from 0 to 1"),
+        (lambda: ResourceBasedSlotConfig(minimum_slots=9, maximum_slots=3), "greater than maximum_slots"),
+        (lambda: PollerBehaviorAutoscaling(minimum=5, maximum=3), "minimum <= initial <= maximum"),
         (lambda: PollerBehaviorSimpleMaximum(0), "maximum"),
         (
             lambda: WorkerTuner.create_composite(activity_supplier=5),
@@ -85,7 +85,7 @@ def test_invalid_slot_supplier_and_poller_options_are_rejected(make: Any, why: s
         ({"max_activities_per_second": -1.0}, "must be above 0"),
         ({"max_eager_activity_reservations_per_workflow_task": -1}, "must not be negative"),
         ({"workflow_task_poller_behavior": 5}, "must be a PollerBehavior"),
-        ({"workflows": (), "no_remote_activities": True}, "nothing to do"),
+        ({"workflows": (), "no_remote_activities": True}, "must execute remote activities"),
     ],
 )
 def test_invalid_slot_and_rate_options_of_a_worker_are_rejected(options: dict[str, Any], why: str) -> None:

@@ -277,7 +277,7 @@ class Process:
     def discarded(self, driver: TaskDriver, error: BaseException | None) -> None:
         """Handle a lingering coroutine that was closed."""
         self.node.unwound(driver)
-        self.node.report("discarded", self.path, detail="it refused to close" if error else "")
+        self.node.report("discarded", self.path, detail="it could not be closed" if error else "")
 
     def _exit_after(self, error: BaseException | None) -> Exit:
         stopping = self.state is ProcessState.STOPPING
@@ -285,7 +285,7 @@ class Process:
             case None if stopping:
                 return SHUTDOWN
             case None if not self.was_started:
-                return crash(StartFailed(f"{self.path} returned before it reported its start"))
+                return crash(StartFailed(f"{self.path} ended before it reported its start"))
             case None:
                 return NORMAL
             case asyncio.CancelledError() if stopping or self.parent is None:
@@ -342,7 +342,7 @@ class Process:
         self.kill()
 
     def _start_overdue(self) -> None:
-        self.kill(crash(StartFailed(f"{self.path} took too long to start")))
+        self.kill(crash(StartFailed(f"{self.path} did not start within its start timeout")))
 
     def _set_timer(self, delay: float | None, callback: Callable[[], object] | None = None) -> None:
         if self._timer is not None:
@@ -503,7 +503,7 @@ class Context:
     def _alive(self) -> Process:
         if not self.process.alive:
             raise DeadProcess(
-                f"{self.process.path} is dead ({self.process.exit}) and cannot be used any more"
+                f"the process {self.process.path} is dead ({self.process.exit}) and can no longer be used"
             )
         return self.process
 

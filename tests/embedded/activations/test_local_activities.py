@@ -460,7 +460,7 @@ async def test_local_activity_cannot_complete_asynchronously() -> None:
     await world.handle.complete_activity(ActivityDeferred(task.token))
     event = await next_event(world)
     assert isinstance(event, e.ActivityFailed)
-    assert "cannot be completed later" in event.failure.message
+    assert "cannot be completed asynchronously" in event.failure.message
     await world.close()
 
 
@@ -469,5 +469,5 @@ async def test_local_activity_without_a_timeout_fails_its_workflow_task() -> Non
     await start_run(world, local(start_to_close_timeout=None))
     evicted = await next_event(world)
     assert isinstance(evicted, e.RunEvicted)
-    assert "no time limit" in evicted.message
+    assert "has no timeout" in evicted.message
     await world.close()

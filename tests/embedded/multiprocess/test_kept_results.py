@@ -107,7 +107,7 @@ def test_results_survive_the_owners_death_just_after_the_activity_ended(
 def test_attempts_survive_a_failure_of_their_engine(
     path: Path, client: Client, tmp_path: Path, workers: int
 ) -> None:
-    """The log is deleted, so that the owner's engine is opened again, there or in another process: its attempts are not lost."""
+    """The log is deleted, so that the owner's engine is restarted, there or in another process: its attempts are not lost."""
     folders = [tmp_path / f"attempts-{number}" for number in range(6)]
     with ExitStack() as stack:
         children = [stack.enter_context(ready_worker(path)) for _ in range(workers)]
@@ -149,7 +149,7 @@ def test_results_survive_a_sync_error_of_their_process(
         time.sleep(2.5)  # the owner asks once a second whether results are durable
         disk.tell("sync-error", 3)
         disk.tell("disk-full", 0)
-        until(lambda: "is opened again" in "".join(owner.log), "the engine does not fail")
+        until(lambda: "is restarted" in "".join(owner.log), "the engine does not fail")
         for folder, handle in zip(folders, handles, strict=True):
             handle.result(timeout=60)
             assert (folder / "executions").read_text() == "attempt 1\n", (

@@ -146,11 +146,11 @@ async def test_long_read_transaction_is_logged_once(
     story = Story("a")
     await store.durable(store.append(story.start()))
     reader = _Reader(path)
-    while "reading an old state" not in caplog.text:
+    while "reads an old state" not in caplog.text:
         await store.durable(store.append(story.signal(10_000)))
     for _ in range(10):
         await store.durable(store.append(story.signal(10_000)))
-    assert caplog.text.count("reading an old state of the file") == 1
+    assert caplog.text.count("while a connection reads an old state of the file") == 1
     grown = path.with_name("a.db-wal").stat().st_size
     reader.end()
     for _ in range(20):

@@ -496,7 +496,7 @@ def test_unreadable_schedule_does_not_affect_other_schedules(
         await world.close()
 
     run_async(body)
-    assert "schedule 'bad' cannot act" in caplog.text
+    assert "schedule 'bad' cannot start workflows" in caplog.text
 
 
 # --- in a file, on real time --------------------------------------------------------------------------------------------

@@ -83,7 +83,7 @@ async def full(path: str) -> None:
     assert waiter is not None
     assert not waiter.done()
     assert len(acknowledged) > 10
-    assert "no room left" in store.refuses_starts()
+    assert "no space left" in store.refuses_starts()
     stored = store.load("a")
     assert stored is not None
     assert len(stored.events) >= len(acknowledged) + 1
@@ -109,7 +109,7 @@ async def full_and_closed(path: str) -> None:
         await asyncio.wait([waiter], timeout=0.2)
     acknowledged = sum(store.is_durable(each) for each in range(1, number + 1))
     store.close()
-    assert "no room left" in await refusal(store, number)
+    assert "no space left" in await refusal(store, number)
     (told,) = await asyncio.gather(waiter, return_exceptions=True)
     assert isinstance(told, StorageError)
     connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
@@ -124,7 +124,7 @@ async def until_dead(store: Store, story: Story) -> int:
     for acknowledged in range(500):
         why = await refusal(store, store.append(story.signal(2_000)))
         if why:
-            assert "cannot be trusted after an error of its disk" in why, why
+            assert "may be damaged after an I/O error" in why, why
             return acknowledged
     raise AssertionError("the disk never failed")
 

@@ -125,7 +125,7 @@ def test_file_created_meanwhile_is_not_overwritten(
         dest.write_bytes(b"precious")
 
     monkeypatch.setattr(copies, "_copy", copy)
-    with pytest.raises(StorageError, match="exists already"):
+    with pytest.raises(StorageError, match="already exists"):
         hourglass.backup(path, dest)
     assert dest.read_bytes() == b"precious"
     assert sorted(os.listdir(tmp_path))[0] == "copy.db"
@@ -136,13 +136,17 @@ def test_file_in_use_is_not_overwritten(path: Path, tmp_path: Path, open_store: 
     """Not even when asked: the log of what was there would be taken for the copy's."""
     filled(path)
     other = open_store(tmp_path / "other.db")
-    with pytest.raises(StorageError, match="has a log of SQLite beside it"):
+    with pytest.raises(StorageError, match="has a write-ahead log"):
         hourglass.backup(path, other.path, overwrite=True)
 
 
 @pytest.mark.parametrize(
     ("dest", "text"),
-    [("no/copy.db", "there is no folder"), ("", "is a folder"), ("runs.db", "is the file itself")],
+    [
+        ("no/copy.db", "the directory .* does not exist"),
+        ("", "is a directory"),
+        ("runs.db", "has the same path as the original file"),
+    ],
 )
 def test_invalid_backup_destinations_are_rejected(path: Path, tmp_path: Path, dest: str, text: str) -> None:
     """Each refusal says why."""

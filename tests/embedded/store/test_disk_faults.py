@@ -86,7 +86,7 @@ def test_sqlite_page_limit_delays_commits(open_store: Open, caplog: pytest.LogCa
         waiter = asyncio.ensure_future(store.durable(number))
         await until_held(store)
         assert not waiter.done()
-        assert "no room left" in store.refuses_starts()
+        assert "no space left" in store.refuses_starts()
         store.append(story.signal())
         limit.execute("PRAGMA max_page_count = 1000000").fetchall()
         await waiter
@@ -135,9 +135,9 @@ async def test_foreign_write_lock_delays_commits(
 
 
 def test_starts_are_rejected_when_the_disk_is_nearly_full(open_store: Open) -> None:
-    """Below the reserve new workflows are refused, in words that name the file and the room."""
+    """Below the reserve no new workflows are accepted, in words that name the file and the room."""
     store = open_store(reserve_bytes=1 << 60)
-    assert "new workflows are refused" in store.refuses_starts()
+    assert "no new workflows are accepted" in store.refuses_starts()
     assert open_store(store_path(store).with_name("other.db"), reserve_bytes=0).refuses_starts() == ""
 
 

@@ -143,7 +143,7 @@ def test_filter_beyond_sqlite_limits_is_rejected(limit: str) -> None:
     visibility.declare(connection, {"Note": "Text"})
     connection.setlimit(getattr(sqlite3, f"SQLITE_LIMIT_{limit}"), {"SQL_LENGTH": 2000}.get(limit, 20))
     text = " OR ".join(f"Note = 'w{place}'" for place in range(400))
-    with pytest.raises(ServiceError, match="too large for this SQLite") as refused:
+    with pytest.raises(ServiceError, match="too large for this version of SQLite") as refused:
         visibility.count(connection, text)
     assert not isinstance(refused.value, StorageError)
     connection.close()

@@ -140,7 +140,7 @@ def test_file_is_refused_under_another_name_than_its_log(
     other = path.with_name("other.db")
     rename(path, other)
     for use in (open_sqlite, lambda name: database.backup(name, backup.with_name("second.db"))):
-        with pytest.raises(StorageError, match=rf"was last used as .* are still in {log_of(path)}"):
+        with pytest.raises(StorageError, match=rf"was last used as .* and {log_of(path)} still contains"):
             use(other)
     os.rename(log_of(path), log_of(other))
     open_sqlite(other).close()

@@ -131,24 +131,24 @@ def test_empty_file_is_rejected(path: Path) -> None:
 def test_wal_without_its_file_is_rejected(path: Path) -> None:
     """A log beside a file that is gone would be read into the new file: refused."""
     path.with_name(f"{path.name}-wal").write_bytes(b"x" * 100)
-    refused(path, "put the file back")
+    refused(path, "Put the file back")
 
 
 def test_folder_is_rejected(tmp_path: Path) -> None:
     """A folder is no file."""
     (tmp_path / "runs.db").mkdir()
-    refused(tmp_path / "runs.db", "is a folder")
+    refused(tmp_path / "runs.db", "is a directory")
 
 
 def test_missing_folder_is_rejected(tmp_path: Path) -> None:
     """A folder is not made unasked."""
-    refused(tmp_path / "no" / "runs.db", "there is no folder")
+    refused(tmp_path / "no" / "runs.db", "the directory .* does not exist")
 
 
 def test_dangling_link_is_rejected(tmp_path: Path) -> None:
     """A link that leads nowhere is not followed to make a file there."""
     (tmp_path / "runs.db").symlink_to(tmp_path / "elsewhere.db")
-    refused(tmp_path / "runs.db", "is a broken link")
+    refused(tmp_path / "runs.db", "is a broken symbolic link")
 
 
 def test_pipe_is_rejected(tmp_path: Path) -> None:
@@ -230,8 +230,8 @@ def test_leftover_of_an_interrupted_creation_is_ignored(open_store: Open, path: 
 @pytest.mark.parametrize(
     ("number", "status", "text"),
     [
-        (errno.ENOSPC, "RESOURCE_EXHAUSTED", "has no room left on its disk"),
-        (errno.EDQUOT, "RESOURCE_EXHAUSTED", "has no room left on its disk"),
+        (errno.ENOSPC, "RESOURCE_EXHAUSTED", "has no space left on its disk"),
+        (errno.EDQUOT, "RESOURCE_EXHAUSTED", "has no space left on its disk"),
         (errno.EROFS, "FAILED_PRECONDITION", "open"),
         (errno.EIO, "FAILED_PRECONDITION", "cannot be created: Input/output error"),
     ],
@@ -362,22 +362,23 @@ def as_nobody(path: Path) -> str:
 def test_unreadable_file_is_reported(public: Path) -> None:
     """A file that the user may not read is named, with what to check."""
     filled(public).chmod(0o600)
-    assert "cannot be opened: check that this user may read and write both it and its folder" in as_nobody(
-        public
+    assert (
+        "cannot be opened: check that this user may read and write the file and its directory"
+        in as_nobody(public)
     )
 
 
 def test_file_without_write_permission_cannot_be_owned(public: Path) -> None:
     """A file that the user may only read cannot be owned."""
     filled(public).chmod(0o644)
-    assert "cannot be written: the file, its folder or its file system is read-only" in as_nobody(public)
+    assert "cannot be written: the file, its directory or its file system is read-only" in as_nobody(public)
 
 
 def test_file_cannot_be_created_without_permission(public: Path) -> None:
     """In a folder that the user may not write no file is made."""
     said = as_nobody(public)
     assert str(public) in said
-    assert "cannot be opened: check that this user may read and write both it and its folder" in said
+    assert "cannot be opened: check that this user may read and write the file and its directory" in said
     assert os.listdir(public.parent) == []
 
 
@@ -419,7 +420,7 @@ def test_read_only_file_system_is_reported(path: Path, tmp_path: Path) -> None:
     assert [line.split(" cannot be opened")[0] for line in said] == [
         f"the file {tmp_path / 'mounted' / name}" for name in ("runs.db", "runs.db.other")
     ]
-    assert all("its file system is not read-only" in line for line in said)
+    assert all("the file system is not read-only" in line for line in said)
 
 
 def test_new_files_are_private(open_store: Open, path: Path) -> None:

@@ -362,7 +362,7 @@ async def test_log_that_a_reader_keeps_long_is_reported_once_and_emptied_later(
     for _ in range(25):
         await store.durable(store.append(story.signal(4000)))
     (warning,) = caplog.messages
-    assert warning.startswith(f"the log of {path} has grown to 0 MiB, because a connection has been reading")
+    assert warning.startswith(f"the write-ahead log of {path} has grown to 0 MiB")
     log = path.with_name(f"{path.name}-wal")
     long = log.stat().st_size
     reader.close()
@@ -420,7 +420,7 @@ async def test_change_of_an_unknown_run_is_refused(open_store: Open) -> None:
     store = open_store()
     story = Story("a")
     story.start()
-    with pytest.raises(StorageError, match="does not contain the run a"):
+    with pytest.raises(StorageError, match="does not contain its run a"):
         await store.durable(store.append(story.signal()))
     assert store.failure is None
     await store.durable(store.append(Story("b").start()))

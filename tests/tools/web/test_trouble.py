@@ -82,7 +82,7 @@ def full(tmp_path: Path) -> Iterator[_Full]:
         yield _Full(path, client)
 
 
-_NO_ROOM = "there is no room left on its disk"
+_NO_ROOM = "its disk has no space left"
 
 
 def test_pages_while_the_disk_is_full(full: _Full) -> None:
@@ -95,7 +95,7 @@ def test_pages_while_the_disk_is_full(full: _Full) -> None:
         assert _NO_ROOM in web.get(path).text
         refused = web.post("/start", data={"type": "Steps", "id": "other"})
         assert refused.status_code == 400
-        assert "no room left" in refused.text
+        assert "no space left" in refused.text
         assert web.get("/health").status_code == 503
         full.end()
         while _NO_ROOM in web.get("/workflows").text:
@@ -142,7 +142,7 @@ def test_pages_while_the_server_is_unavailable(browser: Any, page: Any, server: 
                 timeout=30,
             )
             assert refused.status_code == 503
-            assert "nothing was done" in refused.text
+            assert "no action was performed" in refused.text
             server.start()
             page.wait_for_selector("#trouble", state="hidden")
             other.wait_for_selector("td.id >> text=waits")

@@ -179,14 +179,14 @@ def test_activity_start_and_local_are_rejected_outside_a_workflow():
     ("options", "message"),
     [
         ({"start_to_clos_timeout": 3}, "did you mean start_to_close_timeout"),
-        ({"zzz": 3}, "has no option 'zzz'; there are activity_id"),
+        ({"zzz": 3}, "has no option 'zzz'; known options: activity_id"),
         ({"start_to_close_timeout": -1}, "between 0 and 292 years"),
         ({"start_to_close_timeout": 0}, "must be more than 0"),
         ({"start_to_close_timeout": "3"}, "must be a timedelta or a number of seconds"),
         ({"start_to_close_timeout": None}, "needs a start_to_close_timeout or a schedule_to_close_timeout"),
         ({"retry_policy": 3}, "must be a RetryPolicy"),
         ({"task_queue": 3}, "must be a str"),
-        ({"priority_key": True}, "must be a whole number"),
+        ({"priority_key": True}, "must be an int"),
     ],
 )
 def test_invalid_activity_options_are_rejected(options, message):
@@ -261,7 +261,7 @@ def test_finaliser_on_a_workflow_thread_cannot_call_activities():
     other = threading.Thread(target=thread)
     other.start()
     other.join()
-    assert "finalisers" in caught[0]
+    assert "finalizers" in caught[0]
 
 
 def test_activity_repr_names_the_function():

@@ -153,7 +153,7 @@ def mistaken(kind: str) -> Any:
         ("lambda", "needs a name"),
         ("option", "no option 'heartbeat_timeout'"),
         ("arguments", "right"),
-        ("function", "a step is a function"),
+        ("function", "a step must be a function"),
     ],
 )
 def test_invalid_step_calls_are_rejected(kind: str, words: str) -> None:

@@ -558,7 +558,7 @@ def test_failed_automatic_heartbeats_do_not_end_the_attempt(caplog):
 @pytest.mark.parametrize("name", ["get_client", "get_client_async"])
 def test_activity_client_is_the_workers_client(name):
     assert value(run(name, client=lambda: "the client")) == "the client"
-    assert "connect your own" in failure(run(name))[2]
+    assert "connect a client" in failure(run(name))[2]
 
 
 def test_async_activity_is_cancelled_when_its_attempt_is_abandoned():

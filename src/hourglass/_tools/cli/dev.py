@@ -110,7 +110,7 @@ def _refuse_what_makes_no_sense(
 ) -> None:
     if os.name != "posix":
         raise UsageError(
-            "hourglass dev needs a POSIX system: here, run hourglass worker and restart it by hand"
+            "hourglass dev needs a POSIX system: use hourglass worker, and restart it after each change"
         )
     if temporal and target is not None:
         raise UsageError("--temporal runs its own server: omit --target")
@@ -173,7 +173,7 @@ def _chosen(wished: int | None, usual: int) -> int | None:
     """Return the port to use, or None for any free port."""
     if wished is not None:
         if not _is_free(wished):
-            raise UsageError(f"port {wished} is in use: name another one")
+            raise UsageError(f"port {wished} is in use: choose another port")
         return wished
     return usual if _is_free(usual) else None
 

@@ -79,7 +79,7 @@ def list_(
     chosen = {Problem.PARKED: parked, Problem.ACTIVITY_FAILS: failing, Problem.NO_WORKER: no_worker}
     problems = [problem for problem, is_chosen in chosen.items() if is_chosen]
     if len(problems) > 1:
-        raise UsageError("choose one of --parked, --failing and --no-worker")
+        raise UsageError("use only one of --parked, --failing and --no-worker")
     only = problems[0] if problems else None
     full_query = query if all_ else without_keepers(query)
     with connecting.connected(target, namespace, codec) as client:
@@ -109,7 +109,7 @@ def _tell_count(result: WorkflowExecutionCount, json: bool) -> None:
         return
     for group in result.groups:
         console.show(f"{group.count:>8}  {console.one_line(', '.join(map(str, group.group_values)))}")
-    console.show(f"{int(result):>8}  in all" if groups else str(int(result)))
+    console.show(f"{int(result):>8}  in total" if groups else str(int(result)))
 
 
 def _tell_number(count: int, json: bool) -> None:
@@ -124,7 +124,7 @@ def _once(client: Client, query: str, limit: int, only: Problem | None, json: bo
 
 
 _NOTHING = {
-    Problem.PARKED: "nothing is parked",
+    Problem.PARKED: "no workflow is parked",
     Problem.ACTIVITY_FAILS: "no activity keeps failing",
     Problem.NO_WORKER: "every open workflow has a worker",
 }
@@ -273,5 +273,5 @@ def _facts(run: WorkflowDescription) -> list[tuple[str, object]]:
             wait += f", last failure: {activity.last_failure}"
         facts.append(("waits for", wait))
     for update in run.pending_updates:
-        facts.append(("asked for", f"update {update.name} ({update.id}), not accepted by a worker yet"))
+        facts.append(("asked for", f"update {update.name} ({update.id}), not yet accepted by a worker"))
     return facts

@@ -340,7 +340,7 @@ def resume(
     """
     with connecting.connected(target, namespace) as client:
         client.get_schedule_handle(schedule_id).unpause(note)
-    connecting.tell(f"{schedule_id} continues", json, id=schedule_id)
+    connecting.tell(f"resumed {schedule_id}", json, id=schedule_id)
 
 
 @schedule.command()
@@ -388,7 +388,9 @@ def backfill(
                 start_at=begin, end_at=until, overlap=None if overlap is None else _policy(overlap)
             )
         )
-    connecting.tell(f"{schedule_id} acts for its times from {start} to {end}", json, id=schedule_id)
+    connecting.tell(
+        f"{schedule_id} starts workflows for its times from {start} to {end}", json, id=schedule_id
+    )
 
 
 def _moment(text: str, option: str) -> datetime:

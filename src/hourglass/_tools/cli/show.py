@@ -73,7 +73,7 @@ def show(
     look = peek(None if chosen is None else decoder(chosen)) if payloads else hidden
     if is_file(what) and target is None and run_id is None:
         if follow or children:
-            raise UsageError("--follow and --children need a run and its target, not a file")
+            raise UsageError("--follow and --children need a workflow id, not a file")
         story = story_of_file(what, look, chosen)
     else:
         with connecting.connected(target, namespace, codec, about=what, run_id=run_id) as client:

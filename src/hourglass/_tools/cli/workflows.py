@@ -56,7 +56,7 @@ def cancel(
             connecting.to_many(
                 client,
                 query,
-                ("cancel", "cancelling", "asked to cancel"),
+                ("cancel", "cancelling", "requested cancellation"),
                 yes,
                 json,
                 lambda tell: client.cancel_workflows(query, reason=reason, progress=tell),
@@ -68,7 +68,7 @@ def cancel(
             except WorkflowNotFoundError:
                 status = "RUNNING"  # activities without a workflow have no run to describe; others are rejected below
             handle.cancel(reason)
-            closed = f"{workflow_id} has closed already ({status.lower().replace('_', ' ')})"
+            closed = f"{workflow_id} is already closed ({status.lower().replace('_', ' ')})"
             connecting.tell(
                 f"requested cancellation of {workflow_id}" if status == "RUNNING" else closed,
                 json,
@@ -133,7 +133,9 @@ def reset(
     """
     with connecting.one_workflow(workflow_id, run_id, target, namespace) as handle:
         again = handle.reset(before=before, event_id=event_id, reason=reason)
-    connecting.tell(f"{again.id} continues as run {again.run_id}", json, id=again.id, run_id=again.run_id)
+    connecting.tell(
+        f"reset {again.id}: it continues as run {again.run_id}", json, id=again.id, run_id=again.run_id
+    )
 
 
 def fork(
@@ -161,11 +163,11 @@ def fork(
       hourglass fork order-1 --before ship --id order-1-again
     """
     if before is None and event_id is None:
-        raise UsageError("name the step: --before STEP, or --event-id N")
+        raise UsageError("choose the step with --before STEP or --event-id N")
     with connecting.one_workflow(workflow_id, run_id, target, namespace) as handle:
         made = handle.fork(id=id, before=before, event_id=event_id)
     connecting.tell(
-        f"{workflow_id} continues as a copy, as {made.id} (run {made.run_id})",
+        f"forked {workflow_id}: the copy is {made.id} (run {made.run_id})",
         json,
         id=made.id,
         run_id=made.run_id,
@@ -191,7 +193,9 @@ def pause(
     """
     with connecting.one_workflow(workflow_id, run_id, target, namespace) as handle, _advised():
         handle.pause(reason)
-    connecting.tell(f"paused {workflow_id}: hourglass resume {workflow_id} resumes it", json, id=workflow_id)
+    connecting.tell(
+        f"paused {workflow_id}; to resume it: hourglass resume {workflow_id}", json, id=workflow_id
+    )
 
 
 def resume(
@@ -210,7 +214,7 @@ def resume(
     """
     with connecting.one_workflow(workflow_id, run_id, target, namespace) as handle, _advised():
         handle.unpause(reason)
-    connecting.tell(f"{workflow_id} continues", json, id=workflow_id)
+    connecting.tell(f"resumed {workflow_id}", json, id=workflow_id)
 
 
 @contextmanager
@@ -222,8 +226,8 @@ def _advised() -> Iterator[None]:
         if error.status != "UNIMPLEMENTED":
             raise
         raise ServiceError(
-            f"{error}\n  a Temporal server pauses workflows only where its setting frontend.WorkflowPauseEnabled is true:"
-            "\n  temporal server start-dev --dynamic-config-value frontend.WorkflowPauseEnabled=true",
+            f"{error}\n  a Temporal server can pause workflows only if its setting frontend.WorkflowPauseEnabled is true:\n  "
+            "temporal server start-dev --dynamic-config-value frontend.WorkflowPauseEnabled=true",
             status=error.status,
         ) from error
 
@@ -253,15 +257,15 @@ def delete(
         elif workflow_id is not None:
             handle = client.get_workflow_handle(workflow_id, run_id=run_id)
             seen = handle.describe()
-            was = "is open, and would be terminated" if seen.close_time is None else "has closed"
-            connecting.confirm(f"remove {workflow_id}, which {was}, with its history", yes)
+            was = "is open and would be terminated" if seen.close_time is None else "is closed"
+            connecting.confirm(f"delete {workflow_id}, which {was}, with its history", yes)
             handle.delete()
             connecting.tell(f"deleted {workflow_id} (run {seen.run_id})", json, id=workflow_id)
 
 
 def _delete_many(client: Client, query: str, yes: bool, json: bool) -> None:
     if not yes:
-        connecting.confirm(f"remove {connecting.workflows(client.count_workflows(query))} for good", yes)
+        connecting.confirm(f"permanently delete {connecting.workflows(client.count_workflows(query))}", yes)
     done, errors = 0, dict[str, ServiceError]()
     runs = list(client.list_workflows(query))
     with connecting.progress("deleting") as tell:
@@ -321,7 +325,7 @@ def signal(
             )
             return
         if workflow_id is None:
-            raise UsageError("name the workflow")
+            raise UsageError("pass the id of the workflow, or --query")
         client.get_workflow_handle(workflow_id, run_id=run_id).signal(name, *connecting.values(texts))
         connecting.tell(f"signalled {workflow_id}: {name}", json, id=workflow_id, signal=name)
 
@@ -465,7 +469,7 @@ def result(
             connecting.answer(handle.result(timeout), json)
         except TimeoutError as error:
             raise ServiceTimeoutError(
-                f"{workflow_id} has not ended within {timeout:g} s\n  see hourglass why {workflow_id}",
+                f"{workflow_id} did not end within {timeout:g} s\n  see hourglass why {workflow_id}",
                 status="DEADLINE_EXCEEDED",
             ) from error
 
@@ -475,8 +479,7 @@ def _refuse_a_file(workflow: str) -> None:
     file, _, name = workflow.rpartition(":") if ".py:" in workflow else (workflow, "", "")
     if file.endswith(".py"):
         raise UsageError(
-            f"{workflow!r} is a file; start needs the name of a workflow, and a worker has its code"
-            f"\n  hourglass worker {file}            in another terminal"
-            f"\n  hourglass start {name or 'NAME'} …"
-            f"\n  or both in one: hourglass run {workflow} …"
+            f"{workflow!r} is a file; start needs the name of a workflow, whose code runs in a worker\n  hourglass worker "
+            f"{file}            in another terminal\n  hourglass start {name or 'NAME'} …\n  or in one command: hourglass "
+            f"run {workflow} …"
         )

@@ -88,7 +88,7 @@ def _paused(pause: h.HistoryEvent, facts: Facts) -> Finding:
         details=tuple(
             detail for detail, value in ((f"by {who}", who), (f"reason: {reason}", reason)) if value
         ),
-        actions=(Action("Resume it:", words),),
+        actions=(Action("Resume the workflow:", words),),
     )
 
 
@@ -115,7 +115,7 @@ def _unheard(finding: Finding, facts: Facts) -> Finding:
     name = clean(getattr(next(kinds, None), "signal_name", ""))
     if finding.cause is not Cause.SIGNAL or not name or name not in facts.awaited:
         return finding
-    detail = f"the last signal {name!r} has changed nothing: the worker drops signals that it cannot decode, and logs them"
+    detail = f"the last signal {name!r} had no effect: the worker drops signals that it cannot decode, and logs an error"
     return replace(finding, details=(*finding.details, detail))
 
 
@@ -139,12 +139,12 @@ def _placed(finding: Finding, facts: Facts) -> Finding:
         return finding
     # A server answers no query while a workflow task is in progress, and a task without local activities
     # takes milliseconds.
-    detail = "probably a local activity is running there, or being retried"
+    detail = "a local activity is probably running or being retried"
     return replace(finding, details=(f"{detail}: {_LOG}", *finding.details))
 
 
 _MOMENT = 1_000_000_000
-_LOG = "if it fails, the worker's log has the reason"
+_LOG = "if it fails, the worker logs the reason"
 _LOCAL = frozenset({"local", "execute_local_activity"})
 
 
@@ -187,7 +187,7 @@ def with_slots(diagnosis: Diagnosis, facts: Facts, ask: Ask) -> Diagnosis:
         answer = ask(request.keeper)
         slot = Finding(
             cause=Cause.LOCK,
-            what=f"waits for a slot of {request.key!r}, which others hold",
+            what=f"waits for a slot of {request.key!r}, held by other workflows",
             since=request.since,
             details=tuple(_slot_lines(answer, facts.story.workflow_id)),
             actions=_actions(answer, request.keeper, facts.options),
@@ -195,14 +195,18 @@ def with_slots(diagnosis: Diagnosis, facts: Facts, ask: Ask) -> Diagnosis:
         findings = _replaced(findings, request.timer, slot, _stands(facts, "__enter__"))
     for timer, key in _turns(facts):
         keeper = f"hourglass why {shlex.quote(_TURNS + key)} {facts.options}".rstrip()
-        stuck = Action("Wait a moment. If it does not continue, diagnose its keeper:", keeper)
+        stuck = Action(
+            "Wait a moment. If the workflow does not continue, diagnose the keeper of the limit:", keeper
+        )
         # the engine keeps the limit, so there is no keeper workflow that could be stuck
         by_engine = isinstance(ask(_TURNS + key), Mapping)
         turn = Finding(
             cause=Cause.LOCK,
             what=f"waits for a turn of {key!r}",
             since=timer.start,
-            actions=(Action("Nothing: its turn comes.", ""),) if by_engine else (stuck,),
+            actions=(Action("Nothing: the workflow gets its turn automatically.", ""),)
+            if by_engine
+            else (stuck,),
         )
         findings = _replaced(findings, timer, turn, _stands(facts, "throttle"))
     return replace(diagnosis, findings=findings)
@@ -277,7 +281,7 @@ def _is_part(finding: Finding, timer: Span, stands: Mapping[str, bool]) -> bool:
 
 def _slot_lines(answer: object, workflow_id: str) -> Iterator[str]:
     if not isinstance(answer, Mapping):
-        yield "the holder is unknown: its keeper does not answer"
+        yield "the holder is unknown: the keeper of the limit does not respond"
         return
     holders, waiting = _ids(answer, "held"), _ids(answer, "waiting")
     if holders:
@@ -285,13 +289,13 @@ def _slot_lines(answer: object, workflow_id: str) -> Iterator[str]:
         yield f"held by {', '.join(holders[:_MOST])}{more}; {answer.get('limit')} at a time"
     before = waiting.index(workflow_id) if workflow_id in waiting else 0
     if before:
-        yield f"{before} wait{'s' * (before == 1)} before it"
+        yield f"workflows ahead of it: {before}"
 
 
 def _actions(answer: object, keeper: str, options: str) -> tuple[Action, ...]:
     if not isinstance(answer, Mapping):
         command = f"hourglass why {shlex.quote(keeper)} {options}".rstrip()
-        return (Action("See why its keeper does not answer:", command),)
+        return (Action("Find out why the keeper does not respond:", command),)
     holders = _ids(answer, "held")
     if not holders:
         return ()
@@ -470,7 +474,7 @@ def _answered(facts: Facts, handle: WorkflowHandle[Any]) -> Facts:
     if facts.story.outcome is Outcome.RETRYING:
         return replace(facts, unanswered="its code fails")
     if queue is not None and not queue.workflow_pollers:
-        return replace(facts, unanswered="there is no worker to query")
+        return replace(facts, unanswered="no worker is running to answer queries")
     try:
         stack = handle.query("__stack_trace", rpc_timeout=PATIENCE)
         metadata = handle.query("__temporal_workflow_metadata", rpc_timeout=PATIENCE)

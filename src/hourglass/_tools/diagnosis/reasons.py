@@ -116,7 +116,7 @@ def _full(queue: QueueFacts | None) -> tuple[str, ...]:
         else f"the {many} workers that poll for activities have"
     )
     return (
-        f"{who} no free slot for it: the limit of concurrent activities, or of activities per second, is reached",
+        f"{who} no free slot for the activity: the limit of concurrent activities, or of activities per second, is reached",
     )
 
 
@@ -137,7 +137,7 @@ def _retried(facts: Facts, span: Span, tried: Finding, queue: str) -> Finding:
         return replace(
             tried,
             cause=Cause.UNKNOWN_ACTIVITY,
-            what=f"waits for activity {span.name}, which the worker does not know",
+            what=f"waits for activity {span.name}, which is not registered with the worker",
             actions=advice.unknown_activity(facts, queue),
         )
     if last.type.startswith(("timeout", "TimedOutError")):
@@ -265,7 +265,9 @@ def _not_known(facts: Facts) -> tuple[str, ...]:
     """Return a hint that a timer may be the timeout of another wait, visible only in the code."""
     if facts.stands or not facts.unanswered:
         return ()
-    return (f"perhaps for a message before that; where its code waits is unknown: {facts.unanswered}",)
+    return (
+        f"it may wait for a message before that; the place where its code waits is unknown: {facts.unanswered}",
+    )
 
 
 def _child(facts: Facts, span: Span) -> Finding:
@@ -286,7 +288,7 @@ def _update(facts: Facts, span: Span) -> Finding:
     stand = next((position for position in facts.stands if position.fiber == f"update {span.name}"), None)
     return Finding(
         cause=Cause.UPDATE,
-        what=f"handles update {span.name!r}, which has not returned",
+        what=f"handles update {span.name!r}, which has not completed",
         since=span.start,
         place="" if stand is None else stand.place,
         code="" if stand is None else stand.code,
@@ -354,7 +356,7 @@ _LOCKS = {
     "acquire": "a lock or semaphore that is held",
     "wait": "an event to be set",
     "get": "an item in a queue",
-    "put": "room in a queue",
+    "put": "a free place in a queue",
 }
 _STANDS: dict[Waits, Callable[[Facts, Stand], Finding]] = {
     Waits.SIGNAL: _signal,
@@ -443,7 +445,7 @@ def _unheard(facts: Facts) -> list[Finding]:
                     cause=Cause.UNHEARD,
                     what=f"received signal {name!r}, which has no handler",
                     since=at,
-                    details=(f"was {meant[0]!r} meant?",),
+                    details=(f"did you mean {meant[0]!r}?",),
                     actions=advice.send_signal(facts, (meant[0],)),
                 )
             )
@@ -462,7 +464,7 @@ def _cancelling(facts: Facts) -> list[Finding]:
     return [
         Finding(
             cause=Cause.CANCELLING,
-            what="was asked to cancel and has not ended: its code is cleaning up, or ignores the request",
+            what="received a cancellation request, but has not ended: its code is cleaning up, or ignores the request",
             since=request.time_ns,
             details=(f"reason: {reason}",) if reason else (),
             actions=advice.refused_cancel(facts),
@@ -474,7 +476,7 @@ def not_found(workflow_id: str, similar: Sequence[str], options: str) -> Diagnos
     """Return the diagnosis of a workflow that does not exist."""
     finding = Finding(
         cause=Cause.NOT_FOUND,
-        what="is unknown here",
+        what="does not exist on this target",
         details=(f"similar ids: {', '.join(similar)}",)
         if similar
         else ("no other workflow has a similar id",),

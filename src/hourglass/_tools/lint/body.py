@@ -80,7 +80,7 @@ class _Walk:
         if self._is_root:
             endless = endless_call(self._function, self._values, self._lens.kinds)
             if endless is not None:
-                self._hit(rules.ENDLESS, endless, f"{self._shown_name()} calls itself whatever happens")
+                self._hit(rules.ENDLESS, endless, f"{self._shown_name()} calls itself unconditionally")
         for statement in [node.body] if isinstance(node, ast.Lambda) else node.body:
             self._visit(statement)
         for wrapper in self._lens.kinds.decorators(self._function):
@@ -142,7 +142,7 @@ class _Walk:
             case ast.With(items=items):
                 self._enter(items)
             case ast.Return(value=ast.expr() as value) if self._is_root and self._ordering.is_set(value):
-                self._hit(rules.SET_ORDER, value, "the result is sent in the order of a set")
+                self._hit(rules.SET_ORDER, value, "the result depends on the order of a set")
             case _:
                 pass
 
@@ -198,7 +198,7 @@ class _Walk:
             self.seen.asks = True
             for argument in arguments:
                 if not isinstance(argument, ast.Starred) and self._ordering.is_set(argument):
-                    self._hit(rules.SET_ORDER, argument, "the argument is sent in the order of a set")
+                    self._hit(rules.SET_ORDER, argument, "the argument depends on the order of a set")
 
     def _external(self, name: str, node: ast.Call) -> None:
         if self._is_async and name in ON_LOOP:
@@ -223,7 +223,10 @@ class _Walk:
             self._hit(
                 rules.SET_ORDER,
                 node,
-                f"{name}() goes through tasks in the order of a set; hourglass.aio.workflow.{short} keeps the given one",
+                (
+                    f"{name}() processes tasks in the order of a set; hourglass.aio.workflow.{short} keeps the order of its "
+                    "arguments"
+                ),
             )
 
     def _handed_on(self, argument: ast.expr) -> None:
@@ -235,7 +238,7 @@ class _Walk:
                     self._hit(
                         code,
                         argument,
-                        f"{_shown(name)} {rules.RULES[code].title}, and is handed on to be called",
+                        f"{_shown(name)} {rules.RULES[code].title}, and is passed on to be called",
                     )
 
     def _out_of_tables(self, node: ast.expr) -> None:
@@ -279,7 +282,7 @@ class _Walk:
                         and (code := rule_of_call(value.name, None))
                         and factory is not None
                     ):
-                        message = f"{_shown(value.name)}() {rules.RULES[code].title}, for each {base.node.name} that is made"
+                        message = f"{_shown(value.name)}() {rules.RULES[code].title}, whenever a {base.node.name} is created"
                         self.seen.hits.append(
                             Hit(code, base.module, factory, message, (base.node.name, node))
                         )

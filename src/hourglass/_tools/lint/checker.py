@@ -118,7 +118,7 @@ class _Checker:
     def _report_cached(self, seen: Seen, visit: _Visit) -> None:
         if seen.asks and visit.cached is not None:
             node = visit.cached.node
-            message = f"{visit.cached.name} keeps its results for the whole process, and asks for something"
+            message = f"{visit.cached.name} keeps its results for the whole process, but issues commands"
             mark = node.decorator_list[0] if isinstance(node, ast.FunctionDef) else node
             self._report(Hit(rules.CACHED, visit.cached.module, mark, message), visit)
 

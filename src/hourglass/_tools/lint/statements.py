@@ -60,13 +60,13 @@ class StatementRules:
                     inside, self._scope, self._receiver
                 ):
                     shown = name.removeprefix("hourglass.")
-                    yield rules.REPLAY_BRANCH, call, f"{shown}() decides what the workflow asks for"
+                    yield rules.REPLAY_BRANCH, call, f"{shown}() decides which commands the workflow issues"
 
     def _loop(self, node: ast.For) -> Iterator[Broken]:
         changed = changed_meanwhile(node, self._function, self._lens.resolver, self._lens.kinds)
         if changed is not None and self._lens.durable.waits(node.body, self._scope, self._receiver):
-            where = f"line {getattr(changed, 'lineno', 1)} changes meanwhile"
-            message = f"the loop waits in its body while it walks what {where}"
+            where = f"line {getattr(changed, 'lineno', 1)} changes during the wait"
+            message = f"the loop waits in its body while it iterates over a collection that {where}"
             yield rules.CHANGED_MEANWHILE, node.iter, message
 
     def _try(self, node: ast.Try) -> Iterator[Broken]:
@@ -74,7 +74,7 @@ class StatementRules:
             node, self._scope, self._receiver, is_async=self._is_async
         ):
             by, wrapped = _WRAPPED_IN[handler.remote]
-            message = f"what {by} raises is the cause of {wrapped}, which except {handler.name} lets pass"
+            message = f"the exception of {by} is the cause of {wrapped}, which `except {handler.name}` does not catch"
             yield rules.NEVER_CAUGHT, handler.node, message
 
     def _externals(self, node: ast.expr) -> Iterator[str]:

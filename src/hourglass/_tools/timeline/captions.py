@@ -92,7 +92,7 @@ def tooltip(span: Span, story: Story) -> str:
     lines.append(f"at {duration(span.start - story.start)}: {moment(span.start)}")
     lines += [str(entry) for entry in span.faults]
     if span.attempts > 1 and any(entry.guessed for entry in span.segments):
-        lines.append("when the earlier attempts were is guessed from the retry policy")
+        lines.append("the times of earlier attempts are estimated from the retry policy")
     lines += [f"{what}: {value}" for what, value in span.shown]
     return "\n".join(lines)
 

@@ -330,7 +330,7 @@ def _local_activity(story: StoryDraft, event: h.HistoryEvent, a: h.LocalActivity
     draft.close(event, _local_outcome(a.failure), chain(a.failure))
     draft.end = min(draft.start + ran, event.time_ns)
     if a.backoff_ns:
-        draft.note("to be retried")
+        draft.note("will be retried")
     if a.result is not None:
         draft.show("result", story.peek((a.result,)))
 
@@ -413,7 +413,7 @@ def _step_ended(outcome: Outcome, key: str = "scheduled_event_id") -> Handler:
 
 
 _WHY_NO_RETRY = {
-    RetryState.NON_RETRYABLE_FAILURE: "not to be retried",
+    RetryState.NON_RETRYABLE_FAILURE: "non-retryable",
     RetryState.MAXIMUM_ATTEMPTS_REACHED: "no attempts left",
     RetryState.TIMEOUT: "no time left for another attempt",
 }
@@ -421,7 +421,7 @@ _WHY_NO_RETRY = {
 
 def _asked_to_cancel(story: StoryDraft, event: h.HistoryEvent, a: Any) -> None:
     if draft := story.drafts.get(a.scheduled_event_id):
-        draft.note("asked to cancel")
+        draft.note("cancellation requested")
 
 
 def _timer_started(story: StoryDraft, event: h.HistoryEvent, a: h.TimerStarted) -> None:

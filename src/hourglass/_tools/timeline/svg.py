@@ -378,7 +378,7 @@ def _entries(layout: Layout) -> Iterator[tuple[str, str]]:
     if Phase.BACKOFF in phases:
         yield (
             rect(0, -2, 24, _THIN, "sample", f' fill="url(#{layout.prefix}activity)"'),
-            "waits to try again",
+            "waits for a retry",
         )
     if (Phase.WAITING, Kind.RUN) in seen:
         yield rect(0, -2, 24, _THIN, "sample", f' fill="url(#{layout.prefix}run)"'), "workflow waits"
@@ -389,12 +389,12 @@ def _entries(layout: Layout) -> Iterator[tuple[str, str]]:
     if layout.scale.breaks:
         yield (
             rect(0, -8, 24, 16, "band sample") + line(0, -8, 0, 8, "tear") + line(24, -8, 24, 8, "tear"),
-            "time cut short",
+            "time omitted",
         )
 
 
 _SHOWN = (
-    ((Kind.RUN,), "run", "workflow code runs"),
+    ((Kind.RUN,), "run", "workflow code is running"),
     ((Kind.ACTIVITY,), "activity", "activity"),
     ((Kind.LOCAL,), "local", "local activity"),
     ((Kind.CHILD, Kind.NEXUS), "child", "child workflow"),

@@ -104,7 +104,7 @@ def parse_time(value: str) -> str:
     """Return a time in the format of filters. A time without a zone is taken as UTC. Raise `ValueError` for an invalid
     time."""
     if not _TIME.match(value):
-        raise ValueError(f"{value!r} is not a time: write for example 2026-01-31 12:00 (UTC)")
+        raise ValueError(f"{value!r} is not a time; use for example 2026-01-31 12:00 (UTC)")
     parsed = datetime.fromisoformat(value.replace(" ", "T"))
     if parsed.tzinfo is None:
         parsed = parsed.replace(tzinfo=UTC)

@@ -145,9 +145,12 @@ def confirm(
 _VERBS = {
     "cancel": (
         "Cancel",
-        "Cancellation is requested. The code of the workflow may clean up first, and may ignore the request.",
+        "Requests cancellation. A workflow's code may clean up first, and may ignore the request.",
     ),
-    "terminate": ("Terminate", "They end immediately. Their code is not notified and cannot clean up."),
+    "terminate": (
+        "Terminate",
+        "The workflows end immediately. Their code is not notified and cannot clean up.",
+    ),
     "reset": ("Reset", "Each workflow starts a new run from its last workflow task."),
     "signal": ("Signal", "Each workflow receives the signal."),
 }

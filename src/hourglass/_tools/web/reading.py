@@ -225,7 +225,7 @@ class PageReads:
         time_travel = self._site.time_travel
         if time_travel is None:
             raise UsageError(
-                "no code is loaded: start the web UI with the file of the workflows, hourglass ui app.py"
+                "no code is loaded: start the web UI with the file of the workflows, for example hourglass ui app.py"
             )
         history = self._site.client.get_workflow_handle(workflow_id, run_id=run_id).history()
         walked = time_travel.walk(history, requests.number(request, "at"))

@@ -264,10 +264,10 @@ class BatchBuilder:
             return self.cache.begin(run)
         if run.is_open:
             raise Unwritable(
-                f"the file {self._path} does not contain the run {run.run_id}, to which a change belongs",
+                f"a change cannot be stored, because the file {self._path} does not contain its run {run.run_id}",
                 status="DATA_LOSS",
             )
-        logger.warning("run %s was deleted and is not changed", run.run_id)
+        logger.warning("a change of run %s was discarded, because the run has been deleted", run.run_id)
         return None
 
     def _cache_stored(self, changes: Iterable[RunChange]) -> None:

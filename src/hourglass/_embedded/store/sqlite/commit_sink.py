@@ -193,8 +193,8 @@ class FileSink:
         if not self._warned or pages > 4 * self._warned:
             self._warned = pages
             logger.warning(
-                "the log of %s has grown to %d MiB, because a connection has been reading an old state of the file for long (a "
-                "transaction that was left open, a long query, a copy): it cannot be emptied before that ends",
+                "the write-ahead log of %s has grown to %d MiB. It cannot be emptied while a connection reads an old "
+                "state of the file: close open transactions, and end long queries and copies of the file",
                 self._path,
                 pages * PAGE >> 20,
             )

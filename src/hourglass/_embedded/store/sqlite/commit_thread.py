@@ -182,7 +182,7 @@ class StoreThread(Generic[B]):
                 self._wait_to_retry(error)
                 continue
             if self.held:
-                logger.warning("%s is written again; nothing was lost", self._name)
+                logger.warning("writing to %s works again; nothing was lost", self._name)
                 self.held = ""
             return
 
@@ -193,8 +193,8 @@ class StoreThread(Generic[B]):
             raise error
         if not self.held:
             logger.error(
-                "%s cannot be written: %s. Nothing that was acknowledged is lost; everything waits until it "
-                "can be written again",
+                "writing to %s failed: %s. No acknowledged change is lost; all work waits until the file can be written "
+                "again",
                 self._name,
                 reason,
             )

@@ -140,9 +140,9 @@ class FileWatch:
         try:
             if not self._acquire_lock():
                 raise StorageError(
-                    f"the file {path} is owned by a process that opened it under another name (a hard link, or a mount of the "
-                    f"single file), or whose lock file {path}-lock was deleted: use one name in all processes, and end a "
-                    f"process that is stopped",
+                    f"the file {path} is in use by a process that opened it under another name (a hard link, or a mount "
+                    f"of the single file), or whose lock file {path}-lock was deleted: use the same path in all "
+                    "processes, and end stopped processes",
                     status="FAILED_PRECONDITION",
                 )
         except BaseException:
@@ -241,7 +241,7 @@ class FileWatch:
         if not self._warned:
             self._warned = True
             logger.warning(
-                "another program writes into %s while it is in use; only Hourglass may change its tables",
+                "another program has written to %s while it is in use; only Hourglass may change its tables",
                 self._path,
             )
 
@@ -300,15 +300,16 @@ class FileWatch:
         inherited.mark_stale(self.identity)
         if self._checkpoint("FULL"):
             return StorageError(
-                f"the log {self._log} or its index was deleted or replaced while {self._path} was in use. Everything that was "
-                f"acknowledged was moved from the open log into the file, which is now opened again. Never delete the files "
-                f"beside a database that is in use",
+                f"the write-ahead log {self._log} or its index was deleted or replaced while {self._path} was in use. "
+                "All acknowledged changes were saved from the log to the file, which is now reopened. Never delete the "
+                "-wal and -shm files of a database that is in use",
                 status="UNAVAILABLE",
             )
         _, copy = self._copy_out()
         return FileLost(
-            f"the log {self._log} was deleted or replaced while {self._path} was in use, and a reader in another program "
-            f"prevented its content from being moved into the file. This process has stopped. {copy}",
+            f"the write-ahead log {self._log} was deleted or replaced while {self._path} was in use, and a reader in "
+            "another program prevented its content from being saved to the file. This process has stopped using the "
+            f"file. {copy}",
             status="DATA_LOSS",
         )
 
@@ -320,15 +321,15 @@ class FileWatch:
             is_emptied = self._checkpoint("TRUNCATE")
             outcome = self._new_name_sentence()
             if not is_emptied and self._has_log():
-                outcome += f" Its log was moved to {self._move_log()}."
+                outcome += f" Its write-ahead log was moved to {self._move_log()}."
         if is_replaced:
             event = "was replaced by another file"
-            advice = f"The new file was not changed. Put the one that is wanted at {self._path}"
+            advice = f"The new file was not changed. Put the correct file at {self._path}"
         else:
             event, advice = "was deleted or moved away", f"Put it back as {self._path}"
         return FileLost(
-            f"the file {self._path} {event} while it was in use. This process has stopped and does not open it again. {outcome} "
-            f"{advice}, and restart all workers. To restore a backup, stop the workers first",
+            f"the file {self._path} {event} while it was in use. This process has stopped using the file and does not "
+            f"reopen it. {outcome} {advice}, and restart all workers. To restore a backup, stop the workers first",
             status="DATA_LOSS",
         )
 
@@ -341,7 +342,7 @@ class FileWatch:
         log = self._move_log() if is_replaced and self._has_log() else ""
         is_copied, outcome = self._copy_out()
         if not is_copied:
-            return f"{outcome} Its log was moved to {log}." if log else outcome
+            return f"{outcome} Its write-ahead log was moved to {log}." if log else outcome
         if self._checkpoint("TRUNCATE") and log:
             with contextlib.suppress(OSError):
                 os.unlink(log)
@@ -355,35 +356,39 @@ class FileWatch:
         _, written_ns = self._stamp
         last_checkpoint = strftime("%Y-%m-%d %H:%M:%S", localtime(written_ns / 1e9))
         return FileLost(
-            f"the log {self._log} was truncated or overwritten while {self._path} was in use: changes acknowledged since "
-            f"{last_checkpoint} are lost. What is left of the log was moved to {self._move_log()}. This process has stopped "
-            f"and does not open the file again. Restart all workers to continue from {last_checkpoint}, or restore a backup "
-            f"first",
+            f"the write-ahead log {self._log} was truncated or overwritten while {self._path} was in use. Changes "
+            f"acknowledged since {last_checkpoint} are lost. The rest of the log was moved to {self._move_log()}. This "
+            "process has stopped using the file and does not reopen it. Restart all workers to continue from "
+            f"{last_checkpoint}, or restore a backup first",
             status="DATA_LOSS",
         )
 
     def _leave_restored(self) -> StorageError:
         return FileLost(
-            f"the content of {self._path} was replaced while it was in use: another program has restored a backup into it, or "
-            f"has deleted rows, and changes that were acknowledged are gone. This process has stopped and does not open the "
-            f"file again. Restart all workers to continue from what the file contains now. To restore a backup, stop the "
-            f"workers first",
+            f"the content of {self._path} was replaced while the file was in use: another program restored a backup "
+            "into it or deleted rows. Acknowledged changes are lost. This process has stopped using the file and does "
+            "not reopen it. Restart all workers to continue from the current content. To restore a backup, stop the "
+            "workers first",
             status="DATA_LOSS",
         )
 
     def _set_log_aside(self, loss: Loss) -> StorageError:
         if isinstance(loss, LogLost):
-            event = "its log was replaced, and another program has written into the new one"
+            event = "its write-ahead log was replaced, and another program has written to the new one"
             _, outcome = self._copy_out()
         else:
             event = (
-                "another program has written into it (restored a backup in place, truncated it, or opened it under another "
-                "name)"
+                "another program has written to it (it restored a backup in place, truncated the file, or opened it "
+                "under another name)"
             )
-            outcome = f"The log of the latest changes was moved to {self._move_log()}: it is not applied to the new content."
+            outcome = (
+                f"The write-ahead log with the latest changes was moved to {self._move_log()} and is not applied to the new "
+                "content."
+            )
         return FileLost(
-            f"the file {self._path} was changed while it was in use: {event}. This process has stopped and does not open it "
-            f"again. {outcome} Check the file, or restore a backup while no worker runs, and restart all workers",
+            f"the file {self._path} was changed while it was in use: {event}. This process has stopped using the file "
+            f"and does not reopen it. {outcome} Check the file, or restore a backup while no worker runs, and restart "
+            "all workers",
             status="DATA_LOSS",
         )
 
@@ -402,27 +407,31 @@ class FileWatch:
             folder = tempfile.mkdtemp(prefix="hourglass-saved-")
         destination = self._free_name(folder)
         logger.error(
-            "%s was lost while it was in use: its content is being copied to %s", self._path, destination
+            "%s was deleted or replaced while it was in use: its content is being copied to %s",
+            self._path,
+            destination,
         )
         try:
             self._copy(self._writer, destination)
         except StorageError as error:
-            return False, f"A copy of its content could not be made ({error})."
-        return True, f"All that was acknowledged is in the copy {destination}."
+            return False, f"Its content could not be copied ({error})."
+        return True, f"All acknowledged changes are in the copy {destination}."
 
     def _new_name_sentence(self) -> str:
         where = "exists under another name"
         with contextlib.suppress(OSError):
             name = os.readlink(f"/proc/self/fd/{self._file}")
-            where = f"is {name}" if name != self._path else "is hidden by a mount over it: unmount that first"
-        return f"The file that was in use, with all that was acknowledged, {where}."
+            where = (
+                f"is {name}" if name != self._path else "is hidden by a mount at its path: unmount that first"
+            )
+        return f"The original file, with all acknowledged changes, {where}."
 
     def _move_log(self) -> str:
         destination = f"{self._free_name(os.path.dirname(self._path))}-wal"
         try:
             os.rename(self._log, destination)
         except OSError as error:
-            return f"nowhere: {error.strerror}; move {self._log} away before the file is opened"
+            return f"nowhere ({error.strerror}): move {self._log} away before you open the file"
         with contextlib.suppress(OSError):
             os.unlink(self._index)
         return destination
