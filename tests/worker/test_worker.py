@@ -1,3 +1,5 @@
+"""The public worker on the engine in memory."""
+
 from __future__ import annotations
 
 import asyncio

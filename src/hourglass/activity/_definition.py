@@ -167,7 +167,7 @@ class ActivityDefinition:
         return self.signature.decode(converter, payloads)
 
     @property
-    def beats_by_itself(self) -> bool:
+    def sends_heartbeats(self) -> bool:
         """Whether the worker sends heartbeats automatically."""
         return self.settings.spec.heartbeat_timeout == LIVENESS_TIMEOUT
 

@@ -18,7 +18,7 @@ from hourglass._history.codec import events_from
 from hourglass._tools.diagnosis.asking import added, is_paused, with_slots
 from hourglass._tools.diagnosis.diagnosis import Cause, Facts
 from hourglass._tools.diagnosis.reasons import diagnose
-from hourglass._tools.timeline.faults import Stand, Waits
+from hourglass._tools.timeline.faults import Position, Waits
 from hourglass._tools.timeline.timeline import build_story
 from hourglass.client import (
     Schedule,
@@ -235,9 +235,11 @@ def test_why_local_activity(client: Client, ask: Callable[..., dict[str, Any]]) 
 
 def test_why_local_activity_names_its_line() -> None:
     """Where the run can be asked, the line is told."""
-    stand = Stand(fiber="workflow", place="a.py:3", code="weigh.local()", waits=Waits.ACTIVITY, call="local")
+    stand = Position(
+        fiber="workflow", place="a.py:3", code="weigh.local()", waits=Waits.ACTIVITY, call="local"
+    )
     facts = told(event(5, "WORKFLOW_TASK_SCHEDULED"), event(6, "WORKFLOW_TASK_STARTED", identity="w@vm"))
-    found = added(diagnose(facts), replace(facts, stands=(stand,)), "").findings[0]
+    found = added(diagnose(facts), replace(facts, positions=(stand,)), "").findings[0]
     assert (
         found.what
         == "is being executed by a worker, w@vm, where a local activity is running or being retried"

@@ -106,7 +106,7 @@ def test_parked_run_is_shown() -> None:
     )
     assert task.segments[-1].phase is Phase.BACKOFF
     assert story.faults == (Fault("ValueError", "no such key"),)
-    assert "fixed" in story.waiting_for[0]
+    assert "a fix of its code" in story.waiting_for[0]
 
 
 def test_recovered_run_keeps_its_failed_tasks() -> None:
