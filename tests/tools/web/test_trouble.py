@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.durability.test_full_disk import Steps, no_room, step, store_of
+from tests.durability.test_full_disk import Steps, full_disk, step, store_of
 from tests.tools.web.conftest import BEARER, http_client, serving, site_of
 
 from hourglass import Client, Worker, workflow
@@ -55,7 +55,7 @@ class _FullDisk:
         self.handle = client.start_workflow(Steps.run, id="steps")
 
     def __enter__(self) -> _FullDisk:
-        self._room = no_room(store_of(self.path))
+        self._room = full_disk(store_of(self.path))
         self._room.__enter__()
         self._pool = ThreadPoolExecutor(1)
         self._told = self._pool.submit(self.handle.signal, Steps.go, "x" * 100_000)
@@ -74,7 +74,7 @@ class _FullDisk:
 
 
 @pytest.fixture
-def full_disk(tmp_path: Path) -> Iterator[_FullDisk]:
+def file_on_full_disk(tmp_path: Path) -> Iterator[_FullDisk]:
     path = tmp_path / "steps.db"
     with Client.connect(f"local:{path}") as client, Worker(client, workflows=[Steps], activities=[step]):
         yield _FullDisk(path, client)
@@ -83,9 +83,9 @@ def full_disk(tmp_path: Path) -> Iterator[_FullDisk]:
 _NO_ROOM = "its disk has no space left"
 
 
-def test_web_ui_shows_data_and_rejects_writes_while_the_disk_is_full(full_disk: _FullDisk) -> None:
-    with http_client(site_of(full_disk.client)) as web, full_disk:
-        path = f"/workflows/steps/{full_disk.handle.describe().run_id}"
+def test_web_ui_shows_data_and_rejects_writes_while_the_disk_is_full(file_on_full_disk: _FullDisk) -> None:
+    with http_client(site_of(file_on_full_disk.client)) as web, file_on_full_disk:
+        path = f"/workflows/steps/{file_on_full_disk.handle.describe().run_id}"
         while _NO_ROOM not in (listed := web.get("/workflows").text):
             pass
         assert ">steps<" in listed
@@ -94,19 +94,19 @@ def test_web_ui_shows_data_and_rejects_writes_while_the_disk_is_full(full_disk: 
         assert response.status_code == 400
         assert "no space left" in response.text
         assert web.get("/health").status_code == 503
-        full_disk.end()
+        file_on_full_disk.end()
         while _NO_ROOM in web.get("/workflows").text:
             pass
         assert web.get("/health").json() == {"ok": True}
 
 
-def test_open_page_shows_and_removes_the_full_disk_banner(page: Any, full_disk: _FullDisk) -> None:
-    with serving(site_of(full_disk.client)) as address:
+def test_open_page_shows_and_removes_the_full_disk_banner(page: Any, file_on_full_disk: _FullDisk) -> None:
+    with serving(site_of(file_on_full_disk.client)) as address:
         page.goto(f"{address}/workflows")
         page.wait_for_selector("#trouble", state="hidden")
-        with full_disk:
+        with file_on_full_disk:
             page.wait_for_selector(f"#trouble >> text={_NO_ROOM}")
-            full_disk.end()
+            file_on_full_disk.end()
         page.wait_for_selector("#trouble", state="hidden")
         page.wait_for_selector("td .s-completed")
 
