@@ -1,3 +1,5 @@
+"""Definitions of activities: defaults, durable calls in workflows, plain calls outside, and rejected definitions."""
+
 from __future__ import annotations
 
 import asyncio
