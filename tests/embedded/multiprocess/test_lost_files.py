@@ -1,4 +1,4 @@
-"""A file that is replaced, or loses its log, under an owner and a process that works for it."""
+"""A file that is replaced, or loses its WAL, while an owner and a peer have it open."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def poll_on(handle: Any) -> None:
         await handle.poll_activation()
 
 
-def workflow_ids(path: Path) -> set[str]:
+def stored_workflow_ids(path: Path) -> set[str]:
     connection = sqlite3.connect(path)
     try:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
@@ -35,7 +35,7 @@ def workflow_ids(path: Path) -> set[str]:
 
 
 def test_backup_moved_over_the_file_stops_all_workers(tmp_path: Path) -> None:
-    """Owner and worker stop with an error and do not open the new file, which stays as it is; the old one was copied."""
+    """The new file is not opened; the old one is saved."""
     path, backup = tmp_path / "a.db", tmp_path / "backup.db"
 
     async def body() -> None:
@@ -58,13 +58,13 @@ def test_backup_moved_over_the_file_stops_all_workers(tmp_path: Path) -> None:
                     await host.calls.call(wf.DescribeWorkflow(workflow_id="before"))
 
     run(body)
-    assert workflow_ids(path) == {"before"}
+    assert stored_workflow_ids(path) == {"before"}
     (saved,) = tmp_path.glob("a.db.saved-*")
-    assert workflow_ids(saved) >= {"before", "after"}
+    assert stored_workflow_ids(saved) >= {"before", "after"}
 
 
 def test_backup_copied_into_the_file_stops_all_workers(tmp_path: Path) -> None:
-    """A process that works for the owner does not take the restored file over: it has the same inode."""
+    """A peer does not take over the restored file, which has the same inode."""
     path, backup = tmp_path / "a.db", tmp_path / "backup.db"
 
     async def body() -> None:
@@ -83,11 +83,11 @@ def test_backup_copied_into_the_file_stops_all_workers(tmp_path: Path) -> None:
                 await two.open_handle(config())
 
     run(body)
-    assert workflow_ids(path) == {"before"}
+    assert stored_workflow_ids(path) == {"before"}
 
 
-def test_deleted_log_is_saved_and_the_file_opened_again(tmp_path: Path) -> None:
-    """A call that meets the loss is answered by the engine that is opened next; nothing acknowledged is lost."""
+def test_deleted_wal_is_saved_and_the_file_reopened(tmp_path: Path) -> None:
+    """Calls are answered by the next engine; nothing acknowledged is lost."""
     path = tmp_path / "a.db"
 
     async def body() -> None:
@@ -113,4 +113,4 @@ def test_deleted_log_is_saved_and_the_file_opened_again(tmp_path: Path) -> None:
                 await one.calls.call(wf.DescribeWorkflow(workflow_id=name))
 
     run(body)
-    assert workflow_ids(path) == {f"w-{number}" for number in range(20)}
+    assert stored_workflow_ids(path) == {f"w-{number}" for number in range(20)}

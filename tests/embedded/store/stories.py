@@ -1,4 +1,4 @@
-"""Runs for the store's tests, told step by step without an engine: each step is a change as an engine makes it."""
+"""Runs for tests of the store, changed step by step without an engine; each step is a change as an engine creates it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hourglass.converter import ApplicationFailure, Failure, Payload
 
 
 class Story:
-    """One run, changed by the methods below; each returns the change to append."""
+    """One run; each method below returns the change to append."""
 
     def __init__(self, run_id: str, workflow_id: str = "", now_ns: int = 1_000) -> None:
         self.events: list[h.HistoryEvent] = []
@@ -146,7 +146,7 @@ class Story:
 
 
 def random_step(story: Story, chance: random.Random) -> RunChange:
-    """Any next step that the run allows."""
+    """Return any next step that the run allows."""
     steps = [story.signal, story.schedule, story.start_timer, story.hold]
     for scheduled in story.run.activities:
         steps.append(lambda scheduled=scheduled: story.begin_attempt(scheduled))
@@ -159,7 +159,7 @@ def random_step(story: Story, chance: random.Random) -> RunChange:
 
 
 def random_changes(stories: int, steps: int, seed: int) -> Iterator[tuple[Story, RunChange]]:
-    """Steps of several runs, mixed, each run from its start on."""
+    """Yield steps of several runs in random order, each run from its start on."""
     chance = random.Random(seed)
     told = [Story(f"run-{seed}-{place}", f"workflow-{place % 3}") for place in range(stories)]
     for _ in range(steps):

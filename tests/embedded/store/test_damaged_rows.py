@@ -1,4 +1,4 @@
-"""Rows that another program, or a disk, has damaged: the callers whom they concern hear of it, and no worker waits for ever."""
+"""Rows damaged by another program or a disk: calls about them are answered, and no worker waits forever."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ async def open_world(path: Path) -> World:
     return await World.new(store=store, clock=VirtualClock(), opened=True)
 
 
-async def soon(world: World, request: s.Request[Any]) -> object:
-    """The answer, or the error; it does not take long."""
+async def answer_to(world: World, request: s.Request[Any]) -> object:
+    """Return the answer or the error, which must come within seconds."""
     try:
         async with asyncio.timeout(5):
             return await world.call(request)
@@ -88,7 +88,7 @@ async def soon(world: World, request: s.Request[Any]) -> object:
         return error
 
 
-async def bystander_ends(world: World) -> None:
+async def complete_bystander(world: World) -> None:
     started = await world.start("bystander")
     while True:
         async with asyncio.timeout(5):
@@ -101,11 +101,11 @@ async def bystander_ends(world: World) -> None:
 
 
 @pytest.mark.parametrize("task_is_open", [False, True])
-@pytest.mark.parametrize("what", RUNS)
-def test_damaged_run_does_not_affect_others(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, what: str, task_is_open: bool
+@pytest.mark.parametrize("damage_kind", RUNS)
+def test_damaged_run_does_not_affect_other_runs(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage_kind: str, task_is_open: bool
 ) -> None:
-    """The file opens, others end, lists answer or say what is wrong, and calls about the run are answered, too."""
+    """Lists and calls about the run are answered or raise an error."""
     path = tmp_path / "a.db"
 
     async def body() -> None:
@@ -116,9 +116,9 @@ def test_damaged_run_does_not_affect_others(
         if task_is_open:
             await world.call(wf.SignalWorkflow(workflow_id="bad", signal_name="x", request_id="y"))
         await world.close()
-        damage(path, RUNS[what])
+        damage(path, RUNS[damage_kind])
         again = await open_world(path)
-        await bystander_ends(again)
+        await complete_bystander(again)
         requests: list[s.Request[Any]] = [
             wf.DescribeWorkflow(workflow_id="bad"),
             wf.WaitForClose(workflow_id="bad", rpc_timeout=0.0),
@@ -126,7 +126,7 @@ def test_damaged_run_does_not_affect_others(
             wf.CountWorkflows(),
         ]
         for request in requests:
-            answer = await soon(again, request)
+            answer = await answer_to(again, request)
             if isinstance(answer, StorageError):
                 assert str(path) in str(answer)
         again.clock.advance(10.0)
@@ -140,11 +140,10 @@ def test_damaged_run_does_not_affect_others(
     assert all("Traceback" not in record.getMessage() for record in caplog.records)
 
 
-@pytest.mark.parametrize("what", SCHEDULES)
-def test_damaged_schedule_does_not_affect_others(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, what: str
+@pytest.mark.parametrize("damage_kind", SCHEDULES)
+def test_damaged_schedule_does_not_affect_other_schedules(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage_kind: str
 ) -> None:
-    """Other schedules act, and the log names the one that cannot."""
     path = tmp_path / "a.db"
 
     async def body() -> None:
@@ -158,16 +157,16 @@ def test_damaged_schedule_does_not_affect_others(
             )
             await world.call(sc.CreateSchedule(schedule_id=name, schedule=schedule, request_id=name))
         await world.close()
-        damage(path, SCHEDULES[what])
+        damage(path, SCHEDULES[damage_kind])
         again = await open_world(path)
         again.clock.advance(61.0)
         activation = await again.activation()
         record = again.engine.record(activation.run_id)
         assert record is not None
         assert record.run.started.workflow_id.startswith("good")
-        await soon(again, sc.DescribeSchedule(schedule_id="bad"))
-        await soon(again, sc.ListSchedules())
-        await bystander_ends(again)
+        await answer_to(again, sc.DescribeSchedule(schedule_id="bad"))
+        await answer_to(again, sc.ListSchedules())
+        await complete_bystander(again)
         assert again.engine.failed is None
         await again.close()
 

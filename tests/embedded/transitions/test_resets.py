@@ -1,4 +1,4 @@
-"""Resets on the engine: what is kept, what is sent again, one change in the store, the same request again."""
+"""Resets on the engine: kept history, repeated messages, one change in the store, repeated requests."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def latest(world: World) -> Any:
     return record
 
 
-async def begun(**config: Any) -> tuple[World, str]:
-    """A run with an activity, a timer and a memo, after its first task; its second task has come by a signal."""
+async def world_with_run(**config: Any) -> tuple[World, str]:
+    """Start a run whose first task scheduled an activity, a timer and a memo, and whose second task received a signal."""
     world = await World.new(**config)
     run_id = (await world.start()).run_id
     await world.activation()
@@ -73,8 +73,7 @@ async def begun(**config: Any) -> tuple[World, str]:
     return world, run_id
 
 
-async def evicted(world: World, run_id: str) -> None:
-    """The worker forgets the old run."""
+async def expect_eviction(world: World, run_id: str) -> None:
     activation = await world.activation()
     assert activation.run_id == run_id
     assert isinstance(activation.events[0], e.RunEvicted)
@@ -82,8 +81,8 @@ async def evicted(world: World, run_id: str) -> None:
 
 
 async def test_reset_terminates_the_open_run() -> None:
-    """The old run is terminated; the new one has its history up to the task, and what was pending."""
-    world, run_id = await begun()
+    """The new run has the history up to the reset point, and its pending timer and activity."""
+    world, run_id = await world_with_run()
     old = latest(world)
     task = await world.activity()
     done = [event.id for event in old.events if isinstance(event.attributes, h.WorkflowTaskCompleted)]
@@ -105,7 +104,7 @@ async def test_reset_terminates_the_open_run() -> None:
     assert record.run.memo == {"m": text("v")}
     await world.cancel()  # the old run's attempt is told to stop
     await world.handle.complete_activity(ActivityOk(task.token, text("too late")))
-    await evicted(world, run_id)
+    await expect_eviction(world, run_id)
     first = await world.activation()
     assert [type(each) for each in first.events] == [e.RunStarted]
     assert first.is_replaying
@@ -120,9 +119,8 @@ async def test_reset_terminates_the_open_run() -> None:
     await world.close()
 
 
-async def test_held_signals_survive_a_reset() -> None:
-    """A signal that came while a worker had the task is sent to the new run too."""
-    world, _ = await begun()
+async def test_signals_held_during_a_task_are_sent_to_the_new_run() -> None:
+    world, _ = await world_with_run()
     await signal(world, "second")
     await world.activation()
     await signal(world, "held")
@@ -137,12 +135,12 @@ async def test_held_signals_survive_a_reset() -> None:
 
 
 async def test_updates_are_admitted_again_after_a_reset() -> None:
-    """Accepted after the point: written as admitted, given to the worker, accepted again; and after a crash too."""
+    """An update accepted after the reset point is delivered and accepted again, also after a crash."""
     store = memory_store()
     world = await World.new(store=store)
     run_id = (await world.start()).run_id
     await world.activation()
-    asked = asyncio.ensure_future(
+    call = asyncio.ensure_future(
         world.call(
             UpdateWorkflow(workflow_id="w", update_id="u", update_name="do", wait_stage=UpdateStage.COMPLETED)
         )
@@ -150,7 +148,7 @@ async def test_updates_are_admitted_again_after_a_reset() -> None:
     await world.complete(run_id, c.StartTimer(1, 60 * SECOND))
     await world.activation()
     await world.complete(run_id, c.AcceptUpdate("u"), c.CompleteUpdate("u", text("old")))
-    assert (await asked).result == text("old")
+    assert (await call).result == text("old")
     new = await reset(world, 4)
     assert [type(event.attributes).__name__ for event in latest(world).events[3:]] == [
         "WorkflowTaskFailed",
@@ -179,25 +177,22 @@ async def test_updates_are_admitted_again_after_a_reset() -> None:
 
 
 async def test_readmitted_update_can_be_rejected() -> None:
-    """It is over: no later task brings it, and nobody finds it any more."""
     world = await World.new()
     run_id = (await world.start()).run_id
     await world.activation()
-    asked = asyncio.ensure_future(
-        world.call(UpdateWorkflow(workflow_id="w", update_id="u", update_name="do"))
-    )
+    call = asyncio.ensure_future(world.call(UpdateWorkflow(workflow_id="w", update_id="u", update_name="do")))
     await world.complete(run_id, c.StartTimer(1, 60 * SECOND))
     await world.activation()
     await world.complete(run_id, c.AcceptUpdate("u"))
-    await asked
+    await call
     new = await reset(world, 4)
-    await evicted(world, run_id)
+    await expect_eviction(world, run_id)
     await world.activation()
-    waits = asyncio.ensure_future(world.call(PollUpdate(workflow_id="w", update_id="u")))
+    poll = asyncio.ensure_future(world.call(PollUpdate(workflow_id="w", update_id="u")))
     await asyncio.sleep(0)
     failure = app_failure("no")
     await world.complete(new.run_id, c.StartTimer(1, 60 * SECOND), c.RejectUpdate("u", failure))
-    assert (await waits).failure == failure
+    assert (await poll).failure == failure
     await signal(world)
     assert [type(each) for each in (await world.activation()).events] == [e.SignalReceived]
     await world.complete(new.run_id)
@@ -207,9 +202,8 @@ async def test_readmitted_update_can_be_rejected() -> None:
 
 
 async def test_repeated_reset_request_is_one_reset() -> None:
-    """It is one reset, in this epoch and in the next."""
     store = memory_store()
-    world, _ = await begun(store=store)
+    world, _ = await world_with_run(store=store)
     first = await reset(world, 4, request_id="r")
     assert await reset(world, 4, request_id="r") == first
     after = await World.new(store=store, clock=world.clock, opened=True)
@@ -219,8 +213,7 @@ async def test_repeated_reset_request_is_one_reset() -> None:
 
 
 async def test_reset_is_one_change() -> None:
-    """The end of the old run and the beginning of the new one become durable together."""
-    world, run_id = await begun()
+    world, run_id = await world_with_run()
     before = world.engine.writes.newest
     await reset(world, 4)
     assert world.engine.writes.newest == before + 1
@@ -232,8 +225,7 @@ async def test_reset_is_one_change() -> None:
 
 @pytest.mark.parametrize("event_id", [0, 1, 2, 5, 6, 7, 8, 100])
 async def test_invalid_reset_points_are_rejected(event_id: int) -> None:
-    """They are refused, and nothing has changed."""
-    world, run_id = await begun()
+    world, run_id = await world_with_run()
     before = world.kinds()
     with pytest.raises(ServiceError) as caught:
         await reset(world, event_id)
@@ -243,13 +235,13 @@ async def test_invalid_reset_points_are_rejected(event_id: int) -> None:
     await world.close()
 
 
-async def test_reset_of_a_continued_chain() -> None:
-    """What was sent to the runs that followed is sent to the new run, which takes the place of the last."""
+async def test_reset_of_a_continued_run_replaces_its_successor() -> None:
+    """Signals to the successor are sent to the new run."""
     world = await World.new()
     run_id = (await world.start()).run_id
     await world.activation()
     await world.complete(run_id, c.ContinueAsNew())
-    await evicted(world, run_id)
+    await expect_eviction(world, run_id)
     second = (await world.activation()).run_id
     await world.complete(second, c.StartTimer(1, SECOND))
     await signal(world, "late")
@@ -266,7 +258,7 @@ async def test_reset_of_a_continued_chain() -> None:
 @settings(max_examples=cases(50, 1000), deadline=None, derandomize=True)
 @given(seed=st.integers(0, 10**6))
 def test_run_rebuilt_from_history_equals_the_original(seed: int) -> None:
-    """Read from its history, a random run has pending what the engine has pending, and can be reset to any task."""
+    """A random run can also be reset to any of its tasks."""
 
     async def body() -> None:
         world = await World.new()
