@@ -191,8 +191,7 @@ def test_replayed_activations_equal_the_live_ones(seed: int, cache: int) -> None
             "TASK_NOT_FOUND",
             "WORKFLOW_EXECUTION_ENDING",
         }
-        record = world.connection.engine.current("w")
-        assert record is not None
+        record = world.record()
         assert [event.id for event in record.events] == list(range(1, len(record.events) + 1))
         # The beginning of an attempt is written with its end, and says when it was.
         times = [

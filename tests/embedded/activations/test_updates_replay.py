@@ -121,8 +121,7 @@ def test_replayed_activations_with_updates_equal_the_live_ones(seed: int, cache:
         life = UpdatedLife(world, seed)
         await life.live(60)
         assert "NONDETERMINISM" not in life.evictions
-        record = world.connection.engine.current("w")
-        assert record is not None
+        record = world.record()
         accepted = [
             event.attributes.update_id
             for event in record.events

@@ -45,13 +45,11 @@ def schedule(seq: int, kind: str = "act", **spec: Any) -> c.ScheduleActivity:
 
 
 def kinds(world: World, run_id: str) -> list[str]:
-    record = world.engine.record(run_id)
-    assert record is not None
+    record = world.record(run_id=run_id)
     return [kind_of(event.attributes) for event in record.events]
 
 
-async def test_workflow_tasks_are_spread_over_idle_workers() -> None:
-    world = await World.new()
+async def test_workflow_tasks_are_spread_over_idle_workers(world: World) -> None:
     world.handle.initiate_shutdown()
     one, two = Receiver(world, identity="one"), Receiver(world, identity="two")
     await settle()
@@ -61,8 +59,7 @@ async def test_workflow_tasks_are_spread_over_idle_workers() -> None:
     assert (len(one.activations), len(two.activations)) == (3, 3)
 
 
-async def test_activities_of_one_run_are_spread_over_workers() -> None:
-    world = await World.new()
+async def test_activities_of_one_run_are_spread_over_workers(world: World) -> None:
     world.handle.initiate_shutdown()
     one, two = Receiver(world), Receiver(world)
     started = await world.start("w")
@@ -73,8 +70,7 @@ async def test_activities_of_one_run_are_spread_over_workers() -> None:
     assert (len(holder.activities), len(other.activities)) == (4, 4)
 
 
-async def test_sequential_activities_stay_with_one_worker() -> None:
-    world = await World.new()
+async def test_sequential_activities_stay_with_one_worker(world: World) -> None:
     world.handle.initiate_shutdown()
     one, two = Receiver(world), Receiver(world)
     started = await world.start("w")
@@ -92,9 +88,8 @@ async def test_sequential_activities_stay_with_one_worker() -> None:
     assert not other.activities
 
 
-async def test_cached_run_waits_for_its_busy_worker() -> None:
+async def test_cached_run_waits_for_its_busy_worker(world: World) -> None:
     """Its tasks go to another worker only when the first one is lost."""
-    world = await World.new()
     world.handle.initiate_shutdown()
     one = Receiver(world, max_concurrent_workflow_tasks=1)
     first = await world.start("first")
@@ -120,9 +115,8 @@ async def test_cached_run_waits_for_its_busy_worker() -> None:
     assert {each.run_id for each in two.activations} == {first.run_id}, "no worker knows it any more"
 
 
-async def test_workflow_task_of_a_lost_worker_is_redelivered() -> None:
+async def test_workflow_task_of_a_lost_worker_is_redelivered(world: World) -> None:
     """Later completions of the lost worker are ignored."""
-    world = await World.new()
     world.handle.initiate_shutdown()
     one, two = Receiver(world), Receiver(world)
     started = await world.start("w")
@@ -139,8 +133,7 @@ async def test_workflow_task_of_a_lost_worker_is_redelivered() -> None:
     assert "WorkflowTaskTimedOut" in kinds(world, started.run_id)
 
 
-async def test_tasks_of_a_lost_worker_keep_their_fairness_weight() -> None:
-    world = await World.new()
+async def test_tasks_of_a_lost_worker_keep_their_fairness_weight(world: World) -> None:
     world.handle.initiate_shutdown()
     one = Receiver(world, identity="one", max_concurrent_workflow_tasks=100)
     two = Receiver(world, identity="two", max_concurrent_workflow_tasks=1)
@@ -167,12 +160,10 @@ async def test_tasks_of_a_lost_worker_keep_their_fairness_weight() -> None:
         received += tenants[run_id]
         two.complete(run_id)
     assert Counter(received) == {"a": 2, "b": 6}
-    await world.close()
 
 
-async def test_attempt_of_a_lost_worker_is_retried() -> None:
+async def test_attempt_of_a_lost_worker_is_retried(world: World) -> None:
     """The first loss is retried immediately, the second after the backoff of the retry policy."""
-    world = await World.new()
     world.handle.initiate_shutdown()
     two = Receiver(world, activities=False)
     lost = [Receiver(world, workflows=False)]
@@ -196,8 +187,7 @@ async def test_attempt_of_a_lost_worker_is_retried() -> None:
     assert two.activations[-1].events == (e.ActivityCompleted(1, text("done")),)
 
 
-async def test_attempt_without_retries_fails_when_its_worker_is_lost() -> None:
-    world = await World.new()
+async def test_attempt_without_retries_fails_when_its_worker_is_lost(world: World) -> None:
     world.handle.initiate_shutdown()
     one, two = Receiver(world, workflows=False), Receiver(world, activities=False)
     started = await world.start("w")
@@ -211,8 +201,7 @@ async def test_attempt_without_retries_fails_when_its_worker_is_lost() -> None:
     assert not three.activities
 
 
-async def test_query_of_a_lost_worker_is_answered_by_another() -> None:
-    world = await World.new()
+async def test_query_of_a_lost_worker_is_answered_by_another(world: World) -> None:
     world.handle.initiate_shutdown()
     one = Receiver(world)
     started = await world.start("w")
@@ -232,8 +221,7 @@ async def test_query_of_a_lost_worker_is_answered_by_another() -> None:
     assert (await asking).result == (text("7"),)
 
 
-async def test_local_activity_of_a_lost_worker_runs_again() -> None:
-    world = await World.new()
+async def test_local_activity_of_a_lost_worker_runs_again(world: World) -> None:
     world.handle.initiate_shutdown()
     one = Receiver(world)
     started = await world.start("w")
@@ -254,9 +242,8 @@ async def test_local_activity_of_a_lost_worker_runs_again() -> None:
     assert two.activations[-1].events == (e.ActivityCompleted(1, text("done"), is_local=True),)
 
 
-async def test_worker_receives_only_registered_types() -> None:
+async def test_worker_receives_only_registered_types(world: World) -> None:
     """A type that no worker has registered goes to any worker."""
-    world = await World.new()
     world.handle.initiate_shutdown()
     old = Receiver(world, workflow_types=frozenset({"W"}), activity_types=frozenset({"act"}))
     new = Receiver(world, workflow_types=frozenset({"W", "X"}), activity_types=frozenset({"act", "later"}))
@@ -281,8 +268,7 @@ async def test_worker_receives_only_registered_types() -> None:
     assert len(old.activations) == 2, "it has less in hand, and says loudly what it lacks"
 
 
-async def test_worker_in_a_busy_engine_process_receives_fewer_tasks() -> None:
-    world = await World.new()
+async def test_worker_in_a_busy_engine_process_receives_fewer_tasks(world: World) -> None:
     world.engine.queues.pollers.handicap = 3.0
     other = Receiver(world)
     waiting = [asyncio.create_task(world.activation())]
@@ -367,8 +353,7 @@ def test_processor_use_is_computed_from_reports() -> None:
     assert 0.0 <= noted.control == noted.share < 1.0
 
 
-async def test_attempt_taken_but_not_delivered_goes_to_another_worker() -> None:
-    world = await World.new()
+async def test_attempt_taken_but_not_delivered_goes_to_another_worker(world: World) -> None:
     world.handle.initiate_shutdown()
     one = Receiver(world, activities=False)
     two = Receiver(world, workflows=False)

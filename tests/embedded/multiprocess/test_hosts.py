@@ -86,33 +86,30 @@ def activity_fields(seq: int = 1) -> dict[str, Any]:
     return {"seq": seq, "activity_id": str(seq), "activity_type": "a", "spec": spec}
 
 
-def test_second_process_works_for_the_owner_and_takes_over(
+async def test_second_process_works_for_the_owner_and_takes_over(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def body() -> None:
-        async with hosts(tmp_path / "a.db", 3) as (one, two, client):
-            handle = await one.open_handle(config())
-            second = Polled(await two.open_handle(config()))
-            assert (one.status().role, client.status().role) == ("owner", "client")
-            assert two.status().role.startswith("working for process ")
-            assert "gets its work from process" in caplog.text
-            waiting = asyncio.create_task(poll(second))
-            started = await client.calls.call(start("w"))
-            watching = asyncio.create_task(client.calls.call(wf.WaitForClose(workflow_id="w")))
-            assert await waiting == started.run_id
-            handle.initiate_shutdown()
-            await handle.finalize()
-            with pytest.raises(HandleBroken):
-                await poll(second)
-            third = Polled(await two.open_handle(config()))
-            assert await poll(third) == started.run_id, "its task is offered again"
-            assert (one.status().role, two.status().role) == ("client", "owner")
-            assert "took over" in caplog.text
-            await one.calls.call(wf.TerminateWorkflow(workflow_id="w", reason="enough"))
-            assert await watching == wf.RunTerminated("enough")
-
-    with caplog.at_level(logging.INFO, "hourglass"):
-        run(body)
+    caplog.set_level(logging.INFO, "hourglass")
+    async with hosts(tmp_path / "a.db", 3) as (one, two, client):
+        handle = await one.open_handle(config())
+        second = Polled(await two.open_handle(config()))
+        assert (one.status().role, client.status().role) == ("owner", "client")
+        assert two.status().role.startswith("working for process ")
+        assert "gets its work from process" in caplog.text
+        waiting = asyncio.create_task(poll(second))
+        started = await client.calls.call(start("w"))
+        watching = asyncio.create_task(client.calls.call(wf.WaitForClose(workflow_id="w")))
+        assert await waiting == started.run_id
+        handle.initiate_shutdown()
+        await handle.finalize()
+        with pytest.raises(HandleBroken):
+            await poll(second)
+        third = Polled(await two.open_handle(config()))
+        assert await poll(third) == started.run_id, "its task is offered again"
+        assert (one.status().role, two.status().role) == ("client", "owner")
+        assert "took over" in caplog.text
+        await one.calls.call(wf.TerminateWorkflow(workflow_id="w", reason="enough"))
+        assert await watching == wf.RunTerminated("enough")
 
 
 async def test_worker_of_a_queue_that_the_owner_does_not_serve(tmp_path: Path) -> None:
@@ -333,34 +330,32 @@ async def test_remote_worker_shuts_down(tmp_path: Path) -> None:
         assert two.status().role == "client"
 
 
-def test_engine_is_reopened_after_a_store_failure(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_engine_is_reopened_after_a_store_failure(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Handles break and are reopened; waiting calls continue."""
 
-    async def body() -> None:
-        async with hosts(tmp_path / "a.db", 2) as (one, client):
-            handle = Polled(await one.open_handle(config()))
-            started = await one.calls.call(start("w"))
-            waits = [
-                asyncio.create_task(each.calls.call(wf.WaitForClose(workflow_id="w")))
-                for each in (one, client)
-            ]
-            assert await poll(handle) == started.run_id
-            polling = asyncio.create_task(poll(handle))
-            await asyncio.sleep(0.01)  # the poll reaches the engine; if it is late the test shows less
-            assert one.calls.engine is not None
-            one.calls.engine.engine.die(StorageError("the disk is gone", status="UNAVAILABLE"))
-            with pytest.raises(HandleBroken):
-                await polling
-            await handle.finalize()
-            reopened = Polled(await one.open_handle(config()))
-            assert await poll(reopened) == started.run_id, "the task is offered again"
-            await client.calls.call(wf.TerminateWorkflow(workflow_id="w"))
-            for each in waits:
-                assert isinstance(await each, wf.RunTerminated)
-            assert "the disk is gone" in caplog.text
-
-    with caplog.at_level(logging.ERROR, "hourglass"):
-        run(body)
+    caplog.set_level(logging.ERROR, "hourglass")
+    async with hosts(tmp_path / "a.db", 2) as (one, client):
+        handle = Polled(await one.open_handle(config()))
+        started = await one.calls.call(start("w"))
+        waits = [
+            asyncio.create_task(each.calls.call(wf.WaitForClose(workflow_id="w"))) for each in (one, client)
+        ]
+        assert await poll(handle) == started.run_id
+        polling = asyncio.create_task(poll(handle))
+        await asyncio.sleep(0.01)  # the poll reaches the engine; if it is late the test shows less
+        assert one.calls.engine is not None
+        one.calls.engine.engine.die(StorageError("the disk is gone", status="UNAVAILABLE"))
+        with pytest.raises(HandleBroken):
+            await polling
+        await handle.finalize()
+        reopened = Polled(await one.open_handle(config()))
+        assert await poll(reopened) == started.run_id, "the task is offered again"
+        await client.calls.call(wf.TerminateWorkflow(workflow_id="w"))
+        for each in waits:
+            assert isinstance(await each, wf.RunTerminated)
+        assert "the disk is gone" in caplog.text
 
 
 async def test_wait_continues_under_the_next_owner(tmp_path: Path) -> None:
@@ -411,27 +406,24 @@ async def test_client_works_without_an_owner(tmp_path: Path) -> None:
         assert (one.status().role, two.status().role) == ("client", "client")
 
 
-def test_waiting_without_an_owner_is_logged_once(
+async def test_waiting_without_an_owner_is_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(calls, "SILENCE", 0.0)
 
-    async def body() -> None:
-        async with hosts(tmp_path / "a.db", 2) as (client, worker):
-            started = await client.calls.call(start("w"))
-            waiting = asyncio.create_task(client.calls.call(wf.WaitForClose(workflow_id="w")))
-            while "no worker is running" not in caplog.text:  # noqa: ASYNC110 - the log tells nobody
-                await asyncio.sleep(0.005)
-            assert f"no worker is running on {tmp_path / 'a.db'}" in caplog.text
-            assert ".run()" in caplog.text
-            handle = Polled(await worker.open_handle(config()))
-            assert await poll(handle) == started.run_id
-            await worker.calls.call(wf.TerminateWorkflow(workflow_id="w"))
-            assert isinstance(await waiting, wf.RunTerminated)
-            assert caplog.text.count("no worker is running") == 1
-
-    with caplog.at_level(logging.WARNING, "hourglass"):
-        run(body)
+    caplog.set_level(logging.WARNING, "hourglass")
+    async with hosts(tmp_path / "a.db", 2) as (client, worker):
+        started = await client.calls.call(start("w"))
+        waiting = asyncio.create_task(client.calls.call(wf.WaitForClose(workflow_id="w")))
+        while "no worker is running" not in caplog.text:  # noqa: ASYNC110 - the log tells nobody
+            await asyncio.sleep(0.005)
+        assert f"no worker is running on {tmp_path / 'a.db'}" in caplog.text
+        assert ".run()" in caplog.text
+        handle = Polled(await worker.open_handle(config()))
+        assert await poll(handle) == started.run_id
+        await worker.calls.call(wf.TerminateWorkflow(workflow_id="w"))
+        assert isinstance(await waiting, wf.RunTerminated)
+        assert caplog.text.count("no worker is running") == 1
 
 
 async def test_repeated_activity_result_is_recognised(tmp_path: Path) -> None:
@@ -552,52 +544,46 @@ async def test_deleted_socket_is_created_again(tmp_path: Path, monkeypatch: pyte
         assert one.status().role == "owner"
 
 
-def test_missing_socket_of_an_owner_is_reported(
+async def test_missing_socket_of_an_owner_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(calls, "_UNREACHED", 0.01)
     monkeypatch.setattr(calls, "_UNREACHABLE", 0.1)
     monkeypatch.setattr(calls, "CHECK_INTERVAL", 0.01)
 
-    async def body() -> None:
-        lock = FileLock(str(tmp_path / "a.db"))
-        lock.try_take()
-        async with hosts(tmp_path / "a.db", 1) as (client,):
-            with pytest.raises(StorageError, match=r"owned by process \d+, but there is no socket"):
-                await client.calls.call(start("w"))
-        lock.drop()
-        assert "there is no socket" in caplog.text
-
-    with caplog.at_level(logging.WARNING, "hourglass"):
-        run(body)
+    caplog.set_level(logging.WARNING, "hourglass")
+    lock = FileLock(str(tmp_path / "a.db"))
+    lock.try_take()
+    async with hosts(tmp_path / "a.db", 1) as (client,):
+        with pytest.raises(StorageError, match=r"owned by process \d+, but there is no socket"):
+            await client.calls.call(start("w"))
+    lock.drop()
+    assert "there is no socket" in caplog.text
 
 
-def test_transactions_of_clients_are_not_taken_for_an_owner(
+async def test_transactions_of_clients_are_not_taken_for_an_owner(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A waiting call finds the lock held by different transactions; the same holder twice is an owner without a socket."""
     for name in ("_UNREACHED", "_UNREACHABLE", "CHECK_INTERVAL"):
         monkeypatch.setattr(calls, name, 0.0)
 
-    async def body() -> None:
-        path = str(tmp_path / "a.db")
-        router = calls.CallRouter(SQLITE, path, "default", Bell())
-        search = calls._Search("request", time.monotonic() - 3600)
-        lock = FileLock(path)
-        for _ in range(3):
-            assert lock.try_take()
-            router._check_unreachable_owner(search)
-            lock.drop()
-        assert "there is no socket" not in caplog.text
+    caplog.set_level(logging.WARNING, "hourglass")
+    path = str(tmp_path / "a.db")
+    router = calls.CallRouter(SQLITE, path, "default", Bell())
+    search = calls._Search("request", time.monotonic() - 3600)
+    lock = FileLock(path)
+    for _ in range(3):
         assert lock.try_take()
         router._check_unreachable_owner(search)
-        with pytest.raises(StorageError, match=r"owned by process \d+, but there is no socket"):
-            router._check_unreachable_owner(search)
         lock.drop()
-        await router.close()
-
-    with caplog.at_level(logging.WARNING, "hourglass"):
-        run(body)
+    assert "there is no socket" not in caplog.text
+    assert lock.try_take()
+    router._check_unreachable_owner(search)
+    with pytest.raises(StorageError, match=r"owned by process \d+, but there is no socket"):
+        router._check_unreachable_owner(search)
+    lock.drop()
+    await router.close()
 
 
 async def test_deleted_lock_file_allows_no_second_owner(
@@ -636,35 +622,30 @@ async def test_peer_does_not_take_a_deleted_lock_file(
         assert two.status().role.startswith("working for")
 
 
-def test_former_owner_stops_at_its_next_commit(
+async def test_former_owner_stops_at_its_next_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Lock and socket were deleted and another process took over, which answers the callers."""
     look_every(60.0, monkeypatch)  # the former owner does not look
 
-    async def body() -> None:
-        async with hosts(tmp_path / "a.db", 2) as (one, two):
-            handle = Polled(await one.open_handle(config()))
-            first = await one.calls.call(start("w"))
-            os.unlink(f"{one.path}-lock")
-            os.unlink(unix_socket.socket_path(one.path))
-            second = Polled(await two.open_handle(config()))
-            assert (one.status().role, two.status().role) == ("owner", "owner")
-            assert await poll(second) == first.run_id
-            later = await one.calls.call(start("later"))
-            assert one.status().role != "owner"
-            assert await poll(second) == later.run_id
-            with suppress(HandleBroken):
-                while True:
-                    await handle.poll_activation()
-            await two.calls.call(wf.TerminateWorkflow(workflow_id="w"))
-            assert "another process owns the file" in caplog.text
-            assert unix_socket.identity(two.path) is not None, (
-                "the former owner left the socket of the new one"
-            )
-
-    with caplog.at_level(logging.ERROR, "hourglass"):
-        run(body)
+    caplog.set_level(logging.ERROR, "hourglass")
+    async with hosts(tmp_path / "a.db", 2) as (one, two):
+        handle = Polled(await one.open_handle(config()))
+        first = await one.calls.call(start("w"))
+        os.unlink(f"{one.path}-lock")
+        os.unlink(unix_socket.socket_path(one.path))
+        second = Polled(await two.open_handle(config()))
+        assert (one.status().role, two.status().role) == ("owner", "owner")
+        assert await poll(second) == first.run_id
+        later = await one.calls.call(start("later"))
+        assert one.status().role != "owner"
+        assert await poll(second) == later.run_id
+        with suppress(HandleBroken):
+            while True:
+                await handle.poll_activation()
+        await two.calls.call(wf.TerminateWorkflow(workflow_id="w"))
+        assert "another process owns the file" in caplog.text
+        assert unix_socket.identity(two.path) is not None, "the former owner left the socket of the new one"
 
 
 async def test_former_owner_stops_when_it_notices_the_loss_of_its_lock(
@@ -711,19 +692,16 @@ async def test_damaged_file_is_reported_to_callers(tmp_path: Path, needs_worker:
         working.cancel()
 
 
-def test_failing_file_is_reopened_with_backoff(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failing_file_is_reopened_with_backoff(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
 
-    async def body() -> None:
-        async with hosts(tmp_path / "a.db", 1) as (one,):
-            for _ in range(10):
-                one._failed(StorageError("an error of the disk", status="UNAVAILABLE"))
-                pauses.append(one._not_before - time.monotonic())
-            assert one.calls.broken is None, "a temporary error is retried"
-            one._failed(StorageError("corrupt", status="DATA_LOSS"))
-            assert one.calls.broken is not None
-
-    run(body)
+    async with hosts(tmp_path / "a.db", 1) as (one,):
+        for _ in range(10):
+            one._failed(StorageError("an error of the disk", status="UNAVAILABLE"))
+            pauses.append(one._not_before - time.monotonic())
+        assert one.calls.broken is None, "a temporary error is retried"
+        one._failed(StorageError("corrupt", status="DATA_LOSS"))
+        assert one.calls.broken is not None
     assert [round(each, 2) for each in pauses] == sorted(round(each, 2) for each in pauses)
     assert pauses[0] < 0.1
     assert 4.0 < pauses[-1] <= 5.0

@@ -233,8 +233,7 @@ async def test_busy_runs_exceed_the_cache_limit(monkeypatch: pytest.MonkeyPatch)
     for name in "abcd":
         assert await begin(name, _activity()) == []
     assert len(await begin("e", c.StartTimer(1, 10**12))) == 1  # now there are more than memory allows
-    sleeper = world.engine.current("e")
-    assert sleeper is not None
+    sleeper = world.record("e")
     assert sleeper.run.run_id in await begin("f", _activity())
     await world.close()
 

@@ -71,10 +71,7 @@ async def step_costs(world: World, run_id: str, tasks: list[ActivityTask]) -> li
 async def test_step_cost_is_constant_with_many_activities() -> None:
     store = Noting()
     world = await World.new(store=store, limits=ROOMY, max_concurrent_activities=10_000)
-    run_id = (await world.start()).run_id
-    await world.activation()
-    await world.complete(
-        run_id,
+    run_id = await world.start_run(
         *[
             made(
                 c.ScheduleActivity,
@@ -84,7 +81,7 @@ async def test_step_cost_is_constant_with_many_activities() -> None:
                 start_to_close_timeout=60.0 + seq,
             )
             for seq in range(1, 3001)
-        ],
+        ]
     )
     with Calls() as first:
         tasks = [await world.activity()]
@@ -114,9 +111,7 @@ async def test_signal_cost_is_constant() -> None:
 
 async def test_timer_cost_is_constant() -> None:
     world = await World.new(limits=ROOMY)
-    run_id = (await world.start()).run_id
-    await world.activation()
-    await world.complete(run_id, *[c.StartTimer(seq, seq * 10**9) for seq in range(1, 2001)])
+    run_id = await world.start_run(*[c.StartTimer(seq, seq * 10**9) for seq in range(1, 2001)])
     costs = []
     for seq in range(1, 2001):
         with Calls() as calls:
@@ -186,14 +181,10 @@ def test_touched_ids_and_wake_times_are_exact(seed: int, lazy: bool) -> None:
     run_async(body)
 
 
-async def test_elapsed_deadline_is_reported_once() -> None:
+async def test_elapsed_deadline_is_reported_once(world: World) -> None:
     wakes = Wakes()
-    world = await World.new()
-    run_id = (await world.start()).run_id
-    await world.activation()
-    await world.complete(run_id, c.StartTimer(1, 5 * 10**9), c.StartTimer(2, 9 * 10**9))
-    record = world.engine.record(run_id)
-    assert record is not None
+    run_id = await world.start_run(c.StartTimer(1, 5 * 10**9), c.StartTimer(2, 9 * 10**9))
+    record = world.record(run_id=run_id)
     run, now = record.run, world.clock.now_ns()
     for event_id in _all_ids(run):
         wakes.enter(event_id, _item_wake_ns(run, event_id, now))
@@ -202,4 +193,3 @@ async def test_elapsed_deadline_is_reported_once() -> None:
     assert wakes.due(now + 5 * 10**9) == [5]
     world.clock.advance(5)
     assert wakes.next_ns(record.run, world.clock.now_ns()) == now + 9 * 10**9
-    await world.close()

@@ -326,8 +326,7 @@ async def test_store_failure_is_detected_by_the_tick() -> None:
     await world.close()
 
 
-async def test_closing_a_connection_closes_only_its_own_handles() -> None:
-    world = await World.new()
+async def test_closing_a_connection_closes_only_its_own_handles(world: World) -> None:
     other = EngineConnection(world.engine)
     assert (other.target, other.namespace) == ("local:", "default")
     for _ in range(3):
@@ -338,7 +337,6 @@ async def test_closing_a_connection_closes_only_its_own_handles() -> None:
     await other.close()
     await world.start()
     assert isinstance((await world.activation()).events[0], e.RunStarted)
-    await world.close()
 
 
 async def test_nearly_full_store_rejects_new_runs() -> None:

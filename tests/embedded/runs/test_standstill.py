@@ -140,8 +140,7 @@ async def test_undelivered_attempt_is_returned_with_its_full_schedule_to_start_t
     world.handle.initiate_shutdown()
     store.commit()
     await settle()
-    record = world.engine.record(run_id)
-    assert record is not None
+    record = world.record(run_id=run_id)
     (waiting,) = record.run.activities.values()
     assert (waiting.started_ns, waiting.available_ns) == (0, world.clock.now_ns())
     world.clock.advance(9.0)

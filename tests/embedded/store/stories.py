@@ -10,7 +10,7 @@ import msgspec
 from tests.specs import made
 
 from hourglass._contract.workflows import WorkflowStatus
-from hourglass._embedded.store.store import RunChange
+from hourglass._embedded.store.store import RunChange, Store, Stored
 from hourglass._embedded.transitions.run import OpenActivity, PendingTask, PendingTimer, Run
 from hourglass._history import events as h
 from hourglass.converter import ApplicationFailure, Failure, Payload
@@ -168,3 +168,10 @@ def random_changes(stories: int, steps: int, seed: int) -> Iterator[tuple[Story,
             yield story, story.start()
         elif story.run.is_open:
             yield story, random_step(story, chance)
+
+
+def load(store: Store, run_id: str) -> Stored:
+    """Load a run, which must exist."""
+    stored = store.load(run_id)
+    assert stored is not None
+    return stored

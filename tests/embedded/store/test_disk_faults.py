@@ -19,7 +19,7 @@ from hourglass._embedded.store.sqlite import disk_faults
 from hourglass._embedded.store.store import Store
 from hourglass.errors import StorageError
 
-from .stories import Story
+from .stories import Story, load
 
 Open = Callable[..., Store]
 ROOT = Path(__file__).resolve().parents[3]
@@ -69,31 +69,26 @@ def test_sync_error_ends_the_store(path: Path) -> None:
     run_program("sync_error", path)
 
 
-def test_sqlite_page_limit_delays_commits(open_store: Open, caplog: pytest.LogCaptureFixture) -> None:
+async def test_sqlite_page_limit_delays_commits(open_store: Open, caplog: pytest.LogCaptureFixture) -> None:
     """A full disk without a mount: SQLite's limit is reached and lifted."""
 
-    async def work() -> None:
-        store = open_store(retry_seconds=0.01)
-        story = Story("a")
-        await store.durable(store.append(story.start()))
-        limit = store._opened.writer
-        (pages,) = limit.execute("PRAGMA page_count").fetchone()
-        limit.execute(f"PRAGMA max_page_count = {pages + 1}").fetchall()
-        number = store.append(story.signal(100_000))
-        waiter = asyncio.ensure_future(store.durable(number))
-        await until_held(store)
-        assert not waiter.done()
-        assert "no room left" in store.refuses_starts()
-        store.append(story.signal())
-        limit.execute("PRAGMA max_page_count = 1000000").fetchall()
-        await waiter
-        await store.durable(number + 1)
-        assert store.refuses_starts() == ""
-        stored = store.load("a")
-        assert stored is not None
-        assert stored.events == tuple(story.events)
-
-    asyncio.run(work())
+    store = open_store(retry_seconds=0.01)
+    story = Story("a")
+    await store.durable(store.append(story.start()))
+    limit = store._opened.writer
+    (pages,) = limit.execute("PRAGMA page_count").fetchone()
+    limit.execute(f"PRAGMA max_page_count = {pages + 1}").fetchall()
+    number = store.append(story.signal(100_000))
+    waiter = asyncio.ensure_future(store.durable(number))
+    await until_held(store)
+    assert not waiter.done()
+    assert "no room left" in store.refuses_starts()
+    store.append(story.signal())
+    limit.execute("PRAGMA max_page_count = 1000000").fetchall()
+    await waiter
+    await store.durable(number + 1)
+    assert store.refuses_starts() == ""
+    assert load(store, "a").events == tuple(story.events)
     assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
 
 

@@ -20,7 +20,7 @@ from hourglass._history.events import kind_of
 from hourglass.errors import StorageError
 
 from .golden import EXPECTED, SCHEDULE
-from .stories import Story
+from .stories import Story, load
 
 Open = Callable[..., Store]
 FILES = sorted((Path(__file__).parent / "golden").glob("format-*.sqlite"))
@@ -89,8 +89,7 @@ async def test_golden_file_can_be_opened_read_and_written(open_store: Open, path
 
     store = open_store()
     for run_id, expected in EXPECTED.items():
-        stored = store.load(run_id)
-        assert stored is not None
+        stored = load(store, run_id)
         assert description(stored) == expected
         assert store.current(expected["workflow_id"]) == run_id
         assert store.find_request(expected["workflow_id"], f"{run_id}-request-1") == run_id

@@ -16,6 +16,8 @@ from tests.embedded.stores import open_sqlite
 
 from hourglass._history import events as h
 
+from .stories import load
+
 ROOT = Path(__file__).resolve().parents[3]
 KILLS = int(os.environ.get("HOURGLASS_STORE_KILLS", "15"))
 FEW = 40
@@ -51,8 +53,7 @@ def numbers_in(path: Path) -> list[int]:
     store = open_sqlite(path)
     found: list[int] = []
     for run_id in run_ids:
-        stored = store.load(run_id)
-        assert stored is not None
+        stored = load(store, run_id)
         names = [
             e.attributes.signal_name
             for e in stored.events

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import os
 import sqlite3
@@ -422,18 +421,15 @@ def test_missing_visibility_table_is_rejected_at_opening(open_store: Open, path:
         open_store()
 
 
-def test_opening_reads_no_large_payloads(tmp_path: Path) -> None:
+async def test_opening_reads_no_large_payloads(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     story = Story("a", now_ns=1_700_000_000_000_000_000)
 
-    async def fill() -> None:
-        store = open_sqlite(path)
-        await store.durable(store.append(story.start()))
-        for _ in range(64):
-            await store.durable(store.append(story.signal(size=200_000)))
-        store.close()
-
-    asyncio.run(fill())
+    store = open_sqlite(path)
+    await store.durable(store.append(story.start()))
+    for _ in range(64):
+        await store.durable(store.append(story.signal(size=200_000)))
+    store.close()
     latest_ns = story.events[-1].time_ns
     before = _bytes_read()
     store = open_sqlite(path)

@@ -16,7 +16,7 @@ import pytest
 from hourglass._embedded.store.store import Refusal, RunChange, Store, Unwritable
 from hourglass.errors import StorageError
 
-from .stories import Story
+from .stories import Story, load
 
 Open = Callable[..., Store]
 TOO_LATE = 1 << 63
@@ -84,9 +84,7 @@ async def test_other_changes_of_the_batch_are_committed(
     assert [store.is_durable(number) for number in numbers] == [True, False, True]
     assert store.failure is None
     for story, events in zip(stories, (stories[0].events, before, stories[2].events), strict=True):
-        stored = store.load(story.run_id)
-        assert stored is not None
-        assert stored.events == tuple(events)
+        assert load(store, story.run_id).events == tuple(events)
     assert [(each.number, each.run_ids) for each in refusals] == [(numbers[1], ("b",))]
 
 
@@ -108,9 +106,7 @@ async def test_changes_depending_on_a_rejected_one_are_rejected(open_store: Open
     assert [each.run_ids for each in refusals] == [("a",), ("a", "b"), ("b",)]
     one.run, one.events = kept, one.events[: kept.length]
     await store.durable(store.append(one.signal()))
-    stored = store.load("a")
-    assert stored is not None
-    assert stored.events == tuple(one.events)
+    assert load(store, "a").events == tuple(one.events)
 
 
 async def test_rejected_new_run_leaves_nothing(open_store: Open) -> None:
@@ -198,8 +194,7 @@ async def test_lost_epoch_ends_the_store(open_store: Open, path: Path) -> None:
         await first.durable(first.append(story.signal()))
     assert not isinstance(caught.value, Unwritable)
     assert first.failure is not None
-    stored = second.load("a")
-    assert stored is not None
+    stored = load(second, "a")
     assert stored.events == durable
     await second.durable(second.append(Story("b").start()))
 

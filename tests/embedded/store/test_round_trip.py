@@ -22,7 +22,7 @@ from hourglass.client import PinnedVersioningOverride
 from hourglass.converter import Payload
 from hourglass.workflow import WorkerDeploymentVersion
 
-from .stories import Story, random_changes
+from .stories import Story, load, random_changes
 
 
 def copy_as_after_a_crash(path: Path) -> None:
@@ -56,8 +56,7 @@ def test_random_runs_round_trip(
             store.close()
             store = open_sqlite(path if end == "closed" else path.with_name("crashed.db"))
         for story in stories.values():
-            stored = store.load(story.run_id)
-            assert stored is not None
+            stored = load(store, story.run_id)
             assert stored.run == story.run
             assert stored.events == tuple(story.events)
             assert all(

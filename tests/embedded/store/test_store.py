@@ -19,7 +19,7 @@ from hourglass._embedded.store.sqlite.records import StoredReads
 from hourglass._embedded.store.store import AT_ONCE, Store
 from hourglass.errors import ServiceError, StorageError
 
-from .stories import Story
+from .stories import Story, load
 
 Open = Callable[..., Store]
 
@@ -263,15 +263,12 @@ def test_each_opening_starts_an_epoch(open_store: Open) -> None:
     assert epochs == [1, 2, 3]
 
 
-def test_closing_leaves_a_single_file(open_store: Open, path: Path) -> None:
-    async def work() -> None:
-        store = open_store()
-        story = Story("a")
-        store.append(story.start())
-        store.close()
-        store.close()
-
-    run(work())
+async def test_closing_leaves_a_single_file(open_store: Open, path: Path) -> None:
+    store = open_store()
+    story = Story("a")
+    store.append(story.start())
+    store.close()
+    store.close()
     assert [each.name for each in path.parent.iterdir()] == [path.name]
     stored = open_store().load("a")
     assert stored is not None
@@ -310,8 +307,7 @@ async def test_history_longer_than_a_sqlite_value_can_be_read(open_store: Open) 
         await store.durable(store.append(story.signal(500)))
     await store.durable(store.append(story.start_timer()))
     store._reads.connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 10_000)
-    stored = store.load("a")
-    assert stored is not None
+    stored = load(store, "a")
     assert stored.run == story.run
     assert stored.events == tuple(story.events)
 
@@ -351,9 +347,7 @@ async def test_wal_kept_by_a_reader_is_reported_once_and_emptied_later(
     for _ in range(20):
         await store.durable(store.append(story.signal(4000)))
     assert log.stat().st_size < long / 2
-    stored = store.load("a")
-    assert stored is not None
-    assert stored.events == tuple(story.events)
+    assert load(store, "a").events == tuple(story.events)
 
 
 @pytest.mark.parametrize(("code", "ends"), [(sqlite3.SQLITE_FULL, False), (sqlite3.SQLITE_IOERR_WRITE, True)])
@@ -377,20 +371,17 @@ async def test_failing_checkpoint_ends_the_store_only_after_an_io_error(
     assert (store.failure is not None) is ends
 
 
-def test_closing_without_a_final_checkpoint_loses_nothing(
+async def test_closing_without_a_final_checkpoint_loses_nothing(
     open_store: Open, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(mode: str = "") -> int:
         raise sqlite3.OperationalError("disk I/O error")
 
-    async def work() -> None:
-        store = open_store()
-        await start_stories(store, "a")
-        with monkeypatch.context() as patch:
-            patch.setattr(store._writer, "checkpoint", fails)
-            store.close()
-
-    run(work())
+    store = open_store()
+    await start_stories(store, "a")
+    with monkeypatch.context() as patch:
+        patch.setattr(store._writer, "checkpoint", fails)
+        store.close()
     assert "was closed without a final checkpoint" in caplog.text
     assert open_store().load("a") is not None
 
@@ -415,9 +406,7 @@ async def test_runs_beyond_the_key_cache_are_found(open_store: Open, monkeypatch
             number = store.append(story.signal())
         await store.durable(number)
     for story in stories:
-        stored = store.load(story.run_id)
-        assert stored is not None
-        assert stored.events == tuple(story.events)
+        assert load(store, story.run_id).events == tuple(story.events)
 
 
 async def test_follow_up_run_shares_the_change_number(open_store: Open) -> None:

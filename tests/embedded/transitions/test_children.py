@@ -163,15 +163,13 @@ async def test_pending_child_is_restored_from_a_file(tmp_path: Path) -> None:
     await world.start(memo={"note": text("n")})
     parent = (await world.activation()).run_id
     await world.complete(parent, child())
-    record = world.engine.current("w")
-    assert record is not None
+    record = world.record()
     pending = record.run.children
     assert [(each.initiated.workflow_id, each.started_event_id) for each in pending.values()] == [("c", 6)]
     await world.engine.durable(world.engine.writes.newest)
     await world.close()
     world = await World.new(store=open_sqlite(tmp_path / "runs.db"), clock=clock, opened=True)
-    record = world.engine.record(parent)
-    assert record is not None
+    record = world.record(run_id=parent)
     assert record.run.children == pending
     (described,) = (await world.call(DescribeWorkflow(workflow_id="w"))).pending_children
     assert (described.workflow_id, described.workflow_type) == ("c", "C")
@@ -218,21 +216,13 @@ async def test_too_many_pending_requests_fail_the_task(command: Any, name: str) 
     await world.close()
 
 
-async def test_cancelling_a_child_in_its_starting_task_fails_the_task() -> None:
-    world = await World.new()
-    run_id = (await world.start()).run_id
-    await world.activation()
-    await world.complete(run_id, child(), c.RequestCancelExternal(seq=1, workflow_id="c"))
+async def test_cancelling_a_child_in_its_starting_task_fails_the_task(world: World) -> None:
+    await world.start_run(child(), c.RequestCancelExternal(seq=1, workflow_id="c"))
     assert b"is not allowed in same workflow task" in (await world.history())[-1]
-    await world.close()
 
 
-async def test_requests_to_another_namespace_fail() -> None:
-    world = await World.new()
-    run_id = (await world.start()).run_id
-    await world.activation()
-    await world.complete(
-        run_id,
+async def test_requests_to_another_namespace_fail(world: World) -> None:
+    await world.start_run(
         child(namespace="other"),
         c.SignalExternalWorkflow(seq=1, workflow_id="x", signal_name="s", namespace="other"),
         c.RequestCancelExternal(seq=1, workflow_id="x", namespace="other"),
@@ -241,7 +231,6 @@ async def test_requests_to_another_namespace_fail() -> None:
     assert of_kind(seen, e.ChildStartFailed) == [e.ChildStartFailed(1, "c", "C", already_exists=False)]
     (signal,), (cancel,) = of_kind(seen, e.ExternalSignalResolved), of_kind(seen, e.ExternalCancelResolved)
     assert signal.failure.info.type == cancel.failure.info.type == "NamespaceNotFound"
-    await world.close()
 
 
 async def test_termination_ends_all_descendants_in_one_change() -> None:
@@ -261,8 +250,7 @@ async def test_termination_ends_all_descendants_in_one_change() -> None:
     await world.call(TerminateWorkflow(workflow_id="g0", reason="enough"))
     change = store.changes[before]
     assert len({each.run.run_id for each in (change, *change.also)}) == 301
-    last = world.engine.current("g300")
-    assert last is not None
+    last = world.record("g300")
     assert last.run.final == h.WorkflowExecutionTerminated(
         reason="by parent close policy", identity="history-service"
     )
@@ -273,15 +261,12 @@ async def test_unreadable_run_does_not_affect_its_parent(caplog: pytest.LogCaptu
     store, clock = Blind(), VirtualClock()
     world = await World.new(store=store, clock=clock)
     await world.start("damaged")
-    damaged = world.engine.current("damaged")
-    assert damaged is not None
+    damaged = world.record("damaged")
     await world.close()
     store.unreadable = damaged.run.run_id
     world = await World.new(store=store, clock=clock)
-    run_id = (await world.start()).run_id
-    await world.activation()
-    await world.complete(
-        run_id, child(name="damaged"), c.SignalExternalWorkflow(seq=1, workflow_id="damaged", signal_name="s")
+    await world.start_run(
+        child(name="damaged"), c.SignalExternalWorkflow(seq=1, workflow_id="damaged", signal_name="s")
     )
     seen = (await world.activation()).events
     assert of_kind(seen, e.ChildStartFailed)
@@ -315,7 +300,6 @@ async def test_child_failure_is_reported_once_to_its_parent() -> None:
     )
     assert (info.initiated_event_id, info.started_event_id) == (5, 6)
     assert first.failure.cause == app_failure("sad")
-    record = world.engine.record(parent)
-    assert record is not None
+    record = world.record(run_id=parent)
     assert sum(isinstance(each.attributes, o.ChildEnd) for each in record.events) == 1
     await world.close()

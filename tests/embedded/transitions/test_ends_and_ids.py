@@ -20,12 +20,9 @@ def signal(name: str = "s", request_id: str = "") -> wf.SignalWorkflow:
     return wf.SignalWorkflow(workflow_id="w", signal_name=name, request_id=request_id)
 
 
-async def test_run_can_be_cancelled_or_terminated_until_it_closes() -> None:
+async def test_run_can_be_cancelled_or_terminated_until_it_closes(world: World) -> None:
     """Cancellation is an event for the run, termination closes it; requests to a closed run are rejected."""
-    world = await World.new()
-    run_id = (await world.start()).run_id
-    await world.activation()
-    await world.complete(run_id)
+    run_id = await world.start_run()
     for _ in range(2):
         await world.call(wf.CancelWorkflow(workflow_id="w", request_id="", reason="stop"))
     assert (await world.activation()).events == (e.CancelRequested("stop"),)
@@ -43,36 +40,30 @@ async def test_run_can_be_cancelled_or_terminated_until_it_closes() -> None:
     ):
         with pytest.raises(WorkflowNotFoundError):
             await world.call(request)  # type: ignore[arg-type]
-    await world.close()
 
 
-async def test_terminated_run_is_evicted_from_its_worker() -> None:
-    world = await World.new()
-    run_id = (await world.start()).run_id
-    await world.activation()
-    await world.complete(run_id)
+async def test_terminated_run_is_evicted_from_its_worker(world: World) -> None:
+    run_id = await world.start_run()
     await world.call(wf.TerminateWorkflow(workflow_id="w"))
     (evicted,) = (await world.activation()).events
     assert evicted == e.RunEvicted("WORKFLOW_EXECUTION_ENDING", "the run has closed")
     await world.complete(run_id)
-    await world.close()
 
 
-async def test_run_timeout_closes_a_run_without_a_worker() -> None:
-    world = await World.new()
+async def test_run_timeout_closes_a_run_without_a_worker(world: World) -> None:
     await world.start(run_timeout=60.0)
     world.clock.advance(59)
     assert isinstance(await world.outcome(), wf.StillOpen)
     world.clock.advance(1)
     assert await world.outcome() == wf.RunTimedOut()
-    await world.close()
 
 
-async def test_continue_as_new_and_retries_form_a_chain() -> None:
-    world = await World.new()
-    first = (await world.start(retry_policy=RetryRule(maximum_attempts=2), memo={"m": text("1")})).run_id
-    await world.activation()
-    await world.complete(first, c.ContinueAsNew(arguments=(text("next"),)))
+async def test_continue_as_new_and_retries_form_a_chain(world: World) -> None:
+    first = await world.start_run(
+        c.ContinueAsNew(arguments=(text("next"),)),
+        retry_policy=RetryRule(maximum_attempts=2),
+        memo={"m": text("1")},
+    )
     outcome = await world.outcome(run_id=first)
     assert isinstance(outcome, wf.RunContinued)
     await world.activation()
@@ -94,11 +85,9 @@ async def test_continue_as_new_and_retries_form_a_chain() -> None:
     assert (third.attempt, third.last_failure) == (2, app_failure("no"))
     await world.complete(failed.new_run_id, c.FailRun(app_failure("no")))
     assert await world.outcome() == wf.RunFailed(app_failure("no"))
-    await world.close()
 
 
-async def test_wait_for_close_returns_when_the_run_closes() -> None:
-    world = await World.new()
+async def test_wait_for_close_returns_when_the_run_closes(world: World) -> None:
     run_id = (await world.start()).run_id
     assert await world.outcome() == wf.StillOpen(run_id)
     waiting = asyncio.create_task(world.call(wf.WaitForClose(workflow_id="w")))
@@ -106,11 +95,9 @@ async def test_wait_for_close_returns_when_the_run_closes() -> None:
     assert not waiting.done()
     await world.complete(run_id, c.CompleteRun(text("r")))
     assert await waiting == wf.RunCompleted((text("r"),))
-    await world.close()
 
 
-async def test_history_request_waits_for_new_events() -> None:
-    world = await World.new()
+async def test_history_request_waits_for_new_events(world: World) -> None:
     run_id = (await world.start()).run_id
     page = await world.call(wf.GetHistory(workflow_id="w", wait_new=True))
     assert (len(page.events), page.next_page_token) == (2, b"2")
@@ -123,15 +110,13 @@ async def test_history_request_waits_for_new_events() -> None:
     await world.complete(run_id, c.CompleteRun(text("r")))
     last = await world.call(wf.GetHistory(workflow_id="w", wait_new=True, next_page_token=b"3"))
     assert (len(last.events), last.next_page_token) == (2, b"")
-    await world.close()
 
 
 # --- ids --------------------------------------------------------------------------------------------------
 
 
-async def test_id_conflict_policies_apply_to_an_open_run() -> None:
+async def test_id_conflict_policies_apply_to_an_open_run(world: World) -> None:
     """By default a second start fails; a repeated request returns the same run."""
-    world = await World.new()
     first = (await world.start(request_id="r")).run_id
     assert (await world.start(request_id="r")).run_id == first
     with pytest.raises(WorkflowAlreadyStartedError) as caught:
@@ -144,27 +129,21 @@ async def test_id_conflict_policies_apply_to_an_open_run() -> None:
     replaced = await world.start(id_conflict_policy=wf.IdConflictPolicy.TERMINATE_EXISTING)
     assert replaced.run_id != first
     assert isinstance(await world.outcome(run_id=first), wf.RunTerminated)
-    await world.close()
 
 
-async def test_id_reuse_policies_apply_to_a_closed_run() -> None:
-    world = await World.new()
+async def test_id_reuse_policies_apply_to_a_closed_run(world: World) -> None:
     await world.start()
     await world.call(wf.TerminateWorkflow(workflow_id="w"))
     with pytest.raises(WorkflowAlreadyStartedError):
         await world.start(id_reuse_policy=IdReusePolicy.REJECT_DUPLICATE)
     failed_only = IdReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY
-    run_id = (await world.start(id_reuse_policy=failed_only)).run_id
-    await world.activation()
-    await world.complete(run_id, c.CompleteRun(text("r")))
+    await world.start_run(c.CompleteRun(text("r")), id_reuse_policy=failed_only)
     with pytest.raises(WorkflowAlreadyStartedError):
         await world.start(id_reuse_policy=failed_only)
     await world.start()
-    await world.close()
 
 
-async def test_workflow_lists_are_filtered_and_paged() -> None:
-    world = await World.new()
+async def test_workflow_lists_are_filtered_and_paged(world: World) -> None:
     for number in range(3):
         await world.start(f"w{number}", workflow_type="A" if number else "B")
     await world.call(wf.TerminateWorkflow(workflow_id="w2"))
@@ -181,4 +160,3 @@ async def test_workflow_lists_are_filtered_and_paged() -> None:
     assert (len(page.workflows), len(second_page.workflows), second_page.next_page_token) == (2, 1, b"")
     with pytest.raises(ServiceError):
         await ids("WorkflowId = 'a' AND")
-    await world.close()

@@ -62,12 +62,9 @@ async def test_run_with_too_many_events_is_terminated() -> None:
 
 async def test_run_with_too_large_a_history_is_terminated() -> None:
     world = await World.new(limits=Limits(history_bytes=5000))
-    run_id = (await world.start()).run_id
-    await world.activation()
-    await world.complete(run_id, c.StartTimer(1, 10**9))
+    run_id = await world.start_run(c.StartTimer(1, 10**9))
     await world.call(signal(1, 6000))
-    record = world.engine.record(run_id)
-    assert record is not None
+    record = world.record(run_id=run_id)
     assert record.run.history_size > 6000
     (evicted,) = (await world.activation()).events
     assert isinstance(evicted, e.RunEvicted)
@@ -77,15 +74,12 @@ async def test_run_with_too_large_a_history_is_terminated() -> None:
 
 async def test_too_many_pending_activities_fail_the_task() -> None:
     world = await World.new(limits=Limits(pending=3))
-    run_id = (await world.start()).run_id
-    await world.activation()
-    await world.complete(run_id, *schedule(4))
+    run_id = await world.start_run(*schedule(4))
     (evicted,) = (await world.activation()).events
     assert isinstance(evicted, e.RunEvicted)
     await world.complete(run_id)
     assert world.kinds()[-1] == "WorkflowTaskFailed"
-    record = world.engine.record(run_id)
-    assert record is not None
+    record = world.record(run_id=run_id)
     failed = record.events[-1].attributes
     assert isinstance(failed, h.WorkflowTaskFailed)
     assert failed.cause == h.PENDING_ACTIVITIES_LIMIT_EXCEEDED
@@ -119,11 +113,8 @@ LARGE = Payload(b"x" * 101)
 )
 async def test_invalid_commands_fail_the_task(commands: list[c.Command], cause: int, message: str) -> None:
     world = await World.new(limits=Limits(blob_bytes=100))
-    run_id = (await world.start()).run_id
-    await world.activation()
-    await world.complete(run_id, *commands)
-    record = world.engine.record(run_id)
-    assert record is not None
+    run_id = await world.start_run(*commands)
+    record = world.record(run_id=run_id)
     failed = record.events[-1].attributes
     assert isinstance(failed, h.WorkflowTaskFailed)
     assert failed.cause == cause
@@ -168,8 +159,7 @@ async def test_continue_as_new_is_suggested_for_a_long_history(limits: Limits) -
     activation = await world.activation()
     assert activation.continue_as_new_suggested
     assert activation.history_size > 2000
-    record = world.engine.record(run_id)
-    assert record is not None
+    record = world.record(run_id=run_id)
     task_started = record.events[-1].attributes
     assert isinstance(task_started, h.WorkflowTaskStarted)
     assert task_started.history_size == activation.history_size
@@ -178,14 +168,11 @@ async def test_continue_as_new_is_suggested_for_a_long_history(limits: Limits) -
 
 async def test_too_many_held_events_fail_the_task_and_are_delivered() -> None:
     world = await World.new(limits=Limits(held_events=10))
-    run_id = (await world.start()).run_id
-    await world.activation()
-    await world.complete(run_id, *(c.StartTimer(seq, 10**9) for seq in range(11)))
+    run_id = await world.start_run(*(c.StartTimer(seq, 10**9) for seq in range(11)))
     await world.call(signal(0))
     await world.activation()
     world.clock.advance(2)
-    record = world.engine.record(run_id)
-    assert record is not None
+    record = world.record(run_id=run_id)
     assert record.run.held == ()
     failed = next(
         event.attributes for event in record.events if isinstance(event.attributes, h.WorkflowTaskFailed)
@@ -274,8 +261,7 @@ async def test_large_held_events_fail_the_task_before_they_fill_a_row() -> None:
     for number in range(11):
         await world.call(signal(number, 1000))
     assert "WorkflowTaskFailed" in world.kinds()
-    record = world.engine.current("w")
-    assert record is not None
+    record = world.record()
     assert len(record.run.held) < 11
     await world.close()
 

@@ -31,7 +31,7 @@ from hourglass._history.events import WorkflowExecutionSignaled
 from hourglass.client import IdReusePolicy
 from hourglass.errors import ServiceError, WorkflowNotFoundError
 
-from ..memory_world import World, app_failure, run_async, settle, text
+from ..memory_world import World, app_failure, settle, text
 
 DAY = 86_400.0
 
@@ -118,9 +118,8 @@ async def test_update_id_is_unique_along_a_chain(another_owner: bool) -> None:
     await world.close()
 
 
-async def test_outcome_of_an_update_is_found_after_its_chain_closed() -> None:
+async def test_outcome_of_an_update_is_found_after_its_chain_closed(world: World) -> None:
     """A new chain under the same id does not know it."""
-    world = await World.new()
     await world.start()
     call = await start_update(world)
     await complete_update(world, "u", "first")
@@ -134,12 +133,10 @@ async def test_outcome_of_an_update_is_found_after_its_chain_closed() -> None:
     call = await start_update(world)
     await complete_update(world, "u", "second")
     assert (await call).result == text("second")
-    await world.close()
 
 
-async def test_unfinished_update_fails_at_continue_as_new() -> None:
+async def test_unfinished_update_fails_at_continue_as_new(world: World) -> None:
     """Its id can be used again, as on a server."""
-    world = await World.new()
     await world.start()
     call = await start_update(world)
     activation = await next_task(world)
@@ -150,11 +147,9 @@ async def test_unfinished_update_fails_at_continue_as_new() -> None:
     await complete_update(world, "u", "done")
     assert (await call).result == text("done")
     assert (await world.call(update())).result == text("done")
-    await world.close()
 
 
-async def test_rejected_update_can_be_repeated_in_the_next_run() -> None:
-    world = await World.new()
+async def test_rejected_update_can_be_repeated_in_the_next_run(world: World) -> None:
     await world.start()
     call = await start_update(world)
     activation = await next_task(world)
@@ -163,7 +158,6 @@ async def test_rejected_update_can_be_repeated_in_the_next_run() -> None:
     call = await start_update(world)
     await complete_update(world, "u", "yes")
     assert (await call).result == text("yes")
-    await world.close()
 
 
 async def test_update_id_is_forgotten_with_its_run() -> None:
@@ -184,25 +178,20 @@ async def test_update_id_is_forgotten_with_its_run() -> None:
 
 
 @pytest.mark.parametrize("delivered", [False, True])
-def test_unaccepted_update_moves_to_the_next_run(delivered: bool) -> None:
+async def test_unaccepted_update_moves_to_the_next_run(world: World, delivered: bool) -> None:
     """It is admitted before continue-as-new, or was even delivered without an answer."""
 
-    async def body() -> None:
-        world = await World.new()
-        await world.start()
-        call = None
-        if delivered:
-            call = await start_update(world)
-        activation = await next_task(world)
-        if call is None:
-            call = await start_update(world)
-        await world.complete(activation.run_id, c.ContinueAsNew())
-        await settle()
-        await complete_update(world, "u", "done")
-        assert (await call).result == text("done")
-        await world.close()
-
-    run_async(body)
+    await world.start()
+    call = None
+    if delivered:
+        call = await start_update(world)
+    activation = await next_task(world)
+    if call is None:
+        call = await start_update(world)
+    await world.complete(activation.run_id, c.ContinueAsNew())
+    await settle()
+    await complete_update(world, "u", "done")
+    assert (await call).result == text("done")
 
 
 async def test_updates_over_the_in_flight_limit_move_to_the_next_run() -> None:
@@ -222,21 +211,18 @@ async def test_updates_over_the_in_flight_limit_move_to_the_next_run() -> None:
     await world.close()
 
 
-async def test_update_is_aborted_when_its_run_closes() -> None:
-    world = await World.new()
+async def test_update_is_aborted_when_its_run_closes(world: World) -> None:
     await world.start()
     call = await start_update(world)
     activation = await next_task(world)
     await world.complete(activation.run_id, c.CompleteRun(text("end")))
     with pytest.raises(WorkflowNotFoundError):
         await call
-    await world.close()
 
 
 @pytest.mark.parametrize("reapply", [True, False])
-async def test_update_after_a_reset_point_can_be_repeated(reapply: bool) -> None:
+async def test_update_after_a_reset_point_can_be_repeated(world: World, reapply: bool) -> None:
     """A reset with `reapply_updates` sends it again itself."""
-    world = await World.new()
     run_id = (await world.start()).run_id
     await next_task(world)
     await world.complete(run_id, c.StartTimer(1, 10**15))
@@ -251,11 +237,9 @@ async def test_update_after_a_reset_point_can_be_repeated(reapply: bool) -> None
     assert (await again).result == text("valid")
     await continue_as_new(world)
     assert (await world.call(update())).result == text("valid")
-    await world.close()
 
 
-async def test_update_before_a_reset_point_keeps_its_outcome() -> None:
-    world = await World.new()
+async def test_update_before_a_reset_point_keeps_its_outcome(world: World) -> None:
     run_id = (await world.start()).run_id
     await next_task(world)
     await world.complete(run_id, c.StartTimer(1, 10**15))
@@ -266,8 +250,7 @@ async def test_update_before_a_reset_point_keeps_its_outcome() -> None:
     await world.call(tell("s"))
     await next_task(world)
     await world.complete(run_id)
-    record = world.engine.current("w")
-    assert record is not None
+    record = world.record()
     reset = ResetWorkflow(workflow_id="w", event_id=record.run.length, request_id="r")
     new = await world.call(reset)
     while True:
@@ -283,7 +266,6 @@ async def test_update_before_a_reset_point_keeps_its_outcome() -> None:
     again = await world.call(update())
     assert (again.result, again.run_id) == (text("kept"), new.run_id)
     assert (await world.call(reset)).run_id == new.run_id
-    await world.close()
 
 
 @pytest.mark.parametrize("another_owner", [False, True])
@@ -327,9 +309,8 @@ def start(request_id: str = "start", **more: Any) -> wf.StartWorkflow:
 
 
 @pytest.mark.parametrize("ended", [False, True])
-async def test_repeated_update_with_start_has_the_first_outcome(ended: bool) -> None:
+async def test_repeated_update_with_start_has_the_first_outcome(world: World, ended: bool) -> None:
     """Also after the chain continued or closed."""
-    world = await World.new()
     request = UpdateWithStart(
         start=start(id_conflict_policy=wf.IdConflictPolicy.USE_EXISTING), update=update()
     )
@@ -345,7 +326,6 @@ async def test_repeated_update_with_start_has_the_first_outcome(ended: bool) -> 
         await world.start()
     assert await world.call(request) == first
     assert count_events(world, "WorkflowExecutionUpdateAccepted") == (0 if ended else 1)
-    await world.close()
 
 
 # --- signals, starts, cancels, terminations -----------------------------------------------------------------
@@ -390,8 +370,7 @@ async def test_repeated_signal_with_start_starts_once(another_owner: bool) -> No
     await world.close()
 
 
-async def test_repeated_start_returns_the_first_run_after_other_runs() -> None:
-    world = await World.new()
+async def test_repeated_start_returns_the_first_run_after_other_runs(world: World) -> None:
     first = await world.call(start("one", id_reuse_policy=IdReusePolicy.REJECT_DUPLICATE))
     await continue_as_new(world, 2)
     activation = await next_task(world)
@@ -402,12 +381,10 @@ async def test_repeated_start_returns_the_first_run_after_other_runs() -> None:
     assert await world.call(start("two")) == second
     with pytest.raises(ServiceError):
         await world.call(start("three"))
-    await world.close()
 
 
 @pytest.mark.parametrize("how", ["cancel", "terminate"])
-async def test_repeated_cancel_or_terminate_does_not_affect_the_next_run(how: str) -> None:
-    world = await World.new()
+async def test_repeated_cancel_or_terminate_does_not_affect_the_next_run(world: World, how: str) -> None:
     await world.start()
     message: wf.CancelWorkflow | wf.TerminateWorkflow
     if how == "cancel":
@@ -419,16 +396,13 @@ async def test_repeated_cancel_or_terminate_does_not_affect_the_next_run(how: st
         await world.call(message)
         await world.start()
     await world.call(message)
-    record = world.engine.current("w")
-    assert record is not None
+    record = world.record()
     assert record.run.is_open
     assert not record.run.cancel_requested
-    await world.close()
 
 
 @pytest.mark.parametrize("how", ["retry", "cron", "reset"])
-async def test_request_ids_hold_across_retries_cron_runs_and_resets(how: str) -> None:
-    world = await World.new()
+async def test_request_ids_hold_across_retries_cron_runs_and_resets(world: World, how: str) -> None:
     options: dict[str, Any] = {"cron_schedule": "* * * * *"} if how == "cron" else {}
     if how == "retry":
         options["retry_policy"] = RetryRule(initial_interval=1.0)
@@ -447,18 +421,15 @@ async def test_request_ids_hold_across_retries_cron_runs_and_resets(how: str) ->
         await world.call(tell("more"))
         await next_task(world)
         await world.complete(activation.run_id)
-        record = world.engine.current("w")
-        assert record is not None
+        record = world.record()
         await world.call(ResetWorkflow(workflow_id="w", event_id=record.run.length - 1, request_id="reset"))
     await call
     before = world.kinds()
-    latest = world.engine.current("w")
-    assert latest is not None
+    latest = world.record()
     assert latest.run.run_id != activation.run_id
     await world.call(tell("s"))
     assert (await world.call(update())).result == text("r")
     assert world.kinds() == before
-    await world.close()
 
 
 # --- signals during the task that continues as new ------------------------------------------------------------
@@ -472,16 +443,14 @@ async def reject_first_close(world: World, run_id: str) -> None:
     assert world.kinds()[-3:] == ["WorkflowTaskFailed", "WorkflowExecutionSignaled", "WorkflowTaskScheduled"]
 
 
-async def test_signals_during_the_last_task_move_to_the_next_run() -> None:
-    world = await World.new()
+async def test_signals_during_the_last_task_move_to_the_next_run(world: World) -> None:
     run_id = (await world.start()).run_id
     await reject_first_close(world, run_id)
     await next_task(world)
     for number in range(3):
         await world.call(tell(f"s{number}", arguments=(text(str(number)),)))
     await world.complete(run_id, c.ContinueAsNew())
-    old = world.engine.record(run_id)
-    assert old is not None
+    old = world.record(run_id=run_id)
     assert [type(event.attributes).__name__ for event in old.events[-2:]] == [
         "WorkflowTaskCompleted",
         "WorkflowExecutionContinuedAsNew",
@@ -497,13 +466,11 @@ async def test_signals_during_the_last_task_move_to_the_next_run() -> None:
     await world.call(tell("s1"))
     await world.complete(activation.run_id)
     assert world.kinds().count("WorkflowExecutionSignaled") == 3
-    await world.close()
 
 
 @pytest.mark.parametrize("what", ["completion", "cancel request", "timer"])
-async def test_events_that_cannot_move_reject_the_close(what: str) -> None:
+async def test_events_that_cannot_move_reject_the_close(world: World, what: str) -> None:
     """Signals may move only at continue-as-new, and only without other events."""
-    world = await World.new()
     run_id = (await world.start()).run_id
     await next_task(world)
     await world.complete(run_id, c.StartTimer(1, 10**9))
@@ -519,11 +486,9 @@ async def test_events_that_cannot_move_reject_the_close(what: str) -> None:
     elif what == "timer":
         world.clock.advance(2)
     await world.complete(run_id, c.CompleteRun(text("end")) if what == "completion" else c.ContinueAsNew())
-    record = world.engine.current("w")
-    assert record is not None
+    record = world.record()
     assert record.run.run_id == run_id
     assert world.kinds().count("WorkflowTaskFailed") == before + 1
-    await world.close()
 
 
 async def test_busy_workflow_continues_as_new_without_losing_signals() -> None:

@@ -269,30 +269,25 @@ async def test_terminated_run_keeps_its_problem(stores: Callable[[], Store]) -> 
     await world.close()
 
 
-async def test_problem_is_not_inherited_by_the_next_run() -> None:
+async def test_problem_is_not_inherited_by_the_next_run(world: World) -> None:
     """A reset counts as the first failure, as on a server."""
-    world = await World.new()
     run_id = (await world.start()).run_id
     await complete_task(world, run_id)
     await signal(world)
     await fail_tasks(world, run_id)
     again = await world.call(ResetWorkflow(workflow_id="w", event_id=4, request_id="", reason="why"))
     assert await runs_with_problems(world) == [run_id]
-    record = world.engine.current("w")
-    assert record is not None
+    record = world.record()
     assert record.run.trouble == Trouble(1, h.RESET_WORKFLOW)
     await fail_tasks(world, again.run_id, 1)
     assert set(await runs_with_problems(world)) == {run_id, again.run_id}
     await complete_task(world, again.run_id, (c.ContinueAsNew(workflow_type="W"),))
     assert await runs_with_problems(world) == [run_id]
-    record = world.engine.current("w")
-    assert record is not None
+    record = world.record()
     assert record.run.started.spec.search_attributes == {}
-    await world.close()
 
 
-async def test_paused_run_keeps_its_problem_until_a_task_completes() -> None:
-    world = await World.new()
+async def test_paused_run_keeps_its_problem_until_a_task_completes(world: World) -> None:
     run_id = (await world.start()).run_id
     await fail_tasks(world, run_id)
     await world.call(PauseWorkflow(workflow_id="w", request_id="1"))
@@ -300,12 +295,10 @@ async def test_paused_run_keeps_its_problem_until_a_task_completes() -> None:
     await world.call(UnpauseWorkflow(workflow_id="w", request_id="2"))
     await complete_task(world, run_id)
     assert await runs_with_problems(world) == []
-    await world.close()
 
 
-async def test_problem_set_by_a_client_lasts_until_the_next_task() -> None:
+async def test_problem_set_by_a_client_lasts_until_the_next_task(world: World) -> None:
     """A server does the same."""
-    world = await World.new()
     mine = {REPORTED_PROBLEMS: Payload(b'["mine"]', "json/plain", {"type": b"KeywordList"})}
     run_id = (await world.start(spec=StartSpec(task_queue="q", search_attributes=mine))).run_id
     assert await runs_with_problems(world) == [run_id]
@@ -314,7 +307,6 @@ async def test_problem_set_by_a_client_lasts_until_the_next_task() -> None:
     await signal(world)
     await complete_task(world, run_id)
     assert await runs_with_problems(world) == []
-    await world.close()
 
 
 # --- activities that keep failing -------------------------------------------------------------------------------------

@@ -55,18 +55,10 @@ async def signal(world: World, name: str = "s") -> None:
     await world.call(SignalWorkflow(workflow_id="w", signal_name=name, request_id=""))
 
 
-def latest(world: World) -> Any:
-    record = world.engine.current("w")
-    assert record is not None
-    return record
-
-
 async def world_with_run(**config: Any) -> tuple[World, str]:
     """Start a run whose first task scheduled an activity, a timer and a memo, and whose second task received a signal."""
     world = await World.new(**config)
-    run_id = (await world.start()).run_id
-    await world.activation()
-    await world.complete(run_id, *FIRST)
+    run_id = await world.start_run(*FIRST)
     await signal(world, "first")
     await world.activation()
     await world.complete(run_id)
@@ -83,14 +75,14 @@ async def expect_eviction(world: World, run_id: str) -> None:
 async def test_reset_terminates_the_open_run() -> None:
     """The new run has the history up to the reset point, and its pending timer and activity."""
     world, run_id = await world_with_run()
-    old = latest(world)
+    old = world.record()
     task = await world.activity()
     done = [event.id for event in old.events if isinstance(event.attributes, h.WorkflowTaskCompleted)]
     world.clock.advance(7)
     new = await reset(world, done[1])
     assert isinstance(await world.outcome(run_id=run_id), RunTerminated)
     assert old.run.reset_run_id == new.run_id
-    record = latest(world)
+    record = world.record()
     assert record.run.run_id == new.run_id
     assert record.events[: done[1] - 1] == old.events[: done[1] - 1]
     assert [type(event.attributes).__name__ for event in record.events[done[1] - 1 :]] == [
@@ -127,7 +119,7 @@ async def test_signals_held_during_a_task_are_sent_to_the_new_run() -> None:
     await reset(world, 4)
     names = [
         event.attributes.signal_name
-        for event in latest(world).events
+        for event in world.record().events
         if isinstance(event.attributes, h.WorkflowExecutionSignaled)
     ]
     assert names == ["first", "second", "held"]
@@ -150,7 +142,7 @@ async def test_updates_are_admitted_again_after_a_reset() -> None:
     await world.complete(run_id, c.AcceptUpdate("u"), c.CompleteUpdate("u", text("old")))
     assert (await call).result == text("old")
     new = await reset(world, 4)
-    assert [type(event.attributes).__name__ for event in latest(world).events[3:]] == [
+    assert [type(event.attributes).__name__ for event in world.record().events[3:]] == [
         "WorkflowTaskFailed",
         "WorkflowExecutionUpdateAdmitted",
         "WorkflowTaskScheduled",
@@ -162,7 +154,7 @@ async def test_updates_are_admitted_again_after_a_reset() -> None:
     assert [type(each) for each in activation.events] == [e.RunStarted, e.SeedChanged, e.UpdateReceived]
     await after.complete(new.run_id, c.AcceptUpdate("u"), c.CompleteUpdate("u", text("new")))
     assert (await after.call(poll)).result == text("new")
-    accepted = latest(after).events[-2].attributes
+    accepted = after.record().events[-2].attributes
     assert (accepted.sequencing_event_id, accepted.request) == (5, None)  # type: ignore[attr-defined]
     # Replayed, it is the same.
     after.handle.request_eviction(new.run_id)
@@ -176,8 +168,7 @@ async def test_updates_are_admitted_again_after_a_reset() -> None:
     await after.close()
 
 
-async def test_readmitted_update_can_be_rejected() -> None:
-    world = await World.new()
+async def test_readmitted_update_can_be_rejected(world: World) -> None:
     run_id = (await world.start()).run_id
     await world.activation()
     call = asyncio.ensure_future(world.call(UpdateWorkflow(workflow_id="w", update_id="u", update_name="do")))
@@ -198,7 +189,6 @@ async def test_readmitted_update_can_be_rejected() -> None:
     await world.complete(new.run_id)
     with pytest.raises(ServiceError):
         await world.call(PollUpdate(workflow_id="w", update_id="u"))
-    await world.close()
 
 
 async def test_repeated_reset_request_is_one_reset() -> None:
@@ -217,9 +207,8 @@ async def test_reset_is_one_change() -> None:
     before = world.engine.writes.newest
     await reset(world, 4)
     assert world.engine.writes.newest == before + 1
-    old = world.engine.record(run_id)
-    assert old is not None
-    assert old.number == latest(world).number == before + 1
+    old = world.record(run_id=run_id)
+    assert old.number == world.record().number == before + 1
     await world.close()
 
 
@@ -231,28 +220,24 @@ async def test_invalid_reset_points_are_rejected(event_id: int) -> None:
         await reset(world, event_id)
     assert caught.value.status == "INVALID_ARGUMENT"
     assert world.kinds() == before
-    assert latest(world).run.run_id == run_id
+    assert world.record().run.run_id == run_id
     await world.close()
 
 
-async def test_reset_of_a_continued_run_replaces_its_successor() -> None:
+async def test_reset_of_a_continued_run_replaces_its_successor(world: World) -> None:
     """Signals to the successor are sent to the new run."""
-    world = await World.new()
-    run_id = (await world.start()).run_id
-    await world.activation()
-    await world.complete(run_id, c.ContinueAsNew())
+    run_id = await world.start_run(c.ContinueAsNew())
     await expect_eviction(world, run_id)
     second = (await world.activation()).run_id
     await world.complete(second, c.StartTimer(1, SECOND))
     await signal(world, "late")
     await reset(world, 4, run_id=run_id)
     assert isinstance(await world.outcome(run_id=second), RunTerminated)
-    assert [type(event.attributes).__name__ for event in latest(world).events[3:]] == [
+    assert [type(event.attributes).__name__ for event in world.record().events[3:]] == [
         "WorkflowTaskFailed",
         "WorkflowExecutionSignaled",
         "WorkflowTaskScheduled",
     ]
-    await world.close()
 
 
 @settings(max_examples=cases(50, 1000), deadline=None, derandomize=True)
@@ -264,7 +249,7 @@ def test_run_rebuilt_from_history_equals_the_original(seed: int) -> None:
         world = await World.new()
         life = Life(world, seed)
         await life.live(40)
-        record = latest(world)
+        record = world.record()
         run = record.run
         rebuilt, _ = rebuild("other", record.events, 1)
         assert rebuilt.length == run.length
@@ -278,8 +263,8 @@ def test_run_rebuilt_from_history_equals_the_original(seed: int) -> None:
         ends = [event.id for event in record.events if isinstance(event.attributes, h.WorkflowTaskCompleted)]
         for end in ends[:: max(1, len(ends) // 5)]:
             new = await reset(world, end, run_id=run.run_id)
-            assert latest(world).run.run_id == new.run_id
-            assert latest(world).run.is_open
+            assert world.record().run.run_id == new.run_id
+            assert world.record().run.is_open
         await world.close()
 
     run_async(body)

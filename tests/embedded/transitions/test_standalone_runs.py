@@ -47,9 +47,7 @@ async def start_standalone(world: World, **options: Any) -> Any:
     started = await world.call(
         made(StartActivity, activity_id="held", activity_type="A", task_queue="q", request_id="", **options)
     )
-    record = world.engine.record(started.run_id)
-    assert record is not None
-    return record
+    return world.record(run_id=started.run_id)
 
 
 def request_of(kind: type[Request[Any]], run_id: str) -> Request[Any]:
@@ -80,20 +78,17 @@ def assert_no_workflow_task(world: World, record: Any) -> None:
 @pytest.mark.parametrize("names_run", [False, True], ids=["latest run", "run id"])
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 async def test_workflow_requests_do_not_change_a_standalone_activity(
-    kind: type[Request[Any]], names_run: bool
+    world: World, kind: type[Request[Any]], names_run: bool
 ) -> None:
-    world = await World.new()
     record = await start_standalone(world, start_delay=60)
     before = record.run
     await is_rejected(world, request_of(kind, record.run.run_id if names_run else ""))
     await settle()
     assert record.run == before
     assert_no_workflow_task(world, record)
-    await world.close()
 
 
-async def test_update_with_start_on_a_standalone_activity_is_rejected() -> None:
-    world = await World.new()
+async def test_update_with_start_on_a_standalone_activity_is_rejected(world: World) -> None:
     record = await start_standalone(world, start_delay=60)
     before = record.run
     start, update = (request_of(kind, "") for kind in (StartWorkflow, UpdateWorkflow))
@@ -102,13 +97,11 @@ async def test_update_with_start_on_a_standalone_activity_is_rejected() -> None:
     assert await is_rejected(world, UpdateWithStart(start=start, update=update, rpc_timeout=0.0))
     assert record.run == before
     assert_no_workflow_task(world, record)
-    await world.close()
 
 
 @pytest.mark.parametrize("start_delay", [0.0, 5.0])
-async def test_standalone_activity_schedules_no_workflow_task(start_delay: float) -> None:
+async def test_standalone_activity_schedules_no_workflow_task(world: World, start_delay: float) -> None:
     """Neither delays, retries nor timeouts lead to one."""
-    world = await World.new()
     record = await start_standalone(
         world, start_delay=start_delay, start_to_close_timeout=30.0, schedule_to_close_timeout=100.0
     )
@@ -125,4 +118,3 @@ async def test_standalone_activity_schedules_no_workflow_task(start_delay: float
     await settle()
     assert not record.run.is_open
     assert_no_workflow_task(world, record)
-    await world.close()

@@ -62,9 +62,7 @@ def reject(update_id: str = "u") -> c.Command:
 async def world_with_run(**config: Any) -> tuple[World, str]:
     """Start a run whose first task is completed and which waits for a timer."""
     world = await World.new(**config)
-    run_id = (await world.start()).run_id
-    await world.activation()
-    await world.complete(run_id, c.StartTimer(1, 10**12))
+    run_id = await world.start_run(c.StartTimer(1, 10**12))
     return world, run_id
 
 
@@ -87,8 +85,7 @@ async def test_accepted_and_completed_update_writes_two_events() -> None:
     await world.complete(run_id, accept(), done())
     state = await call
     assert (state.stage, state.result, state.failure) == (UpdateStage.COMPLETED, text("r"), None)
-    record = world.engine.current("w")
-    assert record is not None
+    record = world.record()
     accepted, completed = (event.attributes for event in record.events[-2:])
     assert accepted == u.WorkflowExecutionUpdateAccepted(
         update_id="u",
@@ -320,8 +317,7 @@ async def test_accepted_updates_survive_a_crash_and_unaccepted_ones_are_lost() -
     lost.cancel()
     after = await World.new(store=store, clock=world.clock, opened=True)
     assert after.kinds() == before
-    record = after.engine.current("w")
-    assert record is not None
+    record = after.record()
     assert record.run.task is None
     assert (await after.call(request("done"))).result == text("r")
     poll = PollUpdate(workflow_id="w", update_id="accepted", rpc_timeout=0.0)
@@ -377,8 +373,7 @@ async def test_undelivered_update_moves_to_the_next_run() -> None:
     await world.close()
 
 
-async def test_update_ends_a_start_delay() -> None:
-    world = await World.new()
+async def test_update_ends_a_start_delay(world: World) -> None:
     run_id = (await world.start(start_delay=60.0)).run_id
     call = start_update(world)
     activation = await world.activation()
@@ -391,7 +386,6 @@ async def test_update_ends_a_start_delay() -> None:
         "WorkflowTaskStarted",
         "WorkflowTaskCompleted",
     ]
-    await world.close()
 
 
 async def test_number_of_updates_is_limited() -> None:
@@ -419,8 +413,7 @@ async def test_number_of_updates_is_limited() -> None:
     await world.close()
 
 
-async def test_repeated_update_with_start_is_one_update() -> None:
-    world = await World.new()
+async def test_repeated_update_with_start_is_one_update(world: World) -> None:
     start = made(StartWorkflow, workflow_id="w", workflow_type="W", task_queue="q", request_id="once")
     both = UpdateWithStart(start=start, update=request())
     call = asyncio.ensure_future(world.call(both))
@@ -434,7 +427,6 @@ async def test_repeated_update_with_start_is_one_update() -> None:
     assert [each.update.result for each in answers] == [text("r")] * 3
     assert answers[0].start.started
     assert world.kinds().count("WorkflowExecutionUpdateAccepted") == 1
-    await world.close()
 
 
 async def test_update_completes_after_its_caller_is_cancelled() -> None:
@@ -448,8 +440,7 @@ async def test_update_completes_after_its_caller_is_cancelled() -> None:
     await world.call(TerminateWorkflow(workflow_id="w"))
     await world.activation()
     await world.complete(run_id)
-    record = world.engine.current("w")
-    assert record is not None
+    record = world.record()
     assert not record.users
     assert (await world.call(DescribeWorkflow(workflow_id="w"))).task_attempt == 0
     await world.close()
