@@ -8,8 +8,10 @@ from collections.abc import Awaitable, Callable, Iterator
 import pytest
 
 from asynchronous import LIMIT, run_coroutine_test
+from hourglass._embedded.store.store import Store
 
 from .memory_world import World
+from .stores import memory_store
 
 
 @pytest.fixture
@@ -20,9 +22,15 @@ def runner() -> Iterator[asyncio.Runner]:
 
 
 @pytest.fixture
-def world(runner: asyncio.Runner) -> Iterator[World]:
-    """An engine in memory on a virtual clock, with a worker."""
-    world = runner.run(World.new())
+def store() -> Store:
+    """The store of `world`; a module may override it."""
+    return memory_store()
+
+
+@pytest.fixture
+def world(runner: asyncio.Runner, store: Store) -> Iterator[World]:
+    """An engine on a virtual clock, with a worker."""
+    world = runner.run(World.new(store=store))
     yield world
     runner.run(world.close())
 

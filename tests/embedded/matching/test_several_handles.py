@@ -7,6 +7,7 @@ from collections import Counter
 from typing import Any
 
 import msgspec
+import pytest
 from tests.specs import made
 
 from hourglass._contract.handle import ActivityOk, ActivityTask, WorkKind
@@ -39,9 +40,29 @@ class Receiver:
         self.handle.lose()
 
 
+@pytest.fixture
+def world(runner: asyncio.Runner, world: World) -> World:
+    """An engine in memory whose own worker receives nothing."""
+
+    async def shut_worker_down() -> None:
+        world.handle.initiate_shutdown()
+
+    runner.run(shut_worker_down())
+    return world
+
+
+async def start_on_one_of_two(world: World) -> tuple[str, Receiver, Receiver]:
+    """Start a run with two idle workers. Return its id, the worker that received it, and the other one."""
+    one, two = Receiver(world), Receiver(world)
+    run_id = (await world.start("w")).run_id
+    await settle()
+    return (run_id, one, two) if one.activations else (run_id, two, one)
+
+
 def schedule(seq: int, kind: str = "act", **spec: Any) -> c.ScheduleActivity:
-    said = ActivitySpec(task_queue="q", start_to_close_timeout=60.0, **spec)
-    return c.ScheduleActivity(seq, str(seq), kind, said)
+    return c.ScheduleActivity(
+        seq, str(seq), kind, ActivitySpec(task_queue="q", start_to_close_timeout=60.0, **spec)
+    )
 
 
 def kinds(world: World, run_id: str) -> list[str]:
@@ -50,7 +71,6 @@ def kinds(world: World, run_id: str) -> list[str]:
 
 
 async def test_workflow_tasks_are_spread_over_idle_workers(world: World) -> None:
-    world.handle.initiate_shutdown()
     one, two = Receiver(world, identity="one"), Receiver(world, identity="two")
     await settle()
     for number in range(6):
@@ -60,24 +80,16 @@ async def test_workflow_tasks_are_spread_over_idle_workers(world: World) -> None
 
 
 async def test_activities_of_one_run_are_spread_over_workers(world: World) -> None:
-    world.handle.initiate_shutdown()
-    one, two = Receiver(world), Receiver(world)
-    started = await world.start("w")
-    await settle()
-    (holder, other) = (one, two) if one.activations else (two, one)
-    holder.complete(started.run_id, *(schedule(seq) for seq in range(1, 9)))
+    run_id, holder, other = await start_on_one_of_two(world)
+    holder.complete(run_id, *(schedule(seq) for seq in range(1, 9)))
     await settle()
     assert (len(holder.activities), len(other.activities)) == (4, 4)
 
 
 async def test_sequential_activities_stay_with_one_worker(world: World) -> None:
-    world.handle.initiate_shutdown()
-    one, two = Receiver(world), Receiver(world)
-    started = await world.start("w")
-    await settle()
-    (holder, other) = (one, two) if one.activations else (two, one)
+    run_id, holder, other = await start_on_one_of_two(world)
     for seq in range(1, 5):
-        holder.complete(started.run_id, schedule(seq))
+        holder.complete(run_id, schedule(seq))
         await settle()
         task = holder.activities[-1]
         assert task.activity_id == str(seq)
@@ -90,7 +102,6 @@ async def test_sequential_activities_stay_with_one_worker(world: World) -> None:
 
 async def test_cached_run_waits_for_its_busy_worker(world: World) -> None:
     """Its tasks go to another worker only when the first one is lost."""
-    world.handle.initiate_shutdown()
     one = Receiver(world, max_concurrent_workflow_tasks=1)
     first = await world.start("first")
     await settle()
@@ -117,24 +128,19 @@ async def test_cached_run_waits_for_its_busy_worker(world: World) -> None:
 
 async def test_workflow_task_of_a_lost_worker_is_redelivered(world: World) -> None:
     """Later completions of the lost worker are ignored."""
-    world.handle.initiate_shutdown()
-    one, two = Receiver(world), Receiver(world)
-    started = await world.start("w")
-    await settle()
-    holder, other = (one, two) if one.activations else (two, one)
+    run_id, holder, other = await start_on_one_of_two(world)
     holder.lose()
     await settle()
-    assert [each.run_id for each in other.activations] == [started.run_id]
+    assert [each.run_id for each in other.activations] == [run_id]
     assert isinstance(other.activations[0].events[0], e.RunStarted)
-    other.complete(started.run_id, c.CompleteRun(text("done")))
-    holder.complete(started.run_id, c.FailRun(msgspec.UNSET))  # type: ignore[arg-type]
+    other.complete(run_id, c.CompleteRun(text("done")))
+    holder.complete(run_id, c.FailRun(msgspec.UNSET))  # type: ignore[arg-type]
     await settle()
-    assert kinds(world, started.run_id)[-1] == "WorkflowExecutionCompleted"
-    assert "WorkflowTaskTimedOut" in kinds(world, started.run_id)
+    assert kinds(world, run_id)[-1] == "WorkflowExecutionCompleted"
+    assert "WorkflowTaskTimedOut" in kinds(world, run_id)
 
 
 async def test_tasks_of_a_lost_worker_keep_their_fairness_weight(world: World) -> None:
-    world.handle.initiate_shutdown()
     one = Receiver(world, identity="one", max_concurrent_workflow_tasks=100)
     two = Receiver(world, identity="two", max_concurrent_workflow_tasks=1)
     two.handle.pause(WorkKind.WORKFLOWS)
@@ -164,7 +170,6 @@ async def test_tasks_of_a_lost_worker_keep_their_fairness_weight(world: World) -
 
 async def test_attempt_of_a_lost_worker_is_retried(world: World) -> None:
     """The first loss is retried immediately, the second after the backoff of the retry policy."""
-    world.handle.initiate_shutdown()
     two = Receiver(world, activities=False)
     lost = [Receiver(world, workflows=False)]
     started = await world.start("w")
@@ -188,7 +193,6 @@ async def test_attempt_of_a_lost_worker_is_retried(world: World) -> None:
 
 
 async def test_attempt_without_retries_fails_when_its_worker_is_lost(world: World) -> None:
-    world.handle.initiate_shutdown()
     one, two = Receiver(world, workflows=False), Receiver(world, activities=False)
     started = await world.start("w")
     await settle()
@@ -202,7 +206,6 @@ async def test_attempt_without_retries_fails_when_its_worker_is_lost(world: Worl
 
 
 async def test_query_of_a_lost_worker_is_answered_by_another(world: World) -> None:
-    world.handle.initiate_shutdown()
     one = Receiver(world)
     started = await world.start("w")
     await settle()
@@ -222,7 +225,6 @@ async def test_query_of_a_lost_worker_is_answered_by_another(world: World) -> No
 
 
 async def test_local_activity_of_a_lost_worker_runs_again(world: World) -> None:
-    world.handle.initiate_shutdown()
     one = Receiver(world)
     started = await world.start("w")
     await settle()
@@ -244,7 +246,6 @@ async def test_local_activity_of_a_lost_worker_runs_again(world: World) -> None:
 
 async def test_worker_receives_only_registered_types(world: World) -> None:
     """A type that no worker has registered goes to any worker."""
-    world.handle.initiate_shutdown()
     old = Receiver(world, workflow_types=frozenset({"W"}), activity_types=frozenset({"act"}))
     new = Receiver(world, workflow_types=frozenset({"W", "X"}), activity_types=frozenset({"act", "later"}))
     runs = [await world.start(f"x{number}", workflow_type="X") for number in range(4)]
@@ -268,7 +269,8 @@ async def test_worker_receives_only_registered_types(world: World) -> None:
     assert len(old.activations) == 2, "it has less in hand, and says loudly what it lacks"
 
 
-async def test_worker_in_a_busy_engine_process_receives_fewer_tasks(world: World) -> None:
+async def test_worker_in_a_busy_engine_process_receives_fewer_tasks() -> None:
+    world = await World.new()
     world.engine.queues.pollers.handicap = 3.0
     other = Receiver(world)
     waiting = [asyncio.create_task(world.activation())]
@@ -354,7 +356,6 @@ def test_processor_use_is_computed_from_reports() -> None:
 
 
 async def test_attempt_taken_but_not_delivered_goes_to_another_worker(world: World) -> None:
-    world.handle.initiate_shutdown()
     one = Receiver(world, activities=False)
     two = Receiver(world, workflows=False)
     started = await world.start("w")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -20,17 +19,6 @@ from . import work
 from .children import Child, ready_worker
 
 KILLS = cases(5, 100)
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "shared.db"
-
-
-@pytest.fixture
-def client(path: Path) -> Iterator[Client]:
-    with Client.connect(f"local:{path}") as client:
-        yield client
 
 
 def executions(folder: Path) -> dict[str, list[tuple[str, int]]]:
@@ -118,7 +106,7 @@ def test_attempts_survive_a_failure_of_their_engine(
         handles = [client.start_workflow(work.holding, str(folder), id=folder.name) for folder in folders]
         until(lambda: all((folder / "attempt-1").exists() for folder in folders), "not all attempts begin")
         owner = current_owner(children)
-        (tmp_path / "shared.db-wal").unlink()
+        path.with_name(f"{path.name}-wal").unlink()
         until(lambda: "-wal or its index was deleted" in "".join(owner.log), "the owner does not notice")
         current_owner(children)
         for folder in folders:

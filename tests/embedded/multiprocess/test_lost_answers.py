@@ -6,16 +6,16 @@ import os
 import socket
 import struct
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-
-import pytest
 
 from hourglass import Client
 from hourglass._embedded.multiprocess import wire
 
 from . import work
-from .children import Child
+from .children import Child, ready_worker
 
 
 class LossyProxy:
@@ -92,74 +92,50 @@ class LossyProxy:
         return isinstance(message, wire.AnswerMessage) and message.number in self._numbers
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "orders.db"
-
-
-def ready(path: Path) -> Child:
-    child = Child("worker", path)
-    assert child.line() == "ready"
-    return child
+@contextmanager
+def answer_lost(path: Path, kind: str) -> Iterator[Client]:
+    """Yield a client whose owner is killed before it answers the first request of this kind."""
+    with (
+        ready_worker(path) as owner,
+        LossyProxy(path, owner, kind) as proxy,
+        Client.connect(f"local:{path}") as client,
+    ):
+        yield client
+        assert proxy.killed.is_set()
 
 
 def test_start_with_a_lost_answer_is_one_run(path: Path) -> None:
-    with (
-        ready(path) as owner,
-        LossyProxy(path, owner, "StartWorkflow") as proxy,
-        Client.connect(f"local:{path}") as client,
-    ):
+    with answer_lost(path, "StartWorkflow") as client:
         handle = client.start_workflow(work.twice, 1, id="once")
-        assert proxy.killed.is_set()
         assert [each.run_id for each in client.list_workflows()] == [handle.run_id]
-        with ready(path):
+        with ready_worker(path):
             assert handle.result(timeout=30) == 3
             assert client.count_workflows() == 1
 
 
 def test_signal_with_a_lost_answer_is_delivered_once(path: Path) -> None:
-    with (
-        ready(path) as owner,
-        LossyProxy(path, owner, "SignalWorkflow") as proxy,
-        Client.connect(f"local:{path}") as client,
-    ):
+    with answer_lost(path, "SignalWorkflow") as client:
         handle = client.start_workflow(work.Tally.run, id="tally")
         handle.signal(work.Tally.note, "once")
-        assert proxy.killed.is_set()
-        with ready(path):
+        with ready_worker(path):
             assert handle.query(work.Tally.count) == 1
             handle.signal(work.Tally.stop)
             assert handle.result(timeout=30) == ["once"]
 
 
 def test_termination_with_a_lost_answer_is_not_an_error(path: Path) -> None:
-    with (
-        ready(path) as owner,
-        LossyProxy(path, owner, "TerminateWorkflow") as proxy,
-        Client.connect(f"local:{path}") as client,
-    ):
+    with answer_lost(path, "TerminateWorkflow") as client:
         handle = client.start_workflow(work.Tally.run, id="tally")
         handle.terminate("enough")
-        assert proxy.killed.is_set()
         assert handle.describe().status.name == "TERMINATED"
 
 
 def test_result_with_a_lost_answer_is_requested_again(path: Path) -> None:
-    with (
-        ready(path) as owner,
-        LossyProxy(path, owner, "WaitForClose") as proxy,
-        Client.connect(f"local:{path}") as client,
-    ):
+    with answer_lost(path, "WaitForClose") as client:
         assert client.start_workflow(work.twice, 5, id="once").result(timeout=30) == 7
-        assert proxy.killed.is_set()
 
 
 def test_execute_with_a_lost_answer_is_one_run(path: Path) -> None:
-    with (
-        ready(path) as owner,
-        LossyProxy(path, owner, "ExecuteWorkflow") as proxy,
-        Client.connect(f"local:{path}") as client,
-    ):
+    with answer_lost(path, "ExecuteWorkflow") as client:
         assert client.execute_workflow(work.twice, 5, id="once") == 7
-        assert proxy.killed.is_set()
         assert client.count_workflows() == 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,17 +14,6 @@ from hourglass.errors import WorkflowAlreadyStartedError
 
 from . import work
 from .children import Child, ready_worker
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "orders.db"
-
-
-@pytest.fixture
-def client(path: Path) -> Iterator[Client]:
-    with Client.connect(f"local:{path}") as connected:
-        yield connected
 
 
 def new_id() -> str:

@@ -16,7 +16,7 @@ from hourglass._contract import service as s
 from hourglass._contract import workflows as wf
 from hourglass._embedded.api.answering import EngineClosed
 from hourglass._embedded.multiprocess import remote, serving, unix_socket, wire
-from hourglass._embedded.multiprocess.remote import ForeignProtocol
+from hourglass._embedded.multiprocess.remote import ForeignProtocol, OwnerConnection
 from hourglass.converter import Payload
 from hourglass.errors import NamespaceNotFoundError, ServiceError, StorageError, WorkflowNotFoundError
 
@@ -25,6 +25,9 @@ from .owner_server import connect, connection_lost, reach, serve
 DESCRIBE = wf.DescribeWorkflow(workflow_id="w")
 SIGNAL = wf.SignalWorkflow(workflow_id="w", signal_name="n", request_id="r")
 COUNT = wf.CountWorkflows()
+EXECUTE = wf.ExecuteWorkflow(
+    start=made(wf.StartWorkflow, workflow_id="w", workflow_type="t", task_queue="q", request_id="r")
+)
 
 
 async def count(request: s.Request[Any]) -> wf.Count:
@@ -90,6 +93,18 @@ async def test_cancelled_request_cancels_the_owners_wait(tmp_path: Path) -> None
             await waiting
 
 
+async def reconnect_during(path: Path, request: s.Request[Any], calls: list[Any]) -> OwnerConnection:
+    """Send a request, lose the connection while the owner carries it out, and connect again."""
+    link = await reach(path)
+    pending = asyncio.create_task(link.request(request, "key"))
+    while not calls:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    link.close()
+    with connection_lost():
+        await pending
+    return await reach(path)
+
+
 async def test_repeated_change_is_carried_out_once(tmp_path: Path) -> None:
     """A client that lost the connection repeats the request with the same key."""
     calls: list[Any] = []
@@ -101,14 +116,7 @@ async def test_repeated_change_is_carried_out_once(tmp_path: Path) -> None:
         return s.Nothing()
 
     async with serve(tmp_path / "a.db", answer):
-        link = await reach(tmp_path / "a.db")
-        first = asyncio.create_task(link.request(SIGNAL, "key"))
-        while not calls:  # noqa: ASYNC110
-            await asyncio.sleep(0)
-        link.close()
-        with connection_lost():
-            await first
-        again = await reach(tmp_path / "a.db")
+        again = await reconnect_during(tmp_path / "a.db", SIGNAL, calls)
         second = asyncio.create_task(again.request(SIGNAL, "key"))
         gate.set()
         assert await second == s.Nothing()
@@ -121,9 +129,6 @@ async def test_repeated_change_is_carried_out_once(tmp_path: Path) -> None:
 
 async def test_repeated_execute_is_carried_out_once(tmp_path: Path) -> None:
     """After the run has closed, the owner remembers its id and not its result, which may be large."""
-    start = wf.ExecuteWorkflow(
-        start=made(wf.StartWorkflow, workflow_id="w", workflow_type="t", task_queue="q", request_id="r")
-    )
     closed = wf.Executed("run", wf.RunCompleted((Payload(b"1", "json/plain"),)))
 
     calls: list[Any] = []
@@ -137,30 +142,20 @@ async def test_repeated_execute_is_carried_out_once(tmp_path: Path) -> None:
         return closed
 
     async with serve(tmp_path / "a.db", answer):
-        link = await reach(tmp_path / "a.db")
-        first = asyncio.create_task(link.request(start, "key"))
-        while not calls:  # noqa: ASYNC110
-            await asyncio.sleep(0)
-        link.close()
-        with connection_lost():
-            await first
-        again = await reach(tmp_path / "a.db")
-        second = asyncio.create_task(again.request(start, "key"))
+        again = await reconnect_during(tmp_path / "a.db", EXECUTE, calls)
+        second = asyncio.create_task(again.request(EXECUTE, "key"))
         await asyncio.sleep(0)
         await again.request(COUNT, "")  # the owner has received the earlier messages
         gate.set()
         assert await second == closed
-        assert await again.request(start, "key") == wf.Executed("run", wf.StillOpen("run"))
+        assert await again.request(EXECUTE, "key") == wf.Executed("run", wf.StillOpen("run"))
         assert len(calls) == 1
-        assert await again.request(start, "another key") == closed
+        assert await again.request(EXECUTE, "another key") == closed
         again.close()
 
 
 async def test_cancelled_execute_ends_the_owners_wait(tmp_path: Path) -> None:
     """Also if it is cancelled immediately after it was sent; nothing is kept."""
-    start = wf.ExecuteWorkflow(
-        start=made(wf.StartWorkflow, workflow_id="w", workflow_type="t", task_queue="q", request_id="r")
-    )
 
     began, ended = asyncio.Semaphore(0), asyncio.Semaphore(0)
 
@@ -173,11 +168,11 @@ async def test_cancelled_execute_ends_the_owners_wait(tmp_path: Path) -> None:
 
     async with serve(tmp_path / "a.db", answer) as server:
         link = await reach(tmp_path / "a.db")
-        waiting = asyncio.create_task(link.request(start, "waited for"))
+        waiting = asyncio.create_task(link.request(EXECUTE, "waited for"))
         await began.acquire()
         waiting.cancel()
         await ended.acquire()
-        cancelled = asyncio.create_task(link.request(start, "given up at once"))
+        cancelled = asyncio.create_task(link.request(EXECUTE, "given up at once"))
         await asyncio.sleep(0)  # it is sent
         cancelled.cancel()
         await began.acquire()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,17 +12,6 @@ from hourglass.errors import UpdateFailedError, WorkflowFailedError
 
 from . import work
 from .children import ready_worker
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "orders.db"
-
-
-@pytest.fixture
-def client(path: Path) -> Iterator[Client]:
-    with Client.connect(f"local:{path}") as connected:
-        yield connected
 
 
 def test_remote_worker_supports_every_feature(path: Path, client: Client) -> None:

@@ -24,6 +24,7 @@ from hourglass._evaluator import events as e
 
 from ..activations.test_replay_equals_live import Life
 from ..memory_world import World, run_async, text
+from ..stores import Noted
 
 ROOMY = Limits(pending=10**6, history_events=10**6)
 
@@ -44,18 +45,6 @@ class Calls:
             self.count += 1
 
 
-class Noting(MemoryStore):
-    """A store that records every change."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.changes: list[RunChange] = []
-
-    def append(self, change: RunChange) -> int:
-        self.changes.append(change)
-        return super().append(change)
-
-
 async def step_costs(world: World, run_id: str, tasks: list[ActivityTask]) -> list[int]:
     """Return the cost of completing each activity and the workflow task that it causes."""
     costs = []
@@ -69,7 +58,7 @@ async def step_costs(world: World, run_id: str, tasks: list[ActivityTask]) -> li
 
 
 async def test_step_cost_is_constant_with_many_activities() -> None:
-    store = Noting()
+    store = Noted()
     world = await World.new(store=store, limits=ROOMY, max_concurrent_activities=10_000)
     run_id = await world.start_run(
         *[

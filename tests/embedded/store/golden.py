@@ -30,8 +30,6 @@ from hourglass.converter import Payload
 
 from .stories import Story
 
-GOLDEN = "golden"
-
 
 def stories_of_the_file() -> dict[str, Story]:
     """Return the stories in the file: a run with pending items of each kind, and a closed run."""

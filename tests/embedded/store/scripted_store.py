@@ -62,11 +62,6 @@ class ScriptedStore:
             if not waiter.done():
                 waiter.set_exception(StorageError(message))
 
-    @property
-    def waiting(self) -> int:
-        """The number of pending waits for durability."""
-        return sum(not waiter.done() for _, waiter in self._waiters)
-
     # --- the engine's part ----------------------------------------------------------------------------------
 
     @property

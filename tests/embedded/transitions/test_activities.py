@@ -294,13 +294,18 @@ async def test_try_cancel_resolves_immediately(world: World) -> None:
     ]
 
 
-async def test_wait_cancellation_completed_resolves_when_the_attempt_ends(world: World) -> None:
-    wait = ActivityCancellationType.WAIT_CANCELLATION_COMPLETED
-    run_id = await world.start_run(schedule(1, cancellation_type=wait), c.StartTimer(1, 10**9))
+async def request_cancellation(world: World, kind: ActivityCancellationType) -> tuple[str, ActivityTask]:
+    """Start a run and an attempt, and cancel the activity in a later task. Return the run id and the attempt."""
+    run_id = await world.start_run(schedule(1, cancellation_type=kind), c.StartTimer(1, 10**9))
     task = await world.activity()
     world.clock.advance(1)
     await world.activation()
     await world.complete(run_id, c.RequestCancelActivity(1))
+    return run_id, task
+
+
+async def test_wait_cancellation_completed_resolves_when_the_attempt_ends(world: World) -> None:
+    _, task = await request_cancellation(world, ActivityCancellationType.WAIT_CANCELLATION_COMPLETED)
     assert (await world.cancel()).token == task.token
     failure = Failure("cancelled", CanceledFailure((text("half"),)))
     await world.handle.complete_activity(AttemptCancelled(task.token, failure))
@@ -311,12 +316,7 @@ async def test_wait_cancellation_completed_resolves_when_the_attempt_ends(world:
 
 async def test_abandoned_activity_resolves_immediately(world: World) -> None:
     """The attempt continues, and its result is ignored."""
-    abandon = ActivityCancellationType.ABANDON
-    run_id = await world.start_run(schedule(1, cancellation_type=abandon), c.StartTimer(1, 10**9))
-    task = await world.activity()
-    world.clock.advance(1)
-    await world.activation()
-    await world.complete(run_id, c.RequestCancelActivity(1))
+    run_id, task = await request_cancellation(world, ActivityCancellationType.ABANDON)
     assert (await world.activation()).events == (_cancelled_immediately(),)
     await world.complete(run_id)
     assert "ActivityTaskCancelRequested" not in world.kinds()
