@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
@@ -202,6 +203,16 @@ def test_benign_errors_are_not_logged(client: Client, caplog: pytest.LogCaptureF
     assert caught.value.cause.category is ApplicationErrorCategory.BENIGN
 
 
+def logged_while_waiting(handle: Any, find: Callable[[], list[str]]) -> list[str]:
+    """Wait for the result in a thread until something is logged, then terminate the workflow. Return the log."""
+    with ThreadPoolExecutor(1) as thread:
+        waiting = thread.submit(handle.result)
+        logged = until(find)
+        handle.terminate("enough")
+        assert isinstance(waiting.exception(30), WorkflowFailedError)
+    return logged
+
+
 def test_waiting_client_logs_a_failing_activity_once(
     client: Client, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -211,16 +222,11 @@ def test_waiting_client_logs_a_failing_activity_once(
         for workflow_, id in ((waits_long, "waits-1"), (parent_of_waits, "parent-1")):
             caplog.clear()
             handle = client.start_workflow(workflow_, id=id, task_queue="silence")
-            with ThreadPoolExecutor(1) as thread:
-                waiting = thread.submit(handle.result)
-                record = until(lambda: messages(caplog, "shows more"))
-                handle.terminate("enough")
-                assert isinstance(waiting.exception(30), WorkflowFailedError)
-            record = messages(caplog, "shows more")
-            assert len(record) == 1, record
-            assert "activity fails_for_long, which fails and is retried (attempt 2, next at " in record[0]
-            assert f"ZeroDivisionError: {BY_ZERO}" in record[0]
-            assert record[0].startswith(f"workflow {id} waits for ")
+            logged_while_waiting(handle, lambda: messages(caplog, "shows more"))
+            (message,) = messages(caplog, "shows more")
+            assert "activity fails_for_long, which fails and is retried (attempt 2, next at " in message
+            assert f"ZeroDivisionError: {BY_ZERO}" in message
+            assert message.startswith(f"workflow {id} waits for ")
 
 
 @pytest.mark.server
@@ -228,12 +234,9 @@ def test_waiting_client_logs_a_missing_worker_on_a_server(
     quick_server: DevServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_wait_notices, "SILENCE", 0.05)
-    with Client.connect(quick_server.target) as client, ThreadPoolExecutor(1) as thread:
+    with Client.connect(quick_server.target) as client:
         handle = client.start_workflow(order, "o", id="unserved-1", task_queue="silence-unserved")
-        waiting = thread.submit(handle.result)
-        (record,) = until(lambda: messages(caplog, "has no worker"))
-        handle.terminate("enough")
-        assert isinstance(waiting.exception(30), WorkflowFailedError)
+        (record,) = logged_while_waiting(handle, lambda: messages(caplog, "has no worker"))
     assert record == "workflow unserved-1 has no worker: none polls its task queue 'silence-unserved'"
 
 
@@ -283,10 +286,9 @@ def test_waiting_client_logs_tasks_without_a_worker(
             handle = client.start_workflow(
                 definition, id=f"taken-{queue}-{at}", task_queue=f"silence-{queue}"
             )
-            waiting = thread.submit(handle.result)
-            (record,) = until(lambda at=at, part=part: [m for m in messages(caplog, part) if f"-{at} " in m])
-            handle.terminate("enough")
-            assert isinstance(waiting.exception(30), WorkflowFailedError)
+            (record,) = logged_while_waiting(
+                handle, lambda at=at, part=part: [m for m in messages(caplog, part) if f"-{at} " in m]
+            )
             assert repr(named) in record
         alone = client.start_activity(
             fails_for_long, 1, id="alone-1", task_queue="silence-alone", start_to_close_timeout=5
@@ -324,12 +326,9 @@ def test_waiting_client_logs_a_missing_worker_in_memory(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_wait_notices, "SILENCE", 0.05)
-    with Client.connect("local:") as client, ThreadPoolExecutor(1) as thread:
+    with Client.connect("local:") as client:
         handle = client.start_workflow(order, "o", id="unserved-2")
-        waiting = thread.submit(handle.result)
-        (record,) = until(lambda: messages(caplog, "has no worker"))
-        handle.terminate("enough")
-        assert isinstance(waiting.exception(30), WorkflowFailedError)
+        (record,) = logged_while_waiting(handle, lambda: messages(caplog, "has no worker"))
     assert record == "workflow unserved-2 has no worker: none polls its task queue 'default'"
 
 
@@ -367,14 +366,11 @@ def test_waiting_client_ignores_pollers_of_ended_workers(
     """A server lists pollers for minutes after they ended."""
     monkeypatch.setattr(_wait_notices, "SILENCE", 0.05)
     monkeypatch.setattr(_wait_notices, "_PATIENCE", 0.1)
-    with Client.connect(quick_server.target) as client, ThreadPoolExecutor(1) as thread:
+    with Client.connect(quick_server.target) as client:
         with Worker(client, "silence-ended", workflows=[checks]), pytest.raises(WorkflowFailedError):
             client.execute_workflow(checks, 1, id="ended-0", task_queue="silence-ended")
         handle = client.start_workflow(checks, 1, id="ended-1", task_queue="silence-ended")
-        waiting = thread.submit(handle.result)
-        (record,) = until(lambda: messages(caplog, "has no worker"))
-        handle.terminate("enough")
-        assert isinstance(waiting.exception(30), WorkflowFailedError)
+        (record,) = logged_while_waiting(handle, lambda: messages(caplog, "has no worker"))
     assert record.startswith("workflow ended-1 has no worker: ")
 
 
