@@ -9,15 +9,14 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from hourglass._embedded.store.sqlite import commit_sink
 from hourglass._embedded.store.sqlite.batches import Batch
 from hourglass._embedded.store.sqlite.commit_sink import FORGET_RUNS
 from hourglass._embedded.store.sqlite.records import StoredReads
-from hourglass._embedded.store.store import AT_ONCE, Store
-from hourglass.errors import ServiceError, StorageError
+from hourglass._embedded.store.store import Store
+from hourglass.errors import StorageError
 
 from .stories import Story, load
 
@@ -39,21 +38,6 @@ async def start_stories(store: Store, *names: str, workflow_id: str = "") -> lis
 def test_store_implements_the_interface(open_store: Open) -> None:
     store: Store = open_store()
     assert store.next_due_ns() == 0
-
-
-async def test_change_numbers_start_at_one(open_store: Open) -> None:
-    store = open_store()
-    story = Story("a")
-    assert [store.append(story.start()), store.append(story.signal()), store.append(story.signal())] == [
-        1,
-        2,
-        3,
-    ]
-    assert not store.is_durable(1)
-    await store.durable(3)
-    assert store.is_durable(1)
-    assert store.is_durable(3)
-    assert not store.is_durable(4)
 
 
 async def test_changes_of_one_loop_iteration_are_one_commit(open_store: Open, path: Path) -> None:
@@ -79,53 +63,6 @@ async def test_waiters_share_a_commit(open_store: Open) -> None:
     waits[3].cancel()
     ended = await asyncio.gather(*waits, return_exceptions=True)
     assert [isinstance(each, asyncio.CancelledError) for each in ended].count(True) == 1
-
-
-def test_unknown_ids_are_read_as_none_or_empty(open_store: Open) -> None:
-    store = open_store()
-    assert store.load("unknown") is None
-    assert store.current("unknown") == ""
-    assert store.find_request("unknown", "x") == ""
-    assert [due.run_id for due in store.due(10**19 - 1 >> 1, 10)] == []
-
-
-async def test_current_run_is_the_latest_started(open_store: Open) -> None:
-    store = open_store()
-    first, second = await start_stories(store, "z-first", "a-second", workflow_id="w")
-    assert store.current("w") == "a-second"
-    await store.durable(store.append(first.signal()))
-    await store.durable(store.append(second.close()))
-    assert store.current("w") == "a-second"
-
-
-async def test_requests_are_remembered_after_close_and_reopening(open_store: Open) -> None:
-    store = open_store()
-    a, _ = await start_stories(store, "a", "b")
-    await store.durable(store.append(a.close()))
-    store.close()
-    store = open_store()
-    assert store.find_request("workflow-a", "a-request-1") == "a"
-    assert store.find_request("workflow-a", "a-request-2") == "a"
-    assert store.find_request("workflow-b", "a-request-1") == ""
-    await store.durable(store.append(a.step([], wake_ns=0)))
-    assert store.find_request("workflow-a", "a-request-3") == "a"
-
-
-async def test_due_runs_are_listed_earliest_first(open_store: Open) -> None:
-    store = open_store()
-    times = {"a": 300, "b": AT_ONCE, "c": 200, "d": 0, "e": 400}
-    stories = {name: Story(name) for name in times}
-    for name, story in stories.items():
-        number = store.append(story.start(wake_ns=times[name]))
-    await store.durable(number)
-    assert [due.run_id for due in store.due(300, 10)] == ["b", "c", "a"]
-    assert [due.run_id for due in store.due(300, 2)] == ["b", "c"]
-    assert [due.run_id for due in store.due(300, 10, AT_ONCE)] == ["c", "a"]
-    assert store.next_due_ns() == AT_ONCE
-    assert store.next_due_ns(AT_ONCE) == 200
-    assert store.next_due_ns(400) == 0
-    await store.durable(store.append(stories["b"].step([], wake_ns=0)))
-    assert store.next_due_ns() == 200
 
 
 def test_cost_of_due_runs_is_constant(open_store: Open, path: Path) -> None:
@@ -240,18 +177,6 @@ def test_retention_uses_small_commits(open_store: Open, path: Path, monkeypatch:
         assert longest <= 4 * 50 * (4096 + 24)
 
     run(work())
-
-
-async def test_list_filters_see_durable_runs(open_store: Open) -> None:
-    store = open_store()
-    a, _ = await start_stories(store, "a", "b")
-    await store.durable(store.append(a.close()))
-    assert (await store.count("")).count == 2
-    workflows = (await store.page("ExecutionStatus = 'Completed'", b"", 10)).workflows
-    assert [summary.run_id for summary in workflows] == ["a"]
-    with pytest.raises(ServiceError) as caught:
-        await store.page("no such filter", b"", 10)
-    assert not isinstance(caught.value, StorageError)
 
 
 def test_each_opening_starts_an_epoch(open_store: Open) -> None:
@@ -407,14 +332,3 @@ async def test_runs_beyond_the_key_cache_are_found(open_store: Open, monkeypatch
         await store.durable(number)
     for story in stories:
         assert load(store, story.run_id).events == tuple(story.events)
-
-
-async def test_follow_up_run_shares_the_change_number(open_store: Open) -> None:
-    store = open_store()
-    (story,) = await start_stories(store, "a", workflow_id="w")
-    follower = Story("b", "w")
-    change = msgspec.structs.replace(story.close(), also=(follower.start(),))
-    assert store.append(change) == 2
-    await store.durable(2)
-    assert store.current("w") == "b"
-    assert store.load("b") is not None
