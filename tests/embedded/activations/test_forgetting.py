@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from hourglass._contract.workflows import QueryWorkflow, SignalWorkflow, TerminateWorkflow
+from hourglass._contract.workflows import QueryWorkflow, SignalWorkflow
 from hourglass._evaluator import commands as c
 from hourglass._evaluator import events as e
 from hourglass._evaluator.commands import Succeeded
@@ -76,13 +76,6 @@ async def test_pending_query_is_answered_before_a_closed_run_is_evicted(world: W
     assert world.handle.forgets(Succeeded(run_id, (answer,)))
     assert await call
     assert world.handle.take_all() == []
-
-
-async def test_terminated_run_is_evicted_from_its_worker(world: World) -> None:
-    run_id = (await first_activation(world)).run_id
-    world.handle.forgets(Succeeded(run_id, (activity(1),)))
-    await world.call(TerminateWorkflow(workflow_id="w"))
-    assert evictions(world.handle.take_all()) == ["WORKFLOW_EXECUTION_ENDING"]
 
 
 async def test_query_sees_the_same_history_length_live_and_in_replay(world: World) -> None:

@@ -55,14 +55,13 @@ async def signal(world: World, name: str = "s") -> None:
     await world.call(SignalWorkflow(workflow_id="w", signal_name=name, request_id=""))
 
 
-async def world_with_run(**config: Any) -> tuple[World, str]:
+async def start_with_two_tasks(world: World) -> str:
     """Start a run whose first task scheduled an activity, a timer and a memo, and whose second task received a signal."""
-    world = await World.new(**config)
     run_id = await world.start_run(*FIRST)
     await signal(world, "first")
     await world.activation()
     await world.complete(run_id)
-    return world, run_id
+    return run_id
 
 
 async def expect_eviction(world: World, run_id: str) -> None:
@@ -72,9 +71,9 @@ async def expect_eviction(world: World, run_id: str) -> None:
     await world.complete(run_id)
 
 
-async def test_reset_terminates_the_open_run() -> None:
+async def test_reset_terminates_the_open_run(world: World) -> None:
     """The new run has the history up to the reset point, and its pending timer and activity."""
-    world, run_id = await world_with_run()
+    run_id = await start_with_two_tasks(world)
     old = world.record()
     task = await world.activity()
     done = [event.id for event in old.events if isinstance(event.attributes, h.WorkflowTaskCompleted)]
@@ -108,11 +107,10 @@ async def test_reset_terminates_the_open_run() -> None:
     await world.complete(new.run_id, c.CompleteRun(text("end")))
     described = await world.call(DescribeWorkflow(workflow_id="w"))
     assert (described.summary.run_id, described.first_execution_run_id) == (new.run_id, run_id)
-    await world.close()
 
 
-async def test_signals_held_during_a_task_are_sent_to_the_new_run() -> None:
-    world, _ = await world_with_run()
+async def test_signals_held_during_a_task_are_sent_to_the_new_run(world: World) -> None:
+    await start_with_two_tasks(world)
     await signal(world, "second")
     await world.activation()
     await signal(world, "held")
@@ -123,7 +121,6 @@ async def test_signals_held_during_a_task_are_sent_to_the_new_run() -> None:
         if isinstance(event.attributes, h.WorkflowExecutionSignaled)
     ]
     assert names == ["first", "second", "held"]
-    await world.close()
 
 
 async def test_updates_are_admitted_again_after_a_reset() -> None:
@@ -193,7 +190,8 @@ async def test_readmitted_update_can_be_rejected(world: World) -> None:
 
 async def test_repeated_reset_request_is_one_reset() -> None:
     store = memory_store()
-    world, _ = await world_with_run(store=store)
+    world = await World.new(store=store)
+    await start_with_two_tasks(world)
     first = await reset(world, 4, request_id="r")
     assert await reset(world, 4, request_id="r") == first
     after = await World.new(store=store, clock=world.clock, opened=True)
@@ -202,26 +200,24 @@ async def test_repeated_reset_request_is_one_reset() -> None:
     await after.close()
 
 
-async def test_reset_is_one_change() -> None:
-    world, run_id = await world_with_run()
+async def test_reset_is_one_change(world: World) -> None:
+    run_id = await start_with_two_tasks(world)
     before = world.engine.writes.newest
     await reset(world, 4)
     assert world.engine.writes.newest == before + 1
     old = world.record(run_id=run_id)
     assert old.number == world.record().number == before + 1
-    await world.close()
 
 
 @pytest.mark.parametrize("event_id", [0, 1, 2, 5, 6, 7, 8, 100])
-async def test_invalid_reset_points_are_rejected(event_id: int) -> None:
-    world, run_id = await world_with_run()
+async def test_invalid_reset_points_are_rejected(world: World, event_id: int) -> None:
+    run_id = await start_with_two_tasks(world)
     before = world.kinds()
     with pytest.raises(ServiceError) as caught:
         await reset(world, event_id)
     assert caught.value.status == "INVALID_ARGUMENT"
     assert world.kinds() == before
     assert world.record().run.run_id == run_id
-    await world.close()
 
 
 async def test_reset_of_a_continued_run_replaces_its_successor(world: World) -> None:

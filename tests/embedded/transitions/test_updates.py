@@ -30,6 +30,9 @@ from hourglass.errors import ServiceError, WorkflowNotFoundError
 
 from ..memory_world import World, app_failure, settle, text
 
+TIMER = c.StartTimer(1, 10**12)
+"""The command of a run's first task."""
+
 
 def request(update_id: str = "u", stage: UpdateStage = UpdateStage.COMPLETED, **more: Any) -> UpdateWorkflow:
     return UpdateWorkflow(
@@ -59,13 +62,6 @@ def reject(update_id: str = "u") -> c.Command:
     return c.RejectUpdate(update_id, app_failure("no"))
 
 
-async def world_with_run(**config: Any) -> tuple[World, str]:
-    """Start a run whose first task is completed and which waits for a timer."""
-    world = await World.new(**config)
-    run_id = await world.start_run(c.StartTimer(1, 10**12))
-    return world, run_id
-
-
 async def received_updates(world: World) -> list[str]:
     """Return the updates of the next activation, which has no other events."""
     activation = await world.activation()
@@ -74,8 +70,8 @@ async def received_updates(world: World) -> list[str]:
     return [each.id for each in updates]
 
 
-async def test_accepted_and_completed_update_writes_two_events() -> None:
-    world, run_id = await world_with_run()
+async def test_accepted_and_completed_update_writes_two_events(world: World) -> None:
+    run_id = await world.start_run(TIMER)
     call = start_update(world)
     activation = await world.activation()
     assert activation.events == (
@@ -95,12 +91,11 @@ async def test_accepted_and_completed_update_writes_two_events() -> None:
     assert completed == u.WorkflowExecutionUpdateCompleted(
         update_id="u", accepted_event_id=9, identity="asker", result=text("r")
     )
-    await world.close()
 
 
-async def test_rejected_update_leaves_no_trace_in_the_history() -> None:
+async def test_rejected_update_leaves_no_trace_in_the_history(world: World) -> None:
     """The cached run continues and is not replayed."""
-    world, run_id = await world_with_run()
+    run_id = await world.start_run(TIMER)
     before = world.kinds()
     for _ in range(3):
         call = start_update(world)
@@ -123,11 +118,10 @@ async def test_rejected_update_leaves_no_trace_in_the_history() -> None:
     assert activation.history_length == len(before) + 3
     await world.complete(run_id, c.CompleteRun(text("end")))
     assert "WorkflowExecutionCompleted" in world.kinds()
-    await world.close()
 
 
-async def test_signal_during_a_rejected_update_has_its_own_task() -> None:
-    world, run_id = await world_with_run()
+async def test_signal_during_a_rejected_update_has_its_own_task(world: World) -> None:
+    run_id = await world.start_run(TIMER)
     before = world.kinds()
     call = start_update(world)
     await received_updates(world)
@@ -143,11 +137,10 @@ async def test_signal_during_a_rejected_update_has_its_own_task() -> None:
         "WorkflowTaskScheduled",
         "WorkflowTaskStarted",
     ]
-    await world.close()
 
 
-async def test_signal_precedes_an_update_in_the_same_task() -> None:
-    world, run_id = await world_with_run()
+async def test_signal_precedes_an_update_in_the_same_task(world: World) -> None:
+    run_id = await world.start_run(TIMER)
     before = world.kinds()
     world.handle.request_eviction(run_id)
     await world.activation()  # while the eviction is out nothing is taken
@@ -158,17 +151,16 @@ async def test_signal_precedes_an_update_in_the_same_task() -> None:
     assert world.kinds() == [*before, "WorkflowExecutionSignaled", "WorkflowTaskScheduled"]
     replayed = await world.activation()
     assert replayed.is_replaying
-    await world.complete(run_id, c.StartTimer(1, 10**12))
+    await world.complete(run_id, TIMER)
     activation = await world.activation()
     assert [type(each) for each in activation.events] == [e.SignalReceived, e.UpdateReceived]
     await world.complete(run_id, reject())
     assert (await call).failure is not None
     assert world.kinds()[-1] == "WorkflowTaskCompleted"
-    await world.close()
 
 
-async def test_failed_task_redelivers_its_updates() -> None:
-    world, run_id = await world_with_run()
+async def test_failed_task_redelivers_its_updates(world: World) -> None:
+    run_id = await world.start_run(TIMER)
     before = world.kinds()
     call = start_update(world)
     await received_updates(world)
@@ -182,15 +174,14 @@ async def test_failed_task_redelivers_its_updates() -> None:
         "WorkflowTaskScheduled",
     ]
     assert (await world.activation()).is_replaying
-    await world.complete(run_id, c.StartTimer(1, 10**12))
+    await world.complete(run_id, TIMER)
     assert await received_updates(world) == ["u"]
     await world.complete(run_id, accept(), done())
     assert (await call).result == text("r")
-    await world.close()
 
 
-async def test_timed_out_task_redelivers_its_updates() -> None:
-    world, run_id = await world_with_run()
+async def test_timed_out_task_redelivers_its_updates(world: World) -> None:
+    run_id = await world.start_run(TIMER)
     call = start_update(world)
     await received_updates(world)
     world.clock.advance(10)
@@ -199,15 +190,14 @@ async def test_timed_out_task_redelivers_its_updates() -> None:
     assert isinstance((await world.activation()).events[0], e.RunEvicted)
     await world.complete(run_id)
     await world.activation()
-    await world.complete(run_id, c.StartTimer(1, 10**12))
+    await world.complete(run_id, TIMER)
     assert await received_updates(world) == ["u"]
     await world.complete(run_id, accept(), done())
     assert (await call).result == text("r")
-    await world.close()
 
 
-async def test_unanswered_update_is_rejected() -> None:
-    world, run_id = await world_with_run()
+async def test_unanswered_update_is_rejected(world: World) -> None:
+    run_id = await world.start_run(TIMER)
     before = world.kinds()
     call = start_update(world)
     await received_updates(world)
@@ -216,12 +206,11 @@ async def test_unanswered_update_is_rejected() -> None:
     assert failure is not None
     assert "wasn't processed" in failure.message
     assert world.kinds() == before
-    await world.close()
 
 
 @pytest.mark.parametrize("commands", [(done(),), (accept(), accept()), (accept("other"),)])
-async def test_invalid_update_responses_fail_the_task(commands: tuple[c.Command, ...]) -> None:
-    world, run_id = await world_with_run()
+async def test_invalid_update_responses_fail_the_task(world: World, commands: tuple[c.Command, ...]) -> None:
+    run_id = await world.start_run(TIMER)
     call = start_update(world)
     await received_updates(world)
     await world.complete(run_id, *commands)
@@ -229,11 +218,10 @@ async def test_invalid_update_responses_fail_the_task(commands: tuple[c.Command,
     assert isinstance(evicted, e.RunEvicted)
     assert "out of order" in evicted.message
     call.cancel()
-    await world.close()
 
 
-async def test_updates_during_a_task_are_delivered_with_the_next() -> None:
-    world, run_id = await world_with_run()
+async def test_updates_during_a_task_are_delivered_with_the_next(world: World) -> None:
+    run_id = await world.start_run(TIMER)
     first = start_update(world, "a")
     assert await received_updates(world) == ["a"]
     others = [start_update(world, "b"), start_update(world, "c")]
@@ -243,11 +231,10 @@ async def test_updates_during_a_task_are_delivered_with_the_next() -> None:
     assert await received_updates(world) == ["b", "c"]
     await world.complete(run_id, accept("c"), accept("b"), done("b"), done("c"))
     assert [(await each).result for each in others] == [text("r")] * 2
-    await world.close()
 
 
-async def test_update_call_returns_at_its_wait_stage() -> None:
-    world, run_id = await world_with_run()
+async def test_update_call_returns_at_its_wait_stage(world: World) -> None:
+    run_id = await world.start_run(TIMER)
     call = start_update(world, "u", UpdateStage.ACCEPTED)
     await received_updates(world)
     poll = PollUpdate(workflow_id="w", update_id="u", rpc_timeout=0.0)
@@ -263,11 +250,11 @@ async def test_update_call_returns_at_its_wait_stage() -> None:
     assert (await world.call(request())).failure == app_failure("no")
     with pytest.raises(WorkflowNotFoundError, match='update "v" not found'):
         await world.call(PollUpdate(workflow_id="w", update_id="v"))
-    await world.close()
 
 
 async def test_replay_repeats_accepted_updates_without_their_validators() -> None:
-    world, run_id = await world_with_run(max_cached_workflows=0)
+    world = await World.new(max_cached_workflows=0)
+    run_id = await world.start_run(TIMER)
     await world.activation()
     await world.complete(run_id)
     activations: list[e.Activation] = []
@@ -278,7 +265,7 @@ async def test_replay_repeats_accepted_updates_without_their_validators() -> Non
             activation = await world.activation()
             activations.append(activation)
             if isinstance(activation.events[0], e.RunStarted):
-                await world.complete(run_id, c.StartTimer(1, 10**12))
+                await world.complete(run_id, TIMER)
             elif activation.is_replaying:
                 await world.complete(run_id, accept("a"), done("a"))
             else:
@@ -302,7 +289,8 @@ async def test_replay_repeats_accepted_updates_without_their_validators() -> Non
 
 async def test_accepted_updates_survive_a_crash_and_unaccepted_ones_are_lost() -> None:
     store = memory_store()
-    world, run_id = await world_with_run(store=store)
+    world = await World.new(store=store)
+    run_id = await world.start_run(TIMER)
     first = start_update(world, "done")
     await received_updates(world)
     await world.complete(run_id, accept("done"), done("done"))
@@ -325,7 +313,7 @@ async def test_accepted_updates_survive_a_crash_and_unaccepted_ones_are_lost() -
     with pytest.raises(WorkflowNotFoundError):
         await after.call(PollUpdate(workflow_id="w", update_id="lost"))
     repeated = start_update(after, "lost")
-    for commands in ((c.StartTimer(1, 10**12),), (accept("done"), done("done")), (accept("accepted"),)):
+    for commands in ((TIMER,), (accept("done"), done("done")), (accept("accepted"),)):
         assert (await after.activation()).is_replaying
         await after.complete(run_id, *commands)
     assert await received_updates(after) == ["lost"]
@@ -334,8 +322,8 @@ async def test_accepted_updates_survive_a_crash_and_unaccepted_ones_are_lost() -
     await after.close()
 
 
-async def test_closing_run_fails_accepted_updates_and_aborts_others() -> None:
-    world, run_id = await world_with_run()
+async def test_closing_run_fails_accepted_updates_and_aborts_others(world: World) -> None:
+    run_id = await world.start_run(TIMER)
     first = start_update(world, "a")
     await received_updates(world)
     second = start_update(world, "b")
@@ -349,12 +337,11 @@ async def test_closing_run_fails_accepted_updates_and_aborts_others() -> None:
         await second
     with pytest.raises(WorkflowNotFoundError, match="already completed"):
         await world.call(request("c"))
-    await world.close()
 
 
-async def test_undelivered_update_moves_to_the_next_run() -> None:
+async def test_undelivered_update_moves_to_the_next_run(world: World) -> None:
     """Unless it named the run id."""
-    world, run_id = await world_with_run()
+    run_id = await world.start_run(TIMER)
     await world.call(SignalWorkflow(workflow_id="w", signal_name="s", request_id=""))
     await world.activation()
     anyone, this = start_update(world, "a"), start_update(world, "b", run_id=run_id)
@@ -370,7 +357,6 @@ async def test_undelivered_update_moves_to_the_next_run() -> None:
     assert [type(each) for each in activation.events] == [e.RunStarted, e.UpdateReceived]
     await world.complete(activation.run_id, accept("a"), done("a"))
     assert (await anyone).run_id == activation.run_id
-    await world.close()
 
 
 async def test_update_ends_a_start_delay(world: World) -> None:
@@ -390,7 +376,8 @@ async def test_update_ends_a_start_delay(world: World) -> None:
 
 async def test_number_of_updates_is_limited() -> None:
     """Above the limit in flight an update waits; above the total limit it is rejected."""
-    world, run_id = await world_with_run(limits=Limits(updates_in_flight=2, updates=3))
+    world = await World.new(limits=Limits(updates_in_flight=2, updates=3))
+    run_id = await world.start_run(TIMER)
     first, second = start_update(world, "a"), start_update(world, "b")
     await settle()
     third = start_update(world, "c")
@@ -429,8 +416,8 @@ async def test_repeated_update_with_start_is_one_update(world: World) -> None:
     assert world.kinds().count("WorkflowExecutionUpdateAccepted") == 1
 
 
-async def test_update_completes_after_its_caller_is_cancelled() -> None:
-    world, run_id = await world_with_run()
+async def test_update_completes_after_its_caller_is_cancelled(world: World) -> None:
+    run_id = await world.start_run(TIMER)
     call = start_update(world)
     await received_updates(world)
     call.cancel()
@@ -443,4 +430,3 @@ async def test_update_completes_after_its_caller_is_cancelled() -> None:
     record = world.record()
     assert not record.users
     assert (await world.call(DescribeWorkflow(workflow_id="w"))).task_attempt == 0
-    await world.close()
