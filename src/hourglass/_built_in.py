@@ -35,17 +35,19 @@ def check_brackets(query: str) -> None:
             case ")":
                 depth -= 1
             case "'" | '"' | "`":
-                raise UsageError(f"the filter has a quote at position {token.start() + 1} that is not closed")
+                raise UsageError(f"the filter has an unclosed quote at position {token.start() + 1}")
             case "--" | "/*" | "#":
-                raise UsageError(f"the filter has a comment at position {token.start() + 1}: leave it out")
+                raise UsageError(
+                    f"the filter has a comment at position {token.start() + 1}: remove the comment"
+                )
             case _:
                 pass
         if depth < 0:
             raise UsageError(
-                f"the filter closes a bracket at position {token.start() + 1} that it has not opened"
+                f"the filter has an unmatched closing parenthesis at position {token.start() + 1}"
             )
     if depth:
-        raise UsageError("the filter opens a bracket that it does not close")
+        raise UsageError("the filter has an unclosed parenthesis")
 
 
 def without_keepers(query: str) -> str:

@@ -1,5 +1,5 @@
-"""Calls as programs of temporalio write them, with keyword arguments everywhere. `test_calls.py` runs this under temporalio, and
-with its imports changed.
+"""Calls as in programs for temporalio, with keyword arguments everywhere. `test_calls.py` runs them with temporalio, and with
+changed imports.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Child:
 
 @workflow.defn
 class Keywords:
-    """Every call with its first argument by keyword, and `arg=` or `args=` for those of the activity or child."""
+    """Passes the first argument of every call by keyword, and `arg=` or `args=` to activities and children."""
 
     @workflow.run
     async def run(self, id: str) -> list[Any]:
@@ -136,8 +136,8 @@ class Keywords:
 
 
 @workflow.defn
-class Renamed:
-    """Functions whose parameters have names of temporalio's, and options that are None."""
+class TemporalioNames:
+    """Uses temporalio's parameter names, and options that are None."""
 
     @workflow.run
     async def run(self, again: bool) -> list[Any]:
@@ -171,7 +171,7 @@ class Renamed:
 
 
 @workflow.defn
-class Asked:
+class Messages:
     def __init__(self) -> None:
         self.words: list[str] = []
         self.done = False
@@ -203,14 +203,12 @@ class Asked:
 
 
 async def keywords(client: Client, id: str) -> Any:
-    """Keyword arguments of what workflows call."""
     return await client.execute_workflow(workflow=Keywords.run, arg=id, id=id, task_queue=QUEUE)
 
 
-async def renamed(client: Client, id: str) -> Any:
-    """Parameter names, and None for options."""
+async def temporalio_names(client: Client, id: str) -> Any:
     return await client.execute_workflow(
-        workflow="Renamed",
+        workflow="TemporalioNames",
         args=[True],
         id=id,
         task_queue=QUEUE,
@@ -237,46 +235,46 @@ async def renamed(client: Client, id: str) -> Any:
     )
 
 
-async def asked(client: Client, id: str) -> Any:
-    """Keyword arguments of handles."""
-    handle: WorkflowHandle[Asked, list[str]] = await client.start_workflow(
-        workflow=Asked.run,
+async def message_keywords(client: Client, id: str) -> Any:
+    """Keyword arguments of workflow handles."""
+    handle: WorkflowHandle[Messages, list[str]] = await client.start_workflow(
+        workflow=Messages.run,
         arg="first",
         id=id,
         task_queue=QUEUE,
         start_signal="say",
         start_signal_args=["zero"],
     )
-    await handle.signal(signal=Asked.on_say, arg="second")
+    await handle.signal(signal=Messages.on_say, arg="second")
     await handle.signal(signal="say", args=["third"])
     found: list[Any] = [
-        await handle.query(query=Asked.count, arg=10),
+        await handle.query(query=Messages.count, arg=10),
         await handle.query(query="count", args=[20], result_type=int),
-        await handle.execute_update(update=Asked.put, arg="fourth"),
+        await handle.execute_update(update=Messages.put, arg="fourth"),
         await handle.execute_update(update="put", args=["fifth"], id=f"{id}-u", result_type=int),
     ]
     started = await handle.start_update(
-        update=Asked.put, arg="sixth", wait_for_stage=WorkflowUpdateStage.COMPLETED
+        update=Messages.put, arg="sixth", wait_for_stage=WorkflowUpdateStage.COMPLETED
     )
     found.append(await started.result())
     found.append(await handle.get_update_handle(f"{id}-u", workflow_run_id=None, result_type=int).result())
-    await handle.signal(signal=Asked.end)
+    await handle.signal(signal=Messages.end)
     return [*found, sorted(await handle.result())]
 
 
-async def with_start(client: Client, id: str) -> Any:
-    """An update that starts its workflow: its result, its failure, a start that is refused; and the handle in each case."""
+async def update_with_start(client: Client, id: str) -> Any:
+    """Updates that start their workflow: a result, a failure, and a rejected start; each with the workflow handle."""
 
-    def operation(policy: WorkflowIDConflictPolicy) -> WithStartWorkflowOperation[Asked, list[str]]:
+    def operation(policy: WorkflowIDConflictPolicy) -> WithStartWorkflowOperation[Messages, list[str]]:
         return WithStartWorkflowOperation(
-            workflow=Asked.run, arg="start", id=id, task_queue=QUEUE, id_conflict_policy=policy
+            workflow=Messages.run, arg="start", id=id, task_queue=QUEUE, id_conflict_policy=policy
         )
 
     start = operation(WorkflowIDConflictPolicy.USE_EXISTING)
     waiting = asyncio.create_task(start.workflow_handle())
     found: list[Any] = [
         await client.execute_update_with_start_workflow(
-            update=Asked.put, arg="one", start_workflow_operation=start
+            update=Messages.put, arg="one", start_workflow_operation=start
         ),
         (await waiting).id == id,
     ]
@@ -290,20 +288,18 @@ async def with_start(client: Client, id: str) -> Any:
     found.append((await start.workflow_handle()).id == id)
     start = operation(WorkflowIDConflictPolicy.FAIL)
     for call in (
-        client.execute_update_with_start_workflow(Asked.put, "two", start_workflow_operation=start),
+        client.execute_update_with_start_workflow(Messages.put, "two", start_workflow_operation=start),
         start.workflow_handle(),
     ):
         try:
             await call
         except Exception as error:
             found.append(type(error).__name__)
-    await client.get_workflow_handle(id).signal(Asked.end)
+    await client.get_workflow_handle(id).signal(Messages.end)
     return found
 
 
-class Changing(Interceptor):
-    """Changes what is sent."""
-
+class ChangingInterceptor(Interceptor):
     def intercept_client(self, next: OutboundInterceptor) -> OutboundInterceptor:
         return ChangingCalls(super().intercept_client(next))
 
@@ -311,7 +307,7 @@ class Changing(Interceptor):
 class ChangingCalls(OutboundInterceptor):
     async def start_workflow(self, input: StartWorkflowInput) -> Any:
         if input.id.startswith("changed"):
-            input.workflow = "Asked"
+            input.workflow = "Messages"
             input.args = ["changed"]
             input.id = f"{input.id}-more"
             input.task_queue = QUEUE
@@ -348,8 +344,8 @@ class ChangingCalls(OutboundInterceptor):
         return await super().start_workflow_update(input)
 
 
-async def changed(client: Client, id: str) -> Any:
-    """What an interceptor sets in an input takes effect: in the start's fields, and in those of messages."""
+async def changed_inputs(client: Client, id: str) -> Any:
+    """Inputs changed by an interceptor: fields of the start and of messages."""
     handle = await client.start_workflow("Unknown", "plain", id=id, task_queue="nobody", memo={"own": 1})
     await handle.signal("say", "plain")
     count = await handle.query("nothing")
@@ -371,7 +367,7 @@ async def changed(client: Client, id: str) -> Any:
 
 
 @activity.defn
-def beats(number: int) -> list[Any]:
+def heartbeats_and_returns_info(number: int) -> list[Any]:
     for each in range(number):
         activity.heartbeat(Order("beat", each))
     info = activity.info()
@@ -379,7 +375,7 @@ def beats(number: int) -> list[Any]:
 
 
 @activity.defn
-def stops() -> str:
+def heartbeats_until_cancelled() -> str:
     try:
         while True:
             activity.heartbeat("alive")
@@ -388,18 +384,20 @@ def stops() -> str:
         return f"stopped {details is not None and details.timed_out}"
 
 
-async def environment(client: Client, id: str) -> Any:
-    """`ActivityEnvironment` uses what is set on it."""
+async def activity_environment(client: Client, id: str) -> Any:
     env = ActivityEnvironment()
-    seen: list[Any] = []
-    env.on_heartbeat = lambda *details: seen.append(details)
+    heartbeats: list[Any] = []
+    env.on_heartbeat = lambda *details: heartbeats.append(details)
     env.info = dataclasses.replace(
         ActivityEnvironment.default_info(), attempt=3, workflow_id="mine", heartbeat_details=[1, "two"]
     )
-    found: list[Any] = [env.run(beats, number=2), seen == [(Order("beat", 0),), (Order("beat", 1),)]]
+    found: list[Any] = [
+        env.run(heartbeats_and_returns_info, number=2),
+        heartbeats == [(Order("beat", 0),), (Order("beat", 1),)],
+    ]
     env = ActivityEnvironment()
     env.on_heartbeat = lambda *details: env.cancel(activity.ActivityCancellationDetails(timed_out=True))
-    found.append(env.run(stops))
+    found.append(env.run(heartbeats_until_cancelled))
     env = ActivityEnvironment(client)
     found += [
         await env.run(charge, Order("e", 1)),
@@ -421,11 +419,11 @@ async def environment(client: Client, id: str) -> Any:
 
 SCENARIOS: dict[str, Callable[[Client, str], Coroutine[Any, Any, Any]]] = {
     "keywords": keywords,
-    "renamed": renamed,
-    "asked": asked,
-    "with_start": with_start,
-    "changed": changed,
-    "environment": environment,
+    "renamed": temporalio_names,
+    "asked": message_keywords,
+    "with_start": update_with_start,
+    "changed": changed_inputs,
+    "environment": activity_environment,
 }
-WORKFLOWS: list[Any] = [Keywords, Renamed, Asked, Child]
+WORKFLOWS: list[Any] = [Keywords, TemporalioNames, Messages, Child]
 ACTIVITIES: list[Any] = [charge, add, nothing, Scale(), Billing().bill]

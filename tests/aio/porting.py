@@ -1,4 +1,4 @@
-"""A module of temporalio's, as `hourglass port` leaves it: imported under a name of its own."""
+"""Import of a temporalio module after `hourglass port` has changed its imports."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hourglass._tools.cli.port import ported
 
 
 def ported_module(path: str, name: str) -> ModuleType:
-    """The module of a file, its imports changed and nothing else."""
+    """Import a file under another name, with only its imports changed."""
     source, notes = ported(Path(path).read_text(), path)
     assert not notes, notes
     module = ModuleType(name)

@@ -1,4 +1,4 @@
-"""What temporalio's public samples show, each in a few lines of our own, written for temporalio: imports and all.
+"""The features of temporalio's public samples, in a few lines each, written for temporalio.
 
 `SCENARIOS` are programs: each gets a client whose worker runs everything here, and returns what it saw. The tests run them
 under temporalio itself and, with the imports changed and nothing else, here.

@@ -1,4 +1,4 @@
-"""A program of temporalio's that gives everything by keyword and changes inputs runs alike under temporalio and here."""
+"""Calls with keyword arguments and interceptors that change inputs, with temporalio and with `hourglass.aio`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ EXPECTED: dict[str, Any] = {
         True,
         4,
         4,
-        "Asked",
+        "Messages",
         "calls",
         True,
         ["along", "changed", "changed signal", "changed update"],
@@ -51,7 +51,7 @@ EXPECTED: dict[str, Any] = {
 
 
 async def run_all(client: Any, worker: Any, program: Any) -> dict[str, Any]:
-    """Run the scenarios side by side, on one worker."""
+    """Run the scenarios concurrently on one worker."""
     async with worker(
         client, task_queue=calls.QUEUE, workflows=program.WORKFLOWS, activities=program.ACTIVITIES
     ):
@@ -62,11 +62,9 @@ async def run_all(client: Any, worker: Any, program: Any) -> dict[str, Any]:
     return dict(zip(program.SCENARIOS, found, strict=True))
 
 
-def ported_calls(target: str) -> dict[str, Any]:
-    """What the program with changed imports finds."""
-
+def run_ported_calls(target: str) -> dict[str, Any]:
     async def main() -> dict[str, Any]:
-        client = await Client.connect(target, interceptors=[ours.Changing()])
+        client = await Client.connect(target, interceptors=[ours.ChangingInterceptor()])
         try:
             return await run_all(client, Worker, ours)
         finally:
@@ -76,24 +74,25 @@ def ported_calls(target: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", ["memory", "file"])
-def test_calls_run_with_changed_imports(tmp_path: Path, kind: str) -> None:
-    """On the embedded engine every call gives what it gives under temporalio."""
-    assert ported_calls("local:" if kind == "memory" else f"local:{tmp_path}/app.db") == EXPECTED
+def test_keyword_calls_of_temporalio_work_on_the_embedded_engine(tmp_path: Path, kind: str) -> None:
+    assert run_ported_calls("local:" if kind == "memory" else f"local:{tmp_path}/app.db") == EXPECTED
 
 
 @pytest.mark.server
-@pytest.mark.parametrize("who", ["theirs", "ours"])
-def test_calls_run_on_server(quick_server: DevServer, who: str) -> None:
-    """On a server, under temporalio's own worker and under ours, the same calls give the same."""
-
+@pytest.mark.parametrize("worker_library", ["theirs", "ours"])
+def test_keyword_calls_return_the_same_under_temporalio_and_hourglass_workers(
+    quick_server: DevServer, worker_library: str
+) -> None:
     class TheirWorker(temporalio.worker.Worker):
         def __init__(self, client: Any, **options: Any) -> None:
             runner = temporalio.worker.UnsandboxedWorkflowRunner()
             super().__init__(client, workflow_runner=runner, **options)
 
     async def main() -> dict[str, Any]:
-        client = await temporalio.client.Client.connect(quick_server.target, interceptors=[calls.Changing()])
+        client = await temporalio.client.Client.connect(
+            quick_server.target, interceptors=[calls.ChangingInterceptor()]
+        )
         return await run_all(client, TheirWorker, calls)
 
-    found = asyncio.run(main()) if who == "theirs" else ported_calls(quick_server.target)
+    found = asyncio.run(main()) if worker_library == "theirs" else run_ported_calls(quick_server.target)
     assert found == EXPECTED

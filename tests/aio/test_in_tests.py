@@ -1,5 +1,5 @@
-"""Coroutines under what watches workflows in tests and on workers: virtual time, the second execution, the call watcher,
-`explore`, and the guards against code that never comes back.
+"""Coroutine workflows under test tools and guards: virtual time, second execution, call watcher, `explore`, replay
+and deadlock detector.
 """
 
 from __future__ import annotations
@@ -27,18 +27,14 @@ async def price(item: str) -> int:
 
 
 @workflow.defn
-class Waits:
-    """Waits for what will never come."""
-
+class WaitsForever:
     @workflow.run
     async def run(self) -> None:
         await asyncio.get_running_loop().create_future()
 
 
 @workflow.defn
-class Clock:
-    """Reads the real time."""
-
+class ReadsRealClock:
     @workflow.run
     async def run(self) -> float:
         await asyncio.sleep(1)
@@ -46,20 +42,18 @@ class Clock:
 
 
 @workflow.defn
-class Changing:
-    """Does something else each time it is executed."""
-
+class NondeterministicSleep:
     executions = 0
 
     @workflow.run
     async def run(self) -> None:
-        Changing.executions += 1
-        await asyncio.sleep(Changing.executions)
+        NondeterministicSleep.executions += 1
+        await asyncio.sleep(NondeterministicSleep.executions)
 
 
 @workflow.defn
-class Order:
-    """Loses a signal that comes while it asks for the price, unless it looks for it."""
+class PriceOrder:
+    """Unless `careful`, ignores a signal that arrives during its activity."""
 
     def __init__(self) -> None:
         self.changed = asyncio.Event()
@@ -86,48 +80,41 @@ async def doubled(number: int) -> int:
 
 
 @workflow.defn
-class Sums:
-    """Has two coroutines at once."""
-
+class SumsConcurrently:
     @workflow.run
     async def run(self) -> int:
         return sum(await asyncio.gather(doubled(1), doubled(2)))
 
 
 @workflow.defn
-class Holds:
-    """Stops the thread that runs workflows."""
-
+class BlocksWorkflowThread:
     gate = threading.Event()
 
     @workflow.run
     async def run(self) -> str:
-        Holds.gate.wait()
+        BlocksWorkflowThread.gate.wait()
         return "went on"
 
 
-def test_coroutine_with_a_nondurable_wait_is_reported() -> None:
-    """The message names the line where it waits."""
-    line = Waits.run.__hourglass_run__.__code__.co_firstlineno + 2  # below the decorator and the `def`
+def test_coroutine_waiting_for_a_plain_future_is_reported_with_its_line() -> None:
+    line = WaitsForever.run.__hourglass_run__.__code__.co_firstlineno + 2  # below the decorator and the `def`
     with Environment() as env, pytest.raises(WorkflowStuck, match=rf"test_in_tests\.py:{line} "):
-        env.execute_workflow(Waits.run)
+        env.execute_workflow(WaitsForever.run)
 
 
-def test_nondeterministic_coroutine_is_reported() -> None:
-    """The second execution asks for something else, and both lines are named."""
+def test_nondeterministic_coroutine_workflow_is_parked_with_its_line() -> None:
     with Environment() as env, pytest.raises(WorkflowParked) as parked:
-        env.execute_workflow(Changing.run)
+        env.execute_workflow(NondeterministicSleep.run)
     assert isinstance(parked.value.__cause__, NondeterminismError) or "not deterministic" in str(parked.value)
     assert "test_in_tests.py" in str(parked.value)
 
 
-def test_call_watcher_reports_clocks_in_coroutines(caplog: pytest.LogCaptureFixture) -> None:
-    """A real clock in a coroutine is reported with its line; asyncio's own timers are not."""
+def test_call_watcher_reports_time_calls_in_coroutines(caplog: pytest.LogCaptureFixture) -> None:
     with (
         Client.connect("local:") as client,
-        Worker(client, workflows=[Clock], watch="error", verify="off") as worker,
+        Worker(client, workflows=[ReadsRealClock], watch="error", verify="off") as worker,
     ):
-        client.start_workflow(Clock.run)
+        client.start_workflow(ReadsRealClock.run)
         while not worker.statistics().parked:
             time.sleep(0.01)
     assert "calls time.time(), which reads a clock" in caplog.text
@@ -140,77 +127,78 @@ def _expect(result: list[object], env: Environment) -> None:
 
 
 @pytest.mark.parametrize("careful", [False, True])
-def test_explore_finds_orders_of_coroutines(careful: bool) -> None:
-    """The order in which a signal comes while an activity runs breaks the careless one, and not the careful one."""
+def test_explore_finds_a_signal_race_in_a_coroutine_workflow(careful: bool) -> None:
+    """The workflow without the bug passes in several orders."""
     with Environment() as env:
-        arrivals = [sometime().signal(Order.change, "chandelier")]
+        arrivals = [sometime().signal(PriceOrder.change, "chandelier")]
         if careful:
             found = env.explore(
-                Order.run, True, runs=60, seed=1, check=_expect, arrivals=arrivals, failures=False
+                PriceOrder.run, True, runs=60, seed=1, check=_expect, arrivals=arrivals, failures=False
             )
             assert found.orders > 1
         else:
             with pytest.raises(ExplorationFailed):
                 env.explore(
-                    Order.run, False, runs=60, seed=1, check=_expect, arrivals=arrivals, failures=False
+                    PriceOrder.run, False, runs=60, seed=1, check=_expect, arrivals=arrivals, failures=False
                 )
 
 
-def test_deadlock_detector_names_the_blocking_coroutine(caplog: pytest.LogCaptureFixture) -> None:
-    """The deadlock detector logs where it stands, other runs go on, and so does this one when it can."""
-    Holds.gate.clear()
+def test_deadlock_detector_logs_the_line_of_a_blocking_coroutine(caplog: pytest.LogCaptureFixture) -> None:
+    """Other runs continue meanwhile."""
+    BlocksWorkflowThread.gate.clear()
     with (
         caplog.at_level(logging.WARNING),
         Client.connect("local:") as client,
-        Worker(client, workflows=[Holds, Order], activities=[price], deadlock_timeout=0.2),
+        Worker(
+            client, workflows=[BlocksWorkflowThread, PriceOrder], activities=[price], deadlock_timeout=0.2
+        ),
     ):
-        held = client.start_workflow(Holds.run)
+        blocked_run = client.start_workflow(BlocksWorkflowThread.run)
         try:
             while "test_in_tests.py" not in caplog.text:
-                assert client.execute_workflow(Order.run, True) == ["lamp", 4]
+                assert client.execute_workflow(PriceOrder.run, True) == ["lamp", 4]
         finally:
-            Holds.gate.set()
-        assert held.result(timeout=30) == "went on"
+            BlocksWorkflowThread.gate.set()
+        assert blocked_run.result(timeout=30) == "went on"
 
 
-def test_replay_shows_frames_of_every_coroutine() -> None:
-    """At each moment of a history: the frames of every task, and their variables."""
+def test_replay_moments_contain_frames_and_variables_of_every_coroutine() -> None:
     with Environment() as env:
-        run = env.start_workflow(Sums.run)
+        run = env.start_workflow(SumsConcurrently.run)
         assert run.result() == 6
         history = run.history()
-    with Replayer(workflows=[Sums]) as replayer:
+    with Replayer(workflows=[SumsConcurrently]) as replayer:
         moments, result = replayer.moments(history)
     assert result.ok
-    stood = [
+    frames = [
         frame for fiber in moments[0].fibers or () for frame in fiber.frames if frame.function == "doubled"
     ]
-    assert [frame.values["number"] for frame in stood] == ["1", "2"]
+    assert [frame.values["number"] for frame in frames] == ["1", "2"]
 
 
 @workflow.defn
-class Remote:
-    """Asks for an activity of the queue, and says how that ended."""
-
+class CallsUnservedActivity:
     @workflow.run
     async def run(self) -> str:
         try:
-            asked = workflow.execute_activity(
+            activity_task = workflow.execute_activity(
                 price, "lamp", schedule_to_start_timeout=0.2, start_to_close_timeout=30
             )
-            return f"done: {await asked}"
+            return f"done: {await activity_task}"
         except ActivityError as error:
             return str(error.cause.type.name)  # type: ignore[union-attr]
 
 
-def test_worker_without_remote_activities_leaves_them_queued() -> None:
-    """`no_remote_activities` holds for temporalio's `Worker` too: the activity waits in the queue until its time is up."""
-
+def test_worker_with_no_remote_activities_leaves_activities_queued() -> None:
     async def main() -> str:
         client = await AioClient.connect("local:")
         async with AioWorker(
-            client, task_queue="own", workflows=[Remote], activities=[price], no_remote_activities=True
+            client,
+            task_queue="own",
+            workflows=[CallsUnservedActivity],
+            activities=[price],
+            no_remote_activities=True,
         ):
-            return await client.execute_workflow(Remote.run, id="remote", task_queue="own")
+            return await client.execute_workflow(CallsUnservedActivity.run, id="remote", task_queue="own")
 
     assert asyncio.run(main()) == "SCHEDULE_TO_START"

@@ -1,4 +1,4 @@
-"""What `hourglass.aio` takes under temporalio's names works, or is refused by its name; never dropped."""
+"""temporalio's options and arguments in `hourglass.aio`: each works or is rejected by name; none is ignored."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ class Echo:
         return word
 
 
-def with_client(use: Any) -> Any:
-    """Call a coroutine function with a client of an engine in memory."""
+def run_with_client(use: Any) -> Any:
+    """Run a coroutine function with a client of an in-memory engine."""
 
     async def main() -> Any:
         client = await Client.connect("local:")
@@ -67,9 +67,7 @@ def with_client(use: Any) -> Any:
     return asyncio.run(main())
 
 
-def test_process_pool_is_rejected() -> None:
-    """An executor of processes is refused, with what there is instead."""
-
+def test_aio_worker_rejects_a_process_pool_and_names_the_alternative() -> None:
     async def use(client: Client) -> None:
         with (
             ProcessPoolExecutor(1) as pool,
@@ -79,7 +77,7 @@ def test_process_pool_is_rejected() -> None:
         ):
             Worker(client, task_queue="q", activities=[plain], activity_executor=pool)
 
-    with_client(use)
+    run_with_client(use)
 
 
 @pytest.mark.parametrize(
@@ -97,19 +95,15 @@ def test_process_pool_is_rejected() -> None:
         ("plugin_shutdown_timeout", timedelta(seconds=5)),
     ],
 )
-def test_worker_rejects_unsupported_option_by_name(option: str, value: Any) -> None:
-    """An option of temporalio's worker that means nothing here is refused where it would mean something there."""
-
+def test_aio_worker_rejects_unsupported_option_by_name(option: str, value: Any) -> None:
     async def use(client: Client) -> None:
         with pytest.raises(UsageError, match=option):
             Worker(client, task_queue="q", workflows=[Echo], **{option: value})
 
-    with_client(use)
+    run_with_client(use)
 
 
-def test_worker_accepts_options_with_default_values() -> None:
-    """temporalio's own defaults are accepted, and so are options that have an equal here."""
-
+def test_aio_worker_accepts_default_and_supported_options() -> None:
     async def use(client: Client) -> None:
         worker = Worker(
             client,
@@ -131,7 +125,7 @@ def test_worker_accepts_options_with_default_values() -> None:
         assert worker.wrapped._plan.deadlock_timeout is None
         assert worker.wrapped._plan.payload_limit is None
 
-    with_client(use)
+    run_with_client(use)
 
 
 @pytest.mark.parametrize(
@@ -147,40 +141,39 @@ def test_worker_accepts_options_with_default_values() -> None:
         ("dev_server_log_level", "debug"),
     ],
 )
-async def test_local_environment_rejects_server_options(option: str, value: Any) -> None:
-    """`start_local` is no server: what only a server could do is refused."""
-
+async def test_start_local_rejects_dev_server_options(option: str, value: Any) -> None:
     with pytest.raises(UsageError, match=option):
         await WorkflowEnvironment.start_local(**{option: value})
 
 
-def test_local_environment_uses_options_of_its_client() -> None:
-    """Interceptors and an identity that `start_local` is given are those of its client."""
-    seen: list[str] = []
+def test_start_local_passes_interceptors_and_identity_to_its_client() -> None:
+    started: list[str] = []
 
-    class Seeing(Interceptor):
+    class RecordingInterceptor(Interceptor):
         def intercept_client(self, next: OutboundInterceptor) -> OutboundInterceptor:  # type: ignore[override]
             class Calls(OutboundInterceptor):
                 async def start_workflow(self, input: StartWorkflowInput) -> Any:
-                    seen.append(input.workflow)
+                    started.append(input.workflow)
                     return await super().start_workflow(input)
 
             return Calls(next)
 
     async def main() -> str:
         async with await WorkflowEnvironment.start_local(
-            interceptors=[Seeing()], identity="me", download_dest_dir="/nowhere", ip="127.0.0.1", ui=False
+            interceptors=[RecordingInterceptor()],
+            identity="me",
+            download_dest_dir="/nowhere",
+            ip="127.0.0.1",
+            ui=False,
         ) as env:
             await env.client.start_workflow(Echo.run, "x", id="w", task_queue="q")
             return env.client.identity
 
     assert asyncio.run(main()) == "me"
-    assert seen == ["Echo"]
+    assert started == ["Echo"]
 
 
-async def test_local_environment_accepts_default_server_options() -> None:
-    """temporalio's own defaults of options that only a server has are accepted."""
-
+async def test_start_local_accepts_default_values_of_dev_server_options() -> None:
     async with await WorkflowEnvironment.start_local(
         dev_server_existing_path=None,
         dev_server_download_version="default",
@@ -200,9 +193,7 @@ async def test_local_environment_accepts_default_server_options() -> None:
         ("port", 7233),
     ],
 )
-async def test_time_skipping_environment_rejects_options_of_the_test_server(option: str, value: Any) -> None:
-    """`start_time_skipping` runs the `temporal` command: what chooses another server is refused before one starts."""
-
+async def test_start_time_skipping_rejects_test_server_options(option: str, value: Any) -> None:
     with pytest.raises(UsageError, match=option):
         await WorkflowEnvironment.start_time_skipping(**{option: value})
 
@@ -210,9 +201,9 @@ async def test_time_skipping_environment_rejects_options_of_the_test_server(opti
 @pytest.mark.parametrize(
     "policy", [WorkflowIDConflictPolicy.TERMINATE_EXISTING, WorkflowIDConflictPolicy.FAIL]
 )
-def test_signal_with_start_rejects_conflict_policies(policy: WorkflowIDConflictPolicy) -> None:
-    """`workflow.signal_with_start_workflow` signals a workflow that runs: a policy that asks for something else is refused."""
-
+def test_signal_with_start_in_a_workflow_rejects_other_conflict_policies(
+    policy: WorkflowIDConflictPolicy,
+) -> None:
     @workflow.defn
     class Starting:
         @workflow.run
@@ -235,13 +226,11 @@ def test_signal_with_start_rejects_conflict_policies(policy: WorkflowIDConflictP
             message: str = await client.execute_workflow(Starting.run, id="starting", task_queue="q")
             return message
 
-    assert "id_conflict_policy" in with_client(use)
+    assert "id_conflict_policy" in run_with_client(use)
 
 
-async def test_unknown_field_of_interceptor_input_is_rejected() -> None:
-    """An interceptor that sets a field that an input does not have is told so; before, the call went on without it."""
-
-    class Wrong(Interceptor):
+async def test_setting_an_unknown_field_of_an_interceptor_input_raises() -> None:
+    class FaultyInterceptor(Interceptor):
         def intercept_client(self, next: OutboundInterceptor) -> OutboundInterceptor:  # type: ignore[override]
             class Calls(OutboundInterceptor):
                 async def signal_workflow(self, input: SignalWorkflowInput) -> None:
@@ -249,7 +238,7 @@ async def test_unknown_field_of_interceptor_input_is_rejected() -> None:
 
             return Calls(next)
 
-    client = await Client.connect("local:", interceptors=[Wrong()])
+    client = await Client.connect("local:", interceptors=[FaultyInterceptor()])
     with pytest.raises(AttributeError, match="SignalWorkflowInput has no field 'memo'"):
         await client.get_workflow_handle("w").signal("go")
     await client.close()
@@ -268,24 +257,20 @@ async def test_unknown_field_of_interceptor_input_is_rejected() -> None:
         (lambda client: client.execute_workflow(Echo.run, "x", id="w", colour=1), "colour"),
     ],
 )
-def test_client_rejects_unsupported_options_by_name(call: Any, name: str) -> None:
-    """Options that are not here, given or misspelled, are named in the error."""
-
+def test_aio_client_rejects_unsupported_options_by_name(call: Any, name: str) -> None:
     async def use(client: Client) -> None:
         with pytest.raises(UsageError, match=name):
             await call(client)
 
-    with_client(use)
+    run_with_client(use)
 
 
-def test_environment_rejects_contradictory_cancellation_details() -> None:
-    """Details of a cancellation that the engine could never give are refused."""
+def test_activity_environment_rejects_contradictory_cancellation_details() -> None:
     with pytest.raises(UsageError, match="one reason for its cancellation, not 2"):
         ActivityEnvironment().cancel(activity.ActivityCancellationDetails(paused=True, reset=True))
 
 
-def test_none_and_positional_arguments_are_accepted() -> None:
-    """Values that temporalio's own defaults are, and arguments by position, make the same objects."""
+def test_aio_classes_accept_none_and_positional_arguments() -> None:
     assert RetryPolicy(timedelta(seconds=2), 3.0, None, 4, None) == RetryPolicy(
         initial_interval=timedelta(seconds=2),
         backoff_coefficient=3.0,
@@ -312,28 +297,26 @@ def test_none_and_positional_arguments_are_accepted() -> None:
         handle = await client.create_schedule("s", schedule)
         now = datetime.now(UTC)
         await handle.backfill(ScheduleBackfill(now, now))
-        seen = (await handle.describe()).schedule
-        return seen.action.args, seen.state.paused, seen.action.options["priority_key"]
+        started = (await handle.describe()).schedule
+        return started.action.args, started.state.paused, started.action.options["priority_key"]
 
-    assert with_client(use) == (("x",), True, 2)
+    assert run_with_client(use) == (("x",), True, 2)
 
 
 @pytest.mark.parametrize("module", ["client", "common", "workflow"])
-def test_generic_classes_accept_type_parameters(module: str) -> None:
-    """`WorkflowHandle[Wf, R]` and every other generic class of temporalio's can be written in annotations that are evaluated."""
-    theirs = importlib.import_module(f"temporalio.{module}")
-    ours = importlib.import_module(f"hourglass.aio.{module}")
-    found = 0
-    for name, their in vars(theirs).items():
-        parameters = getattr(their, "__parameters__", ())
-        if isinstance(their, type) and parameters and name in ours.__all__:
-            assert getattr(ours, name)[(int,) * len(parameters)], name
-            found += 1
-    assert found
+def test_generic_classes_of_temporalio_accept_type_parameters(module: str) -> None:
+    temporalio_module = importlib.import_module(f"temporalio.{module}")
+    hourglass_module = importlib.import_module(f"hourglass.aio.{module}")
+    checked = 0
+    for name, temporalio_class in vars(temporalio_module).items():
+        parameters = getattr(temporalio_class, "__parameters__", ())
+        if isinstance(temporalio_class, type) and parameters and name in hourglass_module.__all__:
+            assert getattr(hourglass_module, name)[(int,) * len(parameters)], name
+            checked += 1
+    assert checked
 
 
-def test_handles_are_subscripted_at_import() -> None:
-    """The usual annotations, evaluated."""
+def test_handle_classes_can_be_subscripted_at_runtime() -> None:
     assert WorkflowHandle[Echo, str]
     assert WithStartWorkflowOperation[Echo, str]
     assert workflow.ChildWorkflowHandle[Echo, str]

@@ -1,4 +1,4 @@
-"""What temporalio's public samples show runs here with changed imports: embedded, on virtual time, on a server."""
+"""temporalio's public samples with changed imports, on the embedded engine and on virtual time."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ EXPECTED: dict[str, Any] = {
 
 
 async def run_all(client: Any, worker: Any, program: Any, names: list[str]) -> dict[str, Any]:
-    """Run programs side by side, on one worker."""
+    """Run the named scenarios concurrently on one worker."""
     async with worker(
         client, task_queue=samples.QUEUE, workflows=program.WORKFLOWS, activities=program.ACTIVITIES
     ):
@@ -67,9 +67,7 @@ async def run_all(client: Any, worker: Any, program: Any, names: list[str]) -> d
     return dict(zip(names, found, strict=True))
 
 
-def test_samples_run_with_changed_imports() -> None:
-    """Every sample gives what it gives under temporalio, on the embedded engine."""
-
+def test_temporalio_samples_return_the_same_with_changed_imports() -> None:
     async def main() -> dict[str, Any]:
         client = await Client.connect("local:")
         try:
@@ -80,44 +78,43 @@ def test_samples_run_with_changed_imports() -> None:
     assert asyncio.run(main()) == EXPECTED
 
 
-def test_month_of_timers_passes_on_virtual_time() -> None:
-    """A month between two mails takes no time in a test, and the run is executed twice and compared."""
+def test_temporalio_sleep_for_days_sample_runs_on_virtual_time() -> None:
     with Environment() as env:
         run = env.start_workflow(ours.SleepForDaysWorkflow.run, 30)
         env.after(days=100).signal(run, ours.SleepForDaysWorkflow.complete)
         assert run.result() == 4
 
 
-class Seeing(Interceptor):
-    """As a program of temporalio's has it: `intercept_client`, and what it returns is awaited."""
+class RecordingInterceptor(Interceptor):
+    """An interceptor as written for temporalio."""
 
     def __init__(self) -> None:
-        self.seen: list[str] = []
+        self.calls: list[str] = []
 
     def intercept_client(self, next: OutboundInterceptor) -> OutboundInterceptor:  # type: ignore[override]
-        return SeeingCalls(super().intercept_client(next), self.seen)
+        return RecordingCalls(super().intercept_client(next), self.calls)
 
 
-class SeeingCalls(OutboundInterceptor):
+class RecordingCalls(OutboundInterceptor):
     def __init__(self, next: OutboundInterceptor, seen: list[str]) -> None:
         super().__init__(next)
-        self.seen = seen
+        self.calls = seen
 
     async def start_workflow(self, input: StartWorkflowInput) -> Any:
-        self.seen.append(f"{input.workflow} {input.rpc_metadata}")
+        self.calls.append(f"{input.workflow} {input.rpc_metadata}")
         return await super().start_workflow(input)
 
     async def start_activity(self, input: StartActivityInput) -> Any:
-        self.seen.append(input.activity)
+        self.calls.append(input.activity)
         return await super().start_activity(input)
 
 
-def test_temporalio_interceptor_sees_calls_of_async_client() -> None:
-    """One that was written for temporalio sees the calls of a client; a client that blocks, over the same link, passes it by."""
-    log = Seeing()
+def test_temporalio_interceptor_records_calls_of_the_async_client_only() -> None:
+    """A blocking client on the same connection bypasses it."""
+    interceptor = RecordingInterceptor()
 
     async def main() -> None:
-        client = await Client.connect("local:", interceptors=[log])
+        client = await Client.connect("local:", interceptors=[interceptor])
         start = {"task_queue": "none", "rpc_metadata": {"trace": "a"}}
         await client.start_workflow("none", id="w", **start)  # type: ignore[call-overload]
         handle = await client.start_activity("nothing", id="a", start_to_close_timeout=9)
@@ -128,51 +125,54 @@ def test_temporalio_interceptor_sees_calls_of_async_client() -> None:
         await client.close()
 
     asyncio.run(main())
-    assert log.seen == ["none {'trace': 'a'}", "nothing"]
+    assert interceptor.calls == ["none {'trace': 'a'}", "nothing"]
 
 
 @workflow.defn
-class Told:
-    """Is begun by its first signal."""
-
+class SignalledWorkflow:
     def __init__(self) -> None:
-        self.heard: list[str] = []
+        self.messages: list[str] = []
 
     @workflow.run
     async def run(self, name: str) -> list[str]:
-        await workflow.wait_condition(lambda: len(self.heard) > 1)
-        return [name, *self.heard]
+        await workflow.wait_condition(lambda: len(self.messages) > 1)
+        return [name, *self.messages]
 
     @workflow.signal
     def tell(self, word: str) -> None:
-        self.heard.append(word)
+        self.messages.append(word)
 
 
 @workflow.defn
-class Tells:
+class SignalsWithStart:
     @workflow.run
     async def run(self, id: str) -> bool:
-        one = await workflow.signal_with_start_workflow(
-            Told.run, "ann", id=id, task_queue="told", signal=Told.tell, signal_args="a"
+        first = await workflow.signal_with_start_workflow(
+            SignalledWorkflow.run,
+            "ann",
+            id=id,
+            task_queue="told",
+            signal=SignalledWorkflow.tell,
+            signal_args="a",
         )
-        other = await workflow.signal_with_start_workflow(
-            Told.run, args=["bob"], id=id, task_queue="told", signal="tell", signal_args=["b"]
+        second = await workflow.signal_with_start_workflow(
+            SignalledWorkflow.run, args=["bob"], id=id, task_queue="told", signal="tell", signal_args=["b"]
         )
-        return one.run_id == other.run_id
+        return first.run_id == second.run_id
 
 
-class OnTheWay(PlainInterceptor):
-    """Sees signals that start, and sends something along."""
+class SignalWithStartInterceptor(PlainInterceptor):
+    """Records signals with start, and adds a header."""
 
     def __init__(self) -> None:
-        self.seen: list[str] = []
+        self.calls: list[str] = []
 
     def intercept_workflow(self, next: WorkflowInboundInterceptor) -> WorkflowInboundInterceptor:
-        log = self.seen
+        interceptor = self.calls
 
         class Outbound(WorkflowOutboundInterceptor):
             def signal_with_start_workflow(self, input: SignalWithStartWorkflowInput) -> Any:
-                log.append(f"{input.workflow} {input.workflow_id} {input.signal}")
+                interceptor.append(f"{input.workflow} {input.workflow_id} {input.signal}")
                 input.headers["by"] = default_converter.encode("tells")
                 return super().signal_with_start_workflow(input)
 
@@ -183,14 +183,13 @@ class OnTheWay(PlainInterceptor):
         return Inbound(next)
 
 
-def test_signal_with_start_is_awaited() -> None:
-    """It is the same call as in plain code; interceptors see it, and their headers travel with the start."""
-    log = OnTheWay()
+def test_signal_with_start_in_a_coroutine_workflow_passes_interceptors_and_headers() -> None:
+    interceptor = SignalWithStartInterceptor()
 
     async def main() -> None:
-        client = await Client.connect("local:", interceptors=[log])
-        async with Worker(client, task_queue="told", workflows=[Told, Tells]):
-            assert await client.execute_workflow(Tells.run, "w", id="t", task_queue="told") is True
+        client = await Client.connect("local:", interceptors=[interceptor])
+        async with Worker(client, task_queue="told", workflows=[SignalledWorkflow, SignalsWithStart]):
+            assert await client.execute_workflow(SignalsWithStart.run, "w", id="t", task_queue="told") is True
             told = client.get_workflow_handle("w")
             assert await told.result() == ["ann", "a", "b"]
             started = (await told.fetch_history()).events[0]
@@ -198,4 +197,4 @@ def test_signal_with_start_is_awaited() -> None:
         await client.close()
 
     asyncio.run(main())
-    assert set(log.seen) == {"Told w tell"}
+    assert set(interceptor.calls) == {"SignalledWorkflow w tell"}

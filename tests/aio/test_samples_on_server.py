@@ -1,4 +1,4 @@
-"""The same samples on a real server: under temporalio's own worker and under ours, with each other's histories replayed."""
+"""temporalio's samples on a real server under temporalio's worker and ours, with replay of each other's histories."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ pytestmark = pytest.mark.server
 WITHOUT_SANDBOX = temporalio.worker.UnsandboxedWorkflowRunner()
 
 
-class TheirWorker(temporalio.worker.Worker):
-    """temporalio's worker, without its sandbox, which would import the tests anew for each run, and with threads."""
+class TemporalioWorker(temporalio.worker.Worker):
+    """temporalio's worker with threads, and without its sandbox, which would import the tests again for each run."""
 
     def __init__(self, client: Any, **options: Any) -> None:
         from concurrent.futures import ThreadPoolExecutor
@@ -33,8 +33,8 @@ class TheirWorker(temporalio.worker.Worker):
         )
 
 
-async def histories(client: temporalio.client.Client) -> list[temporalio.client.WorkflowHistory]:
-    """The histories of all runs of the samples; other tests have theirs on the same server."""
+async def fetch_histories(client: temporalio.client.Client) -> list[temporalio.client.WorkflowHistory]:
+    """Return the histories of all closed runs of the samples."""
     query = f"TaskQueue = '{samples.QUEUE}' AND ExecutionStatus != 'Running'"
     found: list[temporalio.client.WorkflowHistory] = []
     while len(found) < len(EXPECTED):  # lists lag behind
@@ -45,24 +45,26 @@ async def histories(client: temporalio.client.Client) -> list[temporalio.client.
     return found
 
 
-@pytest.mark.parametrize("who", ["theirs", "ours"])
-def test_histories_of_samples_replay_under_both_workers(quick_server: DevServer, who: str) -> None:
-    """A sample gives the same under either worker, and what the one has recorded the other replays."""
-
+@pytest.mark.parametrize("worker_library", ["theirs", "ours"])
+def test_sample_histories_replay_under_temporalio_and_hourglass(
+    quick_server: DevServer, worker_library: str
+) -> None:
     async def main() -> list[temporalio.client.WorkflowHistory]:
         their_client = await temporalio.client.Client.connect(quick_server.target)
-        if who == "theirs":
-            seen = await run_all(their_client, TheirWorker, samples, list(samples.SCENARIOS))
+        if worker_library == "theirs":
+            results = await run_all(their_client, TemporalioWorker, samples, list(samples.SCENARIOS))
         else:
             client = await Client.connect(quick_server.target)
-            seen = await run_all(client, Worker, ours, list(ours.SCENARIOS))
+            results = await run_all(client, Worker, ours, list(ours.SCENARIOS))
             await client.close()
-        assert seen == EXPECTED
-        recorded = await histories(their_client)
-        if who == "ours":
-            judge = temporalio.worker.Replayer(workflows=samples.WORKFLOWS, workflow_runner=WITHOUT_SANDBOX)
+        assert results == EXPECTED
+        recorded = await fetch_histories(their_client)
+        if worker_library == "ours":
+            temporalio_replayer = temporalio.worker.Replayer(
+                workflows=samples.WORKFLOWS, workflow_runner=WITHOUT_SANDBOX
+            )
             for each in recorded:
-                await judge.replay_workflow(each)
+                await temporalio_replayer.replay_workflow(each)
         return recorded
 
     recorded = asyncio.run(main())

@@ -1,4 +1,4 @@
-"""The cancellation of `def` activities of `hourglass.aio` is raised in their thread, as under temporalio."""
+"""Cancellation of `def` activities of `hourglass.aio`: raised in their thread, as under temporalio."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ log: list[str] = []
 
 
 @contextmanager
-def beating() -> Iterator[None]:
-    """Heartbeats from another thread, as programs have them whose work is one long call."""
-    over, context = threading.Event(), contextvars.copy_context()
+def heartbeats_from_thread() -> Iterator[None]:
+    """Send heartbeats from another thread, like programs whose work is one long call."""
+    stop, context = threading.Event(), contextvars.copy_context()
 
     def beat() -> None:
         try:
-            while not over.wait(0.02):
+            while not stop.wait(0.02):
                 context.run(activity.heartbeat)
         except BaseException as error:
             log.append(f"the beating thread got {type(error).__name__}")
@@ -43,7 +43,7 @@ def beating() -> Iterator[None]:
     try:
         yield
     finally:
-        over.set()
+        stop.set()
         thread.join()
 
 
@@ -61,7 +61,7 @@ def between_heartbeats() -> None:
 @activity.defn
 def without_heartbeats() -> str:
     try:
-        with beating():
+        with heartbeats_from_thread():
             while True:
                 time.sleep(0.01)
     except CancelledError:
@@ -69,7 +69,7 @@ def without_heartbeats() -> str:
 
 
 @activity.defn(no_thread_cancel_exception=True)
-def asks() -> str:
+def polls_is_cancelled() -> str:
     while not activity.is_cancelled():
         activity.heartbeat()
         time.sleep(0.01)
@@ -79,7 +79,7 @@ def asks() -> str:
 
 
 @activity.defn
-def shields() -> None:
+def shields_from_cancellation() -> None:
     try:
         with activity.shield_thread_cancel_exception(), activity.shield_thread_cancel_exception():
             while not activity.is_cancelled():
@@ -94,14 +94,14 @@ def shields() -> None:
 
 @activity.defn
 def waits_for_it() -> None:
-    with beating():
+    with heartbeats_from_thread():
         activity.wait_for_cancelled_sync()
         log.append("never")
 
 
 @activity.defn
 def logs() -> None:
-    """Is in `logging` nearly always, whose locks an exception must not leave held."""
+    """Spends its time in `logging`, whose locks must not remain held after the exception."""
     quiet = logging.Logger("quiet")
     quiet.addHandler(logging.StreamHandler(io.StringIO()))
     while True:
@@ -121,9 +121,7 @@ def cleans_up_with_error() -> None:
 
 
 @workflow.defn
-class Cancels:
-    """Cancels an activity once it runs, and says what came of it."""
-
+class CancelsActivity:
     def __init__(self) -> None:
         self.wanted = False
 
@@ -147,8 +145,8 @@ class Cancels:
 EXPECTED = {
     "between_heartbeats": ("CancelledError", ["caught, True"]),
     "without_heartbeats": ("returned swallowed", []),
-    "asks": ("returned asked", []),
-    "shields": ("CancelledError", ["shielded", "after the shield"]),
+    "polls_is_cancelled": ("returned asked", []),
+    "shields_from_cancellation": ("CancelledError", ["shielded", "after the shield"]),
     "waits_for_it": ("CancelledError", []),
     "logs": ("CancelledError", []),
     "cleans_up_with_error": ("ApplicationError", []),
@@ -156,8 +154,8 @@ EXPECTED = {
 ACTIVITIES = [
     between_heartbeats,
     without_heartbeats,
-    asks,
-    shields,
+    polls_is_cancelled,
+    shields_from_cancellation,
     waits_for_it,
     logs,
     cleans_up_with_error,
@@ -165,21 +163,23 @@ ACTIVITIES = [
 
 
 @pytest.fixture(autouse=True)
-def _fresh_log() -> None:
+def _clear_log() -> None:
     log.clear()
 
 
 @pytest.mark.parametrize("pool", [False, True])
 @pytest.mark.parametrize("name", EXPECTED)
-def test_cancellation_is_raised_in_thread(name: str, pool: bool) -> None:
-    """Wherever the code of a `def` activity is, `except CancelledError` is reached; in our threads and in an executor's."""
+def test_cancellation_is_raised_in_the_thread_of_a_def_activity(name: str, pool: bool) -> None:
+    """In our threads and in those of an executor."""
 
     async def main() -> tuple[str, list[str]]:
         client = await Client.connect("local:")
         with ThreadPoolExecutor(2) as executor:
             options: dict[str, Any] = {"activity_executor": executor} if pool else {}
-            async with Worker(client, task_queue="q", workflows=[Cancels], activities=ACTIVITIES, **options):
-                found = await client.execute_workflow(Cancels.run, name, id="w", task_queue="q")
+            async with Worker(
+                client, task_queue="q", workflows=[CancelsActivity], activities=ACTIVITIES, **options
+            ):
+                found = await client.execute_workflow(CancelsActivity.run, name, id="w", task_queue="q")
             # The thread is as it was: it takes the next job.
             assert executor.submit(lambda: 1).result(60) == 1
         await client.close()
@@ -188,13 +188,12 @@ def test_cancellation_is_raised_in_thread(name: str, pool: bool) -> None:
     assert asyncio.run(main()) == EXPECTED[name]
 
 
-def test_cancellation_is_raised_under_plain_worker() -> None:
-    """The activity decides, not the worker: `hourglass.Worker` raises in its threads, too."""
+def test_hourglass_worker_raises_cancellation_in_threads_of_aio_activities() -> None:
     with (
         hourglass.Client.connect("local:") as client,
-        hourglass.Worker(client, "q", workflows=[Cancels], activities=ACTIVITIES),
+        hourglass.Worker(client, "q", workflows=[CancelsActivity], activities=ACTIVITIES),
     ):
-        found = client.execute_workflow(Cancels.run, "without_heartbeats", task_queue="q")
+        found = client.execute_workflow(CancelsActivity.run, "without_heartbeats", task_queue="q")
     assert found == "returned swallowed"
 
 
@@ -208,19 +207,19 @@ def ends_with_worker() -> str:
         raise
 
 
-def test_worker_shutdown_is_raised_in_thread() -> None:
-    """After the graceful time an activity that never heartbeats is interrupted as well."""
+def test_worker_shutdown_raises_cancellation_in_activity_threads() -> None:
+    """This activity never heartbeats."""
 
     async def main() -> None:
         client = await Client.connect("local:")
         async with Worker(
             client,
             task_queue="q",
-            workflows=[Cancels],
+            workflows=[CancelsActivity],
             activities=[ends_with_worker],
             graceful_shutdown_timeout=0.1,
         ) as worker:
-            await client.start_workflow(Cancels.run, "ends_with_worker", id="w", task_queue="q")
+            await client.start_workflow(CancelsActivity.run, "ends_with_worker", id="w", task_queue="q")
             async with asyncio.timeout(60):
                 while not worker.wrapped.statistics().running_activities:  # noqa: ASYNC110 - no event tells
                     await asyncio.sleep(0.01)
@@ -230,8 +229,7 @@ def test_worker_shutdown_is_raised_in_thread() -> None:
     assert log == ["worker: True"]
 
 
-def test_interruption_is_withdrawn_when_the_function_ends() -> None:
-    """Whenever a request arrives, the exception comes out of the function's call or not at all."""
+def test_thread_interruption_raises_during_the_function_or_never() -> None:
     ends = {"raised": 0, "returned": 0}
     for _ in range(300):
         interruption, begun = ThreadInterruption(), threading.Event()

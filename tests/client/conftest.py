@@ -1,4 +1,6 @@
-"""A service in a dictionary, and both faces of the client over it, so that every test runs on both."""
+"""A fake service that answers from dictionaries, and fixtures that run each test with the blocking and the
+asynchronous client.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +25,14 @@ from hourglass.errors import WorkflowAlreadyStartedError, WorkflowNotFoundError
 
 
 class FakeConnection:
-    """Answers every request from dictionaries, on the control loop, and keeps what it was asked."""
+    """A connection that answers requests from dictionaries and records them."""
 
     target = "fake:1"
     namespace = "default"
     identity = "tester"
 
     def __init__(self) -> None:
-        self.asked: list[sv.Request[Any]] = []
+        self.requests: list[sv.Request[Any]] = []
         self.runs: dict[str, wf.WorkflowSummary] = {}
         self.outcomes: dict[str, list[wf.Outcome | Exception]] = {}
         self.answers: dict[str, tuple[Payload, ...]] = {}
@@ -51,10 +53,10 @@ class FakeConnection:
         return self.runs[workflow_id]
 
     def last(self, kind: type[Any]) -> Any:
-        return next(request for request in reversed(self.asked) if isinstance(request, kind))
+        return next(request for request in reversed(self.requests) if isinstance(request, kind))
 
     async def call(self, request: Any) -> Any:
-        self.asked.append(request)
+        self.requests.append(request)
         match request:
             case wf.StartWorkflow():
                 return self._start(request)
@@ -119,7 +121,7 @@ class FakeConnection:
 
 
 class Face:
-    """One of the two faces: makes its client, and waits for what it returns in its own way."""
+    """The blocking or the asynchronous client: creates it, and waits for the results of its methods."""
 
     def __init__(self, kind: type[Client] | type[AsyncClient]) -> None:
         self.kind = kind
@@ -153,19 +155,16 @@ async def _collected(values: AsyncIterator[Any]) -> list[Any]:
 
 @pytest.fixture
 def connection() -> FakeConnection:
-    """A service without any workflow."""
     return FakeConnection()
 
 
 @pytest.fixture(params=[Client, AsyncClient], ids=["blocking", "async"])
 def face(request: pytest.FixtureRequest) -> Face:
-    """Each of the two faces."""
     return Face(request.param)
 
 
 @pytest.fixture
 def client(face: Face, connection: FakeConnection) -> Iterator[Any]:
-    """A client of that face."""
     made = face.client(connection)
     yield made
     face.do(made.close())
@@ -173,5 +172,5 @@ def client(face: Face, connection: FakeConnection) -> Iterator[Any]:
 
 @pytest.fixture
 def do(face: Face) -> Callable[[Any], Any]:
-    """Wait for what a client's method returns, in the way of its face."""
+    """Return a function that waits for a client method's result, on an event loop if the client is asynchronous."""
     return face.do

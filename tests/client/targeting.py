@@ -1,4 +1,4 @@
-"""Targets as `Client.connect` understands them, without connecting."""
+"""Resolution of targets as in `Client.connect`, without connecting."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from hourglass._worker.targets import Target, open_connection, resolve
 NONE: Mapping[str, str] = {}
 
 
-def given(target: str | None = None, environ: Mapping[str, str] | None = NONE, **arguments: Any) -> Target:
-    """Return what a target means in an environment, which is empty by default; None is that of this process."""
+def resolve_target(
+    target: str | None = None, environ: Mapping[str, str] | None = NONE, **arguments: Any
+) -> Target:
+    """Resolve a target with these environment variables (by default none; None means those of this process)."""
     return resolve(target, environ=environ, **arguments)
 
 
 def connect_to(target: Target) -> object:
-    """Connect as a client does, with a second for the server to answer."""
+    """Connect to the target, with a timeout of one second."""
     return Portal.current().call(open_connection(target, "me", 1.0))

@@ -1,4 +1,4 @@
-"""Whatever is given for an option, the answer is in our own words: an error of ours, before anything is sent."""
+"""Invalid values for the options of client calls: each raises one of our errors before a request is sent."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from hourglass.client import (
 )
 from hourglass.errors import HourglassError, UsageError
 
-ODD: st.SearchStrategy[Any] = st.one_of(
+ARBITRARY_VALUES: st.SearchStrategy[Any] = st.one_of(
     st.none(),
     st.booleans(),
     st.integers(),
@@ -50,12 +50,12 @@ ODD: st.SearchStrategy[Any] = st.one_of(
 
 @workflow.defn
 def idle() -> None:
-    """Is never run."""
+    pass
 
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[Client]:
-    """One engine for all examples: whatever it was given, it must list its runs in the end."""
+    """One engine for all generated cases. At the end it must still be able to list and count its runs."""
     with Client.connect("local:") as client:
         yield client
         assert len(list(client.list_workflows())) == client.count_workflows()
@@ -64,9 +64,10 @@ def client() -> Iterator[Client]:
 @settings(
     deadline=None, max_examples=cases(60, 1000), suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-@given(option=st.sampled_from(sorted(StartOptions.__annotations__)), value=ODD)
-def test_bad_start_options_are_rejected(client: Client, option: str, value: Any) -> None:
-    """A start with an odd option succeeds, or raises an error of ours."""
+@given(option=st.sampled_from(sorted(StartOptions.__annotations__)), value=ARBITRARY_VALUES)
+def test_arbitrary_start_option_values_are_accepted_or_raise_hourglass_error(
+    client: Client, option: str, value: Any
+) -> None:
     options: dict[str, Any] = {"task_queue": "idle", option: value}
     if option == "start_signal_args":
         options["start_signal"] = "go"
@@ -79,9 +80,10 @@ def test_bad_start_options_are_rejected(client: Client, option: str, value: Any)
 @settings(
     deadline=None, max_examples=cases(60, 1000), suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-@given(option=st.sampled_from(sorted(RetryPolicy.__dataclass_fields__)), value=ODD)
-def test_bad_retry_policy_options_are_rejected(client: Client, option: str, value: Any) -> None:
-    """So does a retry policy."""
+@given(option=st.sampled_from(sorted(RetryPolicy.__dataclass_fields__)), value=ARBITRARY_VALUES)
+def test_arbitrary_retry_policy_values_are_accepted_or_raise_usage_error(
+    client: Client, option: str, value: Any
+) -> None:
     try:
         policy = RetryPolicy(**{option: value})
     except UsageError:
@@ -92,9 +94,10 @@ def test_bad_retry_policy_options_are_rejected(client: Client, option: str, valu
 @settings(
     deadline=None, max_examples=cases(60, 1000), suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-@given(place=st.integers(0, 20), value=ODD)
-def test_bad_options_of_other_calls_are_rejected(client: Client, place: int, value: Any) -> None:
-    """So does every other call."""
+@given(place=st.integers(0, 20), value=ARBITRARY_VALUES)
+def test_arbitrary_arguments_of_client_calls_are_accepted_or_raise_hourglass_error(
+    client: Client, place: int, value: Any
+) -> None:
     handle = client.get_workflow_handle("nobody")
     calls = (
         lambda: client.start_workflow(value, task_queue="idle"),
@@ -125,7 +128,7 @@ def test_bad_options_of_other_calls_are_rejected(client: Client, place: int, val
         pass
 
 
-_PARTS: dict[type, tuple[str, ...]] = {
+_SCHEDULE_FIELDS: dict[type, tuple[str, ...]] = {
     ScheduleSpec: (
         "calendars",
         "intervals",
@@ -149,35 +152,34 @@ _PARTS: dict[type, tuple[str, ...]] = {
     deadline=None, max_examples=cases(60, 1000), suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
-    part=st.sampled_from([(kind, name) for kind, names in _PARTS.items() for name in names]),
-    value=ODD,
+    part=st.sampled_from([(kind, name) for kind, names in _SCHEDULE_FIELDS.items() for name in names]),
+    value=ARBITRARY_VALUES,
     number=st.uuids(),
 )
-def test_bad_schedule_options_are_rejected(
+def test_arbitrary_schedule_values_are_accepted_or_raise_hourglass_error(
     client: Client, part: tuple[type, str], value: Any, number: Any
 ) -> None:
-    """So does the creation of a schedule, whatever part of it is odd."""
     kind, name = part
-    odd = {name: value}
+    arbitrary = {name: value}
     hourly = ScheduleIntervalSpec(every=3600)
     parts: dict[str, Any] = {"spec": ScheduleSpec(intervals=[hourly])}
     options: dict[str, Any] = {}
     try:
         if kind is ScheduleSpec:
-            parts["spec"] = ScheduleSpec(**{"intervals": [hourly], **odd})  # type: ignore[arg-type]
+            parts["spec"] = ScheduleSpec(**{"intervals": [hourly], **arbitrary})  # type: ignore[arg-type]
         elif kind is ScheduleIntervalSpec:
-            interval = ScheduleIntervalSpec(**{"every": 3600, **odd})
+            interval = ScheduleIntervalSpec(**{"every": 3600, **arbitrary})
             parts["spec"] = ScheduleSpec(intervals=[interval])
         elif kind is ScheduleCalendarSpec:
-            parts["spec"] = ScheduleSpec(calendars=[ScheduleCalendarSpec(**odd)])
+            parts["spec"] = ScheduleSpec(calendars=[ScheduleCalendarSpec(**arbitrary)])
         elif kind is SchedulePolicy:
-            parts["policy"] = SchedulePolicy(**odd)
+            parts["policy"] = SchedulePolicy(**arbitrary)
         elif kind is ScheduleState:
-            parts["state"] = ScheduleState(**odd)
+            parts["state"] = ScheduleState(**arbitrary)
         elif kind is Schedule:
-            parts |= odd
+            parts |= arbitrary
         else:
-            options = odd
+            options = arbitrary
         parts.setdefault("action", ScheduleActionStartWorkflow(idle, id="w", task_queue="idle"))
         client.create_schedule(str(number), Schedule(**parts), **options)
     except (HourglassError, TimeoutError):
@@ -185,8 +187,8 @@ def test_bad_schedule_options_are_rejected(
     client.get_schedule_handle(str(number)).delete()
 
 
-def test_request_changed_by_an_interceptor_is_checked() -> None:
-    """The last gate knows the fields of every request, also those inside of others."""
+def test_request_check_validates_every_field() -> None:
+    """Interceptors may change a request after the client's own checks, so this check is repeated before sending."""
     good = made(StartWorkflow, workflow_id="w", workflow_type="t", task_queue="q", request_id="r")
     check_request(good)
     for field, value in {
@@ -208,7 +210,7 @@ def test_request_changed_by_an_interceptor_is_checked() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         ({"cron_schedule": 5}, "cron_schedule must be a str, not int"),
         ({"priority_key": 10**30}, "priority_key must be a number from 0 to 2147483647"),
@@ -231,23 +233,20 @@ def test_request_changed_by_an_interceptor_is_checked() -> None:
         ({"start_signal": "go", "start_signal_args": 5}, "start_signal_args must be a list, not int"),
     ],
 )
-def test_message_names_option_expectation_and_value(
-    client: Client, options: dict[str, Any], words: str
+def test_start_option_error_names_the_option_and_the_expected_value(
+    client: Client, options: dict[str, Any], message: str
 ) -> None:
-    """The message names the option, what it must be and what it was."""
     with pytest.raises(UsageError) as caught:
         client.start_workflow(idle, **{"task_queue": "idle", **options})
-    assert words in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("weight", [0, 0.001, 1000.0])
-def test_extreme_fairness_weights_are_accepted(client: Client, weight: float) -> None:
-    """The bounds themselves, and 0 for the default, with the longest key."""
+def test_fairness_weight_bounds_and_longest_key_are_accepted(client: Client, weight: float) -> None:
     handle = client.start_workflow(idle, task_queue="idle", fairness_key="é" * 32, fairness_weight=weight)
     handle.terminate()
 
 
-def test_unsupported_update_wait_stage_is_rejected(client: Client) -> None:
-    """Waiting for ADMITTED is refused, with the stages that there are."""
+def test_start_update_rejects_wait_for_stage_admitted(client: Client) -> None:
     with pytest.raises(UsageError, match="must be ACCEPTED or COMPLETED, not ADMITTED"):
         client.get_workflow_handle("w").start_update("u", wait_for_stage=UpdateStage.ADMITTED)

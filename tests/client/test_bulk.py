@@ -1,4 +1,4 @@
-"""One thing done to many workflows that a filter finds, on the embedded engine."""
+"""Bulk operations on all workflows that match a filter, on the embedded engine."""
 
 from __future__ import annotations
 
@@ -7,28 +7,31 @@ from hourglass.client import BulkResult, WorkflowStatus
 
 
 @workflow.defn
-def waits_for_a_word() -> str:
-    """Waits for a word."""
+def waits_for_signal() -> str:
     return workflow.Channel("word", str).receive()
 
 
-def test_signal_cancel_and_terminate_by_filter() -> None:
-    """Each acts on the open runs that the filter finds and on no other, and says how far it is."""
-    with Client.connect("local:") as client, Worker(client, workflows=[waits_for_a_word]):
+def test_bulk_signal_cancel_and_terminate_affect_only_matching_open_runs() -> None:
+    with Client.connect("local:") as client, Worker(client, workflows=[waits_for_signal]):
         handles = {
-            name: client.start_workflow(waits_for_a_word, id=f"{name}-{number}")
+            name: client.start_workflow(waits_for_signal, id=f"{name}-{number}")
             for number in range(25)
             for name in (f"a{number}", f"b{number}", f"c{number}")
         }
-        heard: list[tuple[int, int]] = []
-        said = client.signal_workflows(
+        progress_reports: list[tuple[int, int]] = []
+        signal_result = client.signal_workflows(
             "WorkflowId STARTS_WITH 'a'",
             "word",
             "hello",
-            progress=lambda done, all: heard.append((done, all)),
+            progress=lambda done, all: progress_reports.append((done, all)),
         )
-        assert (said.found, said.done, said.gone, said.errors) == (25, 25, 0, {})
-        assert heard == [(20, 25), (25, 25)]
+        assert (signal_result.found, signal_result.done, signal_result.gone, signal_result.errors) == (
+            25,
+            25,
+            0,
+            {},
+        )
+        assert progress_reports == [(20, 25), (25, 25)]
         assert {handles[f"a{number}"].result(timeout=30) for number in range(25)} == {"hello"}
         assert client.cancel_workflows("WorkflowId STARTS_WITH 'b'", reason="enough").done == 25
         assert client.terminate_workflows("WorkflowId STARTS_WITH 'c'", reason="now").done == 25
@@ -36,11 +39,9 @@ def test_signal_cancel_and_terminate_by_filter() -> None:
         assert client.terminate_workflows("WorkflowId STARTS_WITH 'c'") == BulkResult()
 
 
-async def test_async_bulk_operations_match_blocking_ones() -> None:
-    """Awaited, with the same names."""
-
+async def test_async_client_terminates_and_cancels_workflows_by_filter() -> None:
     async with await AsyncClient.connect("local:") as client:
         for number in range(3):
-            await client.start_workflow(waits_for_a_word, id=f"w-{number}")
+            await client.start_workflow(waits_for_signal, id=f"w-{number}")
         assert (await client.terminate_workflows("")).done == 3
         assert (await client.cancel_workflows("")).found == 0

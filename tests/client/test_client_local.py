@@ -1,4 +1,4 @@
-"""Clients of the engine in memory: private to each client, and bound to its process."""
+"""Clients of the in-memory engine: each has its own engine, which exists only in the process that created it."""
 
 from __future__ import annotations
 
@@ -28,18 +28,22 @@ def client(face: Any) -> Iterator[Any]:
     face.do(made.close())
 
 
-def test_local_client_reports_target_and_namespace(client: Any) -> None:
-    """A client of `local:` says so, and works in the default namespace."""
+def test_local_client_reports_target_namespace_and_identity(client: Any) -> None:
     assert (client.target, client.namespace, client.identity) == ("local:", "default", "me")
 
 
-def test_workflow_is_managed_without_a_worker(face: Any, client: Any, do: Do) -> None:
-    """Without any worker workflows can be started, found, described and ended."""
+def test_workflow_can_be_started_described_listed_and_terminated_without_a_worker(
+    face: Any, client: Any, do: Do
+) -> None:
     handle = do(client.start_workflow("wf", 1, id="x", memo={"note": 1}))
     with pytest.raises(WorkflowAlreadyStartedError):
         do(client.start_workflow("wf", id="x"))
-    seen = do(handle.describe())
-    assert (seen.status, seen.workflow_type, seen.memo) == (WorkflowStatus.RUNNING, "wf", {"note": 1})
+    description = do(handle.describe())
+    assert (description.status, description.workflow_type, description.memo) == (
+        WorkflowStatus.RUNNING,
+        "wf",
+        {"note": 1},
+    )
     assert [execution.id for execution in face.collect(client.list_workflows())] == ["x"]
     assert do(client.count_workflows("ExecutionStatus = 'Running'")) == 1
     do(handle.signal("anything", 1))
@@ -51,8 +55,7 @@ def test_workflow_is_managed_without_a_worker(face: Any, client: Any, do: Do) ->
         do(client.get_workflow_handle("y").describe())
 
 
-def test_each_client_has_its_own_engine(face: Any, client: Any, do: Do) -> None:
-    """Two clients of `local:` do not see each other's workflows."""
+def test_local_clients_do_not_share_workflows(face: Any, client: Any, do: Do) -> None:
     do(client.start_workflow("wf", id="x"))
     other = do(face.kind.connect("local:"))
     assert do(other.count_workflows()) == 0
@@ -78,8 +81,7 @@ assert client.count_workflows() == 1
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_memory_engine_is_not_available_in_a_forked_child() -> None:
-    """In a forked child a client of `local:` says that its engine is elsewhere; the parent's goes on."""
+def test_local_client_raises_usage_error_in_a_forked_child() -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", FORK], capture_output=True, text=True, timeout=60
     )

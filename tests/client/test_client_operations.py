@@ -1,4 +1,4 @@
-"""What the client asks of a service, and what it makes of the answers, on both faces."""
+"""Requests that client methods send, and values and errors that they return, for both clients."""
 
 from __future__ import annotations
 
@@ -82,8 +82,9 @@ def encoded(*values: Any) -> tuple[Payload, ...]:
 # --- starting ---------------------------------------------------------------------------------------------
 
 
-def test_start_sends_arguments_and_defaults(client: Any, do: Do, connection: Any) -> None:
-    """Arguments are bound and encoded; queue, policies and ids have their defaults."""
+def test_start_workflow_sends_encoded_arguments_and_default_options(
+    client: Any, do: Do, connection: Any
+) -> None:
     handle = do(client.start_workflow(checkout, Order("o1", 5), id="order-1"))
     sent = connection.last(wf.StartWorkflow)
     assert (sent.workflow_id, sent.workflow_type, sent.spec.task_queue) == ("order-1", "checkout", "default")
@@ -93,25 +94,22 @@ def test_start_sends_arguments_and_defaults(client: Any, do: Do, connection: Any
     assert (handle.id, handle.run_id, handle.first_execution_run_id) == ("order-1", "run-1", "run-1")
 
 
-@pytest.mark.parametrize("given", [Cart, Cart.run])
-def test_class_and_run_method_start_the_same_workflow(
-    client: Any, do: Do, connection: Any, given: Any
+@pytest.mark.parametrize("workflow_argument", [Cart, Cart.run])
+def test_workflow_class_and_its_run_method_start_the_same_workflow(
+    client: Any, do: Do, connection: Any, workflow_argument: Any
 ) -> None:
-    """The class and its run method mean the same workflow."""
-    handle = do(client.start_workflow(given, "ann"))
+    handle = do(client.start_workflow(workflow_argument, "ann"))
     assert connection.last(wf.StartWorkflow).workflow_type == "Cart"
     connection.outcomes["run-1"] = [wf.RunCompleted(encoded(Order("ann")))]
     assert do(handle.result()) == Order("ann")
 
 
 def test_default_workflow_ids_are_unique(client: Any, do: Do) -> None:
-    """Without an id each start gets its own."""
     first, second = do(client.start_workflow("wf")), do(client.start_workflow("wf"))
     assert first.id != second.id
 
 
-def test_every_start_option_is_sent(client: Any, do: Do, connection: Any) -> None:
-    """Each option of a start ends in its field of the request."""
+def test_start_workflow_sends_every_option(client: Any, do: Do, connection: Any) -> None:
     do(
         client.start_workflow(
             "wf",
@@ -164,7 +162,7 @@ def test_every_start_option_is_sent(client: Any, do: Do, connection: Any) -> Non
 
 
 @pytest.mark.parametrize(
-    ("start", "error", "says"),
+    ("start", "error", "message"),
     [
         (lambda c: c.start_workflow(checkout), ArgumentError, "order"),
         (lambda c: c.start_workflow(checkout, Order("a"), True, 3), ArgumentError, "checkout"),
@@ -175,52 +173,51 @@ def test_every_start_option_is_sent(client: Any, do: Do, connection: Any) -> Non
         (lambda c: c.start_workflow("wf", task_queue=" "), UsageError, "task_queue must be"),
         (lambda c: c.start_workflow("wf", run_timeout=-1), UsageError, "run_timeout"),
         (lambda c: c.start_workflow("wf", run_timeot=1), UsageError, r"did you mean run_timeout\?"),
-        (lambda c: c.start_workflow("wf", order=1), UsageError, "given by position"),
+        (lambda c: c.start_workflow("wf", order=1), UsageError, "by position"),
         (lambda c: c.start_workflow("wf", start_signal_args=[1]), UsageError, "without start_signal"),
         (
             lambda c: c.start_workflow("wf", search_attributes={"When": datetime(2026, 1, 1)}),
             UsageError,
-            "without a time zone",
+            "must be a datetime with a time zone",
         ),
     ],
 )
-def test_invalid_start_sends_nothing(
-    client: Any, do: Do, connection: Any, start: Any, error: type[Exception], says: str
+def test_start_workflow_with_invalid_arguments_raises_before_sending(
+    client: Any, do: Do, connection: Any, start: Any, error: type[Exception], message: str
 ) -> None:
-    """What is wrong with a start is said before anything is sent."""
-    with pytest.raises(error, match=says):
+    with pytest.raises(error, match=message):
         do(start(client))
-    assert connection.asked == []
+    assert connection.requests == []
 
 
-def test_every_start_option_is_read() -> None:
-    """Each option of a start is read by the table of readers, or by the start itself."""
-    apart = {"id", "request_id", "start_signal", "start_signal_args"}
-    assert set(_options._READERS) == set(StartOptions.__annotations__) - apart
+def test_every_start_option_has_a_reader() -> None:
+    read_separately = {"id", "request_id", "start_signal", "start_signal_args"}
+    assert set(_options._READERS) == set(StartOptions.__annotations__) - read_separately
 
 
-def test_start_with_a_used_id_is_rejected(client: Any, do: Do) -> None:
-    """Starting twice raises with the id and the run that has it; USE_EXISTING gives a handle to that one."""
+def test_starting_a_workflow_with_an_id_in_use_raises_unless_policy_is_use_existing(
+    client: Any, do: Do
+) -> None:
     first = do(client.start_workflow("wf", id="x"))
     with pytest.raises(WorkflowAlreadyStartedError) as caught:
         do(client.start_workflow("wf", id="x"))
     assert (caught.value.workflow_id, caught.value.run_id) == ("x", first.run_id)
-    again = do(client.start_workflow("wf", id="x", id_conflict_policy=IdConflictPolicy.USE_EXISTING))
-    assert (again.run_id, again.first_execution_run_id) == (first.run_id, None)
+    existing = do(client.start_workflow("wf", id="x", id_conflict_policy=IdConflictPolicy.USE_EXISTING))
+    assert (existing.run_id, existing.first_execution_run_id) == (first.run_id, None)
 
 
 # --- results ----------------------------------------------------------------------------------------------
 
 
-def test_result_has_the_return_type_of_the_workflow(client: Any, do: Do, connection: Any) -> None:
-    """The result is decoded as the workflow's return annotation says."""
+def test_result_is_decoded_to_the_return_annotation(client: Any, do: Do, connection: Any) -> None:
     handle = do(client.start_workflow(checkout, Order("o")))
     connection.outcomes["run-1"] = [wf.RunCompleted(encoded(Order("o", 7)))]
     assert do(handle.result()) == Order("o", 7)
 
 
-def test_result_of_a_workflow_started_by_name(client: Any, do: Do, connection: Any) -> None:
-    """By name the result is plain JSON, or of the type that is asked for; none at all is None."""
+def test_result_of_workflow_started_by_name_is_plain_json_or_result_type(
+    client: Any, do: Do, connection: Any
+) -> None:
     connection.outcomes["run-1"] = [wf.RunCompleted(encoded({"id": "o"})), wf.RunCompleted(())]
     connection.outcomes["run-2"] = [wf.RunCompleted(encoded({"id": "o"}))]
     handle = do(client.start_workflow("wf", id="plain"))
@@ -229,44 +226,41 @@ def test_result_of_a_workflow_started_by_name(client: Any, do: Do, connection: A
     assert do(do(client.start_workflow("wf", result_type=Order)).result()) == Order("o")
 
 
-def test_execute_waits_for_the_result(client: Any, do: Do, connection: Any) -> None:
-    """`execute_workflow` starts and waits."""
+def test_execute_workflow_returns_the_result(client: Any, do: Do, connection: Any) -> None:
     connection.outcomes["run-1"] = [wf.RunCompleted(encoded(Order("o")))]
     assert do(client.execute_workflow(checkout, Order("o"))) == Order("o")
 
 
-def test_execute_uses_one_portal_call(
+def test_execute_workflow_starts_and_waits_in_one_portal_call(
     client: Any, do: Do, connection: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`execute_workflow` asks twice, on one trip to the control loop."""
-    trips: list[str] = []
+    portal_calls: list[str] = []
 
-    def counted(door: str) -> Callable[..., Any]:
-        enter = getattr(Portal, door)
+    def count_calls(method_name: str) -> Callable[..., Any]:
+        original = getattr(Portal, method_name)
 
-        def through(*args: Any) -> Any:
-            trips.append(door)
-            return enter(*args)
+        def counting(*args: Any) -> Any:
+            portal_calls.append(method_name)
+            return original(*args)
 
-        return through
+        return counting
 
-    for door in ("call", "acall"):
-        monkeypatch.setattr(Portal, door, counted(door))
+    for method_name in ("call", "acall"):
+        monkeypatch.setattr(Portal, method_name, count_calls(method_name))
     connection.outcomes["run-1"] = [wf.RunCompleted(encoded({"id": "o"}))]
     assert do(client.execute_workflow("wf", result_type=Order)) == Order("o")
-    assert [type(each) for each in connection.asked] == [wf.ExecuteWorkflow, wf.WaitForClose]
-    assert len(trips) == 1
+    assert [type(each) for each in connection.requests] == [wf.ExecuteWorkflow, wf.WaitForClose]
+    assert len(portal_calls) == 1
 
 
-def test_execute_raises_if_the_start_fails(client: Any, do: Do) -> None:
-    """`execute_workflow` raises why the workflow could not be started, and does not wait."""
+def test_execute_workflow_raises_if_the_start_is_rejected(client: Any, do: Do) -> None:
     do(client.start_workflow("wf", id="x"))
     with pytest.raises(WorkflowAlreadyStartedError):
         do(client.execute_workflow("wf", id="x"))
 
 
 @pytest.mark.parametrize(
-    ("outcome", "cause", "says"),
+    ("outcome", "cause", "message"),
     [
         (
             wf.RunFailed(Failure("no money", ApplicationFailure(type="Broke"))),
@@ -278,19 +272,17 @@ def test_execute_raises_if_the_start_fails(client: Any, do: Do) -> None:
         (wf.RunTimedOut(), TimedOutError, "'x' timed out"),
     ],
 )
-def test_failed_run_raises_workflow_failed_error(
-    client: Any, do: Do, connection: Any, outcome: wf.Outcome, cause: type[Exception], says: str
+def test_result_of_unsuccessful_run_raises_workflow_failed_error_with_its_cause(
+    client: Any, do: Do, connection: Any, outcome: wf.Outcome, cause: type[Exception], message: str
 ) -> None:
-    """Failed, cancelled, terminated and timed out runs raise WorkflowFailedError with their cause."""
     connection.outcomes[connection.add("x")] = [outcome]
-    with pytest.raises(WorkflowFailedError, match=says) as caught:
+    with pytest.raises(WorkflowFailedError, match=message) as caught:
         do(client.get_workflow_handle("x").result())
     assert isinstance(caught.value.cause, cause)
     assert list(getattr(caught.value.cause, "details", [])) in ([], ["d"])
 
 
-def test_result_follows_successive_runs(client: Any, do: Do, connection: Any) -> None:
-    """The wait goes along continued, retried and repeated runs to the last one."""
+def test_result_follows_continue_as_new_retry_and_cron_runs(client: Any, do: Do, connection: Any) -> None:
     connection.outcomes = {
         connection.add("x"): [wf.RunContinued("b")],
         "b": [wf.RunFailed(Failure("try again"), new_run_id="c")],
@@ -301,10 +293,9 @@ def test_result_follows_successive_runs(client: Any, do: Do, connection: Any) ->
     assert do(client.get_workflow_handle("x").result()) == 2
 
 
-def test_result_without_following_runs(client: Any, do: Do, connection: Any) -> None:
-    """Without following, a run that another follows says where it went on, however it ended, as a server tells it; the
-    last one gives its own result.
-    """
+def test_result_with_follow_runs_false_raises_if_a_next_run_exists(
+    client: Any, do: Do, connection: Any
+) -> None:
     failed = wf.RunFailed(Failure("oh", ApplicationFailure("E")), "d")
     connection.outcomes[connection.add("x")] = [
         wf.RunContinued("b"),
@@ -320,20 +311,18 @@ def test_result_without_following_runs(client: Any, do: Do, connection: Any) -> 
     assert do(handle.result(follow_runs=False)) == 1
 
 
-def test_result_times_out(client: Any, do: Do, connection: Any) -> None:
-    """A timeout says that the workflow goes on, and the result can be asked for again."""
+def test_result_can_be_requested_again_after_a_timeout(client: Any, do: Do, connection: Any) -> None:
     run_id = connection.add("x")
     handle = client.get_workflow_handle("x")
-    with pytest.raises(TimeoutError, match=r"'x' has not closed within 0\.01 s; it goes on"):
+    with pytest.raises(TimeoutError, match=r"'x' did not close within 0\.01 s; it continues"):
         do(handle.result(timeout=0.01))
     connection.outcomes[run_id] = [wf.RunCompleted(encoded(1))]
     assert do(handle.result(timeout=timedelta(seconds=60))) == 1
 
 
-def test_waiting_for_a_result_survives_an_outage(
+def test_result_survives_an_unavailable_service_and_logs_it_once(
     client: Any, do: Do, connection: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """While the service cannot be reached a wait goes on, and says so once; other refusals are raised."""
     gone = ConnectionFailedError("gone", status="UNAVAILABLE")
     run_id = connection.add("x")
     connection.outcomes[run_id] = [gone, gone, wf.StillOpen(run_id), wf.RunCompleted(encoded(1))]
@@ -346,10 +335,9 @@ def test_waiting_for_a_result_survives_an_outage(
         do(handle.result())
 
 
-def test_waiting_for_a_parked_run_is_logged(
+def test_result_logs_once_that_the_run_is_parked(
     client: Any, do: Do, connection: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whoever waits for a run whose task keeps failing is told once, with the reason."""
     run_id = connection.add("x", history_length=2)
     connection.outcomes[run_id] = [wf.StillOpen(run_id), wf.StillOpen(run_id), wf.RunCompleted(encoded(1))]
     connection.history = (
@@ -364,10 +352,9 @@ def test_waiting_for_a_parked_run_is_logged(
     assert "NameError: nmae" in caplog.text
 
 
-def test_waiting_for_a_healthy_run_logs_nothing(
+def test_result_of_a_healthy_long_run_logs_nothing(
     client: Any, do: Do, connection: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A run that merely takes long is not complained of."""
     run_id = connection.add("x")
     connection.outcomes[run_id] = [wf.StillOpen(run_id), wf.RunCompleted(encoded(1))]
     assert do(client.get_workflow_handle("x").result()) == 1
@@ -377,8 +364,7 @@ def test_waiting_for_a_healthy_run_logs_nothing(
 # --- messages ---------------------------------------------------------------------------------------------
 
 
-def test_signals_by_name_method_or_channel(client: Any, do: Do, connection: Any) -> None:
-    """A signal is named by a text, a decorated method or a channel; arguments are bound."""
+def test_signal_accepts_a_name_a_decorated_method_or_a_channel(client: Any, do: Do, connection: Any) -> None:
     connection.add("x")
     handle = client.get_workflow_handle("x")
     for signal, arguments, name, sent in [
@@ -393,29 +379,29 @@ def test_signals_by_name_method_or_channel(client: Any, do: Do, connection: Any)
 
 
 @pytest.mark.parametrize(
-    ("send", "error", "says"),
+    ("send", "error", "message"),
     [
         (lambda h: h.signal(Cart.put), ArgumentError, "item"),
-        (lambda h: h.signal(Cart.total), UsageError, "is a query, and was used as a signal"),
-        (lambda h: h.query(Cart.put), UsageError, "is a signal, and was used as a query"),
+        (lambda h: h.signal(Cart.total), UsageError, "is a query, but was used as a signal"),
+        (lambda h: h.query(Cart.put), UsageError, "is a signal, but was used as a query"),
         (lambda h: h.signal(print), UsageError, r"print is not a signal.*@workflow\.signal"),
         (lambda h: h.query(decisions), UsageError, "is not a query"),
         (lambda h: h.signal(decisions), ArgumentError, "takes one value, not 0"),
         (lambda h: h.signal(""), UsageError, "name is empty"),
     ],
 )
-def test_invalid_message_sends_nothing(
-    client: Any, do: Do, connection: Any, send: Any, error: type[Exception], says: str
+def test_invalid_signal_or_query_raises_before_sending(
+    client: Any, do: Do, connection: Any, send: Any, error: type[Exception], message: str
 ) -> None:
-    """A message that makes no sense is refused before it is sent."""
     connection.add("x")
-    with pytest.raises(error, match=says):
+    with pytest.raises(error, match=message):
         do(send(client.get_workflow_handle("x")))
-    assert connection.asked == []
+    assert connection.requests == []
 
 
-def test_queries_are_typed(client: Any, do: Do, connection: Any) -> None:
-    """A query's answer is decoded as its method's annotation, or the given type, says."""
+def test_query_answer_is_decoded_to_the_annotation_or_result_type(
+    client: Any, do: Do, connection: Any
+) -> None:
     connection.add("x")
     connection.answers = {"total": encoded(Order("o", 3))}
     handle = client.get_workflow_handle("x")
@@ -425,8 +411,9 @@ def test_queries_are_typed(client: Any, do: Do, connection: Any) -> None:
     assert do(handle.query("unanswered", 1)) is None
 
 
-def test_cancel_and_terminate(client: Any, do: Do, connection: Any) -> None:
-    """Both carry the reason, and the first run id of a chain that this handle started."""
+def test_cancel_and_terminate_send_reason_and_first_execution_run_id(
+    client: Any, do: Do, connection: Any
+) -> None:
     handle = do(client.start_workflow("wf", id="x"))
     do(handle.cancel("enough"))
     sent = connection.last(wf.CancelWorkflow)
@@ -436,19 +423,17 @@ def test_cancel_and_terminate(client: Any, do: Do, connection: Any) -> None:
     assert (sent.reason, sent.details, sent.first_execution_run_id) == ("now", encoded({"why": 1}), "run-1")
 
 
-def test_handle_with_a_run_id_addresses_that_run(client: Any, do: Do, connection: Any) -> None:
-    """With a run id every request names it."""
+def test_handle_with_run_id_sends_it_in_every_request(client: Any, do: Do, connection: Any) -> None:
     connection.add("x")
     handle = client.get_workflow_handle("x", run_id="old")
     do(handle.signal("go"))
     do(handle.describe())
     do(handle.cancel())
-    assert {request.run_id for request in connection.asked} == {"old"}
+    assert {request.run_id for request in connection.requests} == {"old"}
     assert handle.run_id == "old"
 
 
-def test_unknown_workflow_raises_when_used(client: Any, do: Do) -> None:
-    """Asking for a handle asks nobody; using it raises."""
+def test_handle_of_unknown_workflow_raises_only_when_used(client: Any, do: Do) -> None:
     handle = client.get_workflow_handle("nobody")
     with pytest.raises(WorkflowNotFoundError, match="nobody"):
         do(handle.describe())
@@ -459,61 +444,58 @@ def test_unknown_workflow_raises_when_used(client: Any, do: Do) -> None:
 # --- looking ----------------------------------------------------------------------------------------------
 
 
-def test_describe_decodes_memo_and_attributes(client: Any, do: Do, connection: Any) -> None:
-    """A description has times in UTC, decoded memo and attributes, and keeps what cannot be decoded."""
-    strange = Payload(b"\x00", "binary/strange")
+def test_describe_returns_utc_times_decoded_memo_and_search_attributes(
+    client: Any, do: Do, connection: Any
+) -> None:
+    undecodable = Payload(b"\x00", "binary/strange")
     connection.add(
         "x",
         start_time_ns=1_700_000_000_123_456_789,
-        memo={"note": encoded([1])[0], "strange": strange},
+        memo={"note": encoded([1])[0], "strange": undecodable},
         search_attributes={
             "When": Payload(b'"2026-01-02T03:04:05Z"', "json/plain", {"type": b"Datetime"}),
             "Who": encoded("me")[0],
         },
     )
     connection.task_attempt = 3
-    seen = do(client.get_workflow_handle("x").describe())
-    assert seen.start_time == datetime(2023, 11, 14, 22, 13, 20, 123456, tzinfo=UTC)
-    assert seen.close_time is None
-    assert seen.status is WorkflowStatus.RUNNING
-    assert seen.memo == {"note": [1], "strange": strange}
-    assert seen.search_attributes == {"When": datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), "Who": "me"}
-    assert seen.parked
+    description = do(client.get_workflow_handle("x").describe())
+    assert description.start_time == datetime(2023, 11, 14, 22, 13, 20, 123456, tzinfo=UTC)
+    assert description.close_time is None
+    assert description.status is WorkflowStatus.RUNNING
+    assert description.memo == {"note": [1], "strange": undecodable}
+    assert description.search_attributes == {"When": datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), "Who": "me"}
+    assert description.parked
 
 
-def test_list_pages_are_fetched_on_demand(face: Any, client: Any, connection: Any) -> None:
-    """A list goes through its pages, all of them, and no further than it is read."""
+def test_list_workflows_fetches_all_pages(face: Any, client: Any, connection: Any) -> None:
     for number in range(5):
         connection.add(f"w{number}")
     listed = face.collect(client.list_workflows("X = 1", page_size=2))
     assert [execution.id for execution in listed] == ["w0", "w1", "w2", "w3", "w4"]
-    assert len(connection.asked) == 3
-    assert connection.asked[0].query == "X = 1"
+    assert len(connection.requests) == 3
+    assert connection.requests[0].query == "X = 1"
 
 
-def test_partially_read_list_fetches_one_page(connection: Any) -> None:
-    """Only the pages that are needed are fetched."""
+def test_partially_read_workflow_list_fetches_one_page(connection: Any) -> None:
     from conftest import Face
 
     for number in range(5):
         connection.add(f"w{number}")
     client = Face(Client).client(connection)
     assert next(client.list_workflows(page_size=2)).id == "w0"
-    assert len(connection.asked) == 1
+    assert len(connection.requests) == 1
     client.close()
 
 
-def test_count_returns_a_number(client: Any, do: Do, connection: Any) -> None:
-    """A count is a number."""
+def test_count_workflows_sends_the_query_and_returns_a_number(client: Any, do: Do, connection: Any) -> None:
     connection.add("x")
     assert do(client.count_workflows("A = 1")) == 1
     assert connection.last(wf.CountWorkflows).query == "A = 1"
 
 
-def test_history_events_come_from_all_pages(
+def test_history_contains_events_of_all_pages(
     client: Any, do: Do, connection: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A history is built from the events of every page."""
     import sys
     import types
 
@@ -528,8 +510,9 @@ def test_history_events_come_from_all_pages(
 # --- activities from outside ------------------------------------------------------------------------------
 
 
-def test_activities_are_completed_by_a_client(client: Any, do: Do, connection: Any) -> None:
-    """By token or ids an activity is completed, failed, cancelled, and its life reported."""
+def test_activity_handle_completes_fails_cancels_and_heartbeats_by_token_or_ids(
+    client: Any, do: Do, connection: Any
+) -> None:
     by_token = client.get_activity_handle(token=b"secret-token")
     do(by_token.complete(Order("o")))
     sent = connection.last(ac.CompleteActivity)
@@ -547,18 +530,17 @@ def test_activities_are_completed_by_a_client(client: Any, do: Do, connection: A
     assert "secret" not in repr(by_token)
 
 
-@pytest.mark.parametrize("named", [{}, {"workflow_id": "x"}, {"token": b"t", "activity_id": "a"}])
-def test_activity_handle_needs_complete_ids(client: Any, named: dict[str, Any]) -> None:
-    """Neither too few nor too many names of an activity are accepted."""
+@pytest.mark.parametrize("ids", [{}, {"workflow_id": "x"}, {"token": b"t", "activity_id": "a"}])
+def test_activity_handle_with_incomplete_or_mixed_ids_is_rejected(client: Any, ids: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="token"):
-        client.get_activity_handle(**named)
+        client.get_activity_handle(**ids)
 
 
 # --- codec and converter ----------------------------------------------------------------------------------
 
 
-class Reverse:
-    """A codec that reverses bytes, marks what it did, and refuses what it did not."""
+class ReversingCodec:
+    """A codec that reverses data, remembers the original encoding, and raises for payloads that it has not encoded."""
 
     def __init__(self) -> None:
         self.threads: set[str] = set()
@@ -575,9 +557,9 @@ class Reverse:
         return [Payload(data[::-1], encoding.decode()) for encoding, data in split]
 
 
-def test_codec_sees_every_payload(face: Any, connection: Any) -> None:
-    """Arguments, memo, results, details and failures pass the codec; search attributes do not."""
-    codec = Reverse()
+def test_codec_encodes_all_payloads_except_search_attributes(face: Any, connection: Any) -> None:
+    """It runs in neither the control thread nor the main thread."""
+    codec = ReversingCodec()
     client, do = face.client(connection, codec=codec), face.do
     handle = do(client.start_workflow(checkout, Order("o"), memo={"a": "b"}, search_attributes={"Who": "me"}))
     sent = connection.last(wf.StartWorkflow)
@@ -593,9 +575,8 @@ def test_codec_sees_every_payload(face: Any, connection: Any) -> None:
     do(client.close())
 
 
-def test_encoded_failure_is_decoded(face: Any, connection: Any) -> None:
-    """A failure that was encoded by the codec arrives with its message."""
-    codec = Reverse()
+def test_failure_encoded_by_the_codec_is_decoded(face: Any, connection: Any) -> None:
+    codec = ReversingCodec()
     client, do = face.client(connection, codec=codec), face.do
     do(client.get_activity_handle(token=b"t").fail(ApplicationError("the reason", 5, type="Broke")))
     connection.outcomes[connection.add("x")] = [wf.RunFailed(connection.last(ac.CompleteActivity).failure)]
@@ -607,9 +588,8 @@ def test_encoded_failure_is_decoded(face: Any, connection: Any) -> None:
     do(client.close())
 
 
-def test_undecodable_memo_does_not_hide_a_list(face: Any, connection: Any) -> None:
-    """A run whose memo the codec refuses is listed with its memo as it came; a result is refused."""
-    codec = Reverse()
+def test_list_workflows_shows_memos_that_the_codec_cannot_decode(face: Any, connection: Any) -> None:
+    codec = ReversingCodec()
     client = face.client(connection, codec=codec)
     connection.add("foreign", memo={"a": encoded("plain")[0]})
     connection.add("ours", memo={"a": codec.encode(encoded("coded"))[0]})
@@ -618,8 +598,8 @@ def test_undecodable_memo_does_not_hide_a_list(face: Any, connection: Any) -> No
     face.do(client.close())
 
 
-def test_converter_runs_in_the_calling_thread(face: Any, connection: Any) -> None:
-    """Converters may be the user's code: they never run on the control loop."""
+def test_converter_runs_in_the_calling_thread_of_the_client(face: Any, connection: Any) -> None:
+    """Converters may contain user code, which must not block the control loop."""
     seen: set[str] = set()
 
     class Noting(Converter):
@@ -641,8 +621,7 @@ def test_converter_runs_in_the_calling_thread(face: Any, connection: Any) -> Non
 # --- the faces --------------------------------------------------------------------------------------------
 
 
-def test_both_clients_have_the_same_methods_and_parameters() -> None:
-    """Every public method of one face exists on the other, with the same parameters, and is awaited there."""
+def test_blocking_and_async_clients_have_the_same_methods_and_parameters() -> None:
     pairs = [
         (Client, AsyncClient),
         (public.WorkflowHandle, public.AsyncWorkflowHandle),
@@ -677,7 +656,6 @@ def test_both_clients_have_the_same_methods_and_parameters() -> None:
 
 
 def test_closed_client_rejects_calls(client: Any, do: Do, connection: Any) -> None:
-    """Closing closes the connection once, and what comes later is refused."""
     handle = client.get_workflow_handle("x")
     do(client.close())
     do(client.close())
@@ -687,8 +665,7 @@ def test_closed_client_rejects_calls(client: Any, do: Do, connection: Any) -> No
         do(handle.describe())
 
 
-def test_clients_are_context_managers(connection: Any) -> None:
-    """Leaving the block closes the client, on both faces."""
+def test_leaving_the_context_manager_closes_the_client(connection: Any) -> None:
     from conftest import Face
 
     with Face(Client).client(connection) as client:
@@ -703,21 +680,18 @@ def test_clients_are_context_managers(connection: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", [Client, AsyncClient])
-def test_calling_the_client_class_suggests_connect(kind: Any) -> None:
-    """Calling the class names the way that works."""
+def test_constructing_a_client_directly_raises_and_suggests_connect(kind: Any) -> None:
     with pytest.raises(UsageError, match=rf"{kind.__name__}\.connect"):
         kind("localhost:7233")
 
 
-def test_reprs_show_target_and_ids(client: Any, do: Do) -> None:
-    """Client and handle show target, namespace and ids."""
+def test_client_and_handle_reprs_show_target_and_ids(client: Any, do: Do) -> None:
     handle = do(client.start_workflow("wf", id="x"))
     assert "fake:1 namespace=default" in repr(client)
     assert "x run_id=run-1" in repr(handle)
 
 
-def test_blocking_client_serves_many_threads(connection: Any) -> None:
-    """One client is used by many threads at once."""
+def test_blocking_client_is_usable_from_many_threads_at_once(connection: Any) -> None:
     from conftest import Face
 
     client = Face(Client).client(connection)
@@ -738,8 +712,7 @@ def test_blocking_client_serves_many_threads(connection: Any) -> None:
     client.close()
 
 
-def test_blocking_client_works_inside_a_running_loop(connection: Any) -> None:
-    """In a thread with a running loop the blocking client blocks, and works."""
+def test_blocking_client_works_in_a_thread_with_a_running_event_loop(connection: Any) -> None:
     from conftest import Face
 
     client = Face(Client).client(connection)
@@ -751,7 +724,6 @@ def test_blocking_client_works_inside_a_running_loop(connection: Any) -> None:
     client.close()
 
 
-def test_public_names_are_sorted_and_exist() -> None:
-    """`hourglass.client` exports what it says."""
+def test_client_module_all_is_sorted_and_importable() -> None:
     assert sorted(public.__all__) == public.__all__
     assert all(hasattr(public, name) for name in public.__all__)

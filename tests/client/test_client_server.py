@@ -1,4 +1,4 @@
-"""Both clients against a real Temporal dev server, with a worker of Temporal's own Python SDK as the peer."""
+"""Both clients with a Temporal dev server and a worker of Temporal's Python SDK."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ async def later() -> str:
 
 @temporalio.workflow.defn(name="Peer")
 class Peer:
-    """Does what its first argument says."""
+    """A workflow of Temporal's SDK that behaves as its first argument says."""
 
     def __init__(self) -> None:
         self.items: list[str] = []
 
     @temporalio.workflow.run
-    async def run(self, what: str, value: Any = None) -> Any:
-        match what:
+    async def run(self, action: str, value: Any = None) -> Any:
+        match action:
             case "echo":
                 return value
             case "fail":
@@ -92,7 +92,7 @@ class Peer:
 
 @contextmanager
 def peer_worker(target: str) -> Iterator[None]:
-    """Temporal's own worker, on a loop of its own, in a thread of its own."""
+    """Run Temporal's worker on an event loop in a thread."""
     started = threading.Event()
     stop: asyncio.Event
     loop: asyncio.AbstractEventLoop
@@ -132,19 +132,17 @@ def client(face: Any, target: str) -> Iterator[Any]:
     face.do(made.close())
 
 
-def fresh() -> str:
+def unique_id() -> str:
     return f"test-{uuid.uuid4()}"
 
 
-def test_start_and_result(client: Any, do: Do) -> None:
-    """A workflow of another SDK is started by name, and its result is returned."""
-    handle = do(client.start_workflow("Peer", "echo", {"a": [1, None]}, id=fresh(), task_queue=QUEUE))
+def test_temporalio_workflow_started_by_name_returns_its_result(client: Any, do: Do) -> None:
+    handle = do(client.start_workflow("Peer", "echo", {"a": [1, None]}, id=unique_id(), task_queue=QUEUE))
     assert do(handle.result(timeout=60)) == {"a": [1, None]}
     assert handle.run_id == handle.first_execution_run_id
 
 
-def test_failure(client: Any, do: Do) -> None:
-    """A failure arrives with its type, message and details."""
+def test_failure_of_temporalio_workflow_keeps_type_message_and_details(client: Any, do: Do) -> None:
     with pytest.raises(WorkflowFailedError, match="no money") as caught:
         do(client.execute_workflow("Peer", "fail", task_queue=QUEUE))
     cause = caught.value.cause
@@ -152,8 +150,7 @@ def test_failure(client: Any, do: Do) -> None:
     assert (cause.message, cause.type, list(cause.details)) == ("no money", "Broke", [{"short": 3}])
 
 
-def test_signals_and_queries(client: Any, do: Do) -> None:
-    """Signals change the result of queries, and let the workflow continue."""
+def test_signals_and_queries_reach_a_temporalio_workflow(client: Any, do: Do) -> None:
     handle = do(client.start_workflow("Peer", "wait", task_queue=QUEUE))
     assert do(handle.query("count", result_type=int)) == 0
     do(handle.signal("put", "a", "b"))
@@ -166,16 +163,14 @@ def test_signals_and_queries(client: Any, do: Do) -> None:
     assert do(handle.result(timeout=60)) == ["a", "b", "go"]
 
 
-def test_start_with_a_signal(client: Any, do: Do) -> None:
-    """A start may carry a signal."""
+def test_execute_workflow_with_start_signal_delivers_the_signal(client: Any, do: Do) -> None:
     result = client.execute_workflow(
         "Peer", "wait", task_queue=QUEUE, start_signal="put", start_signal_args=["go"]
     )
     assert do(result) == ["go"]
 
 
-def test_cancel(client: Any, do: Do) -> None:
-    """A cancelled workflow ends as cancelled."""
+def test_cancelled_workflow_raises_cancelled_error_on_a_server(client: Any, do: Do) -> None:
     handle = do(client.start_workflow("Peer", "wait", task_queue=QUEUE))
     do(handle.cancel("enough"))
     with pytest.raises(WorkflowFailedError, match="cancelled") as caught:
@@ -183,8 +178,7 @@ def test_cancel(client: Any, do: Do) -> None:
     assert isinstance(caught.value.cause, CancelledError)
 
 
-def test_terminate(client: Any, do: Do) -> None:
-    """A terminated workflow says why."""
+def test_terminated_workflow_raises_reason_and_details_on_a_server(client: Any, do: Do) -> None:
     handle = do(client.start_workflow("Peer", "wait", task_queue=QUEUE))
     do(handle.terminate("no longer needed", 1))
     with pytest.raises(WorkflowFailedError, match="no longer needed") as caught:
@@ -193,25 +187,22 @@ def test_terminate(client: Any, do: Do) -> None:
     assert list(caught.value.cause.details) == [1]
 
 
-def test_run_times_out(client: Any, do: Do) -> None:
-    """A run that exceeds its time ends as timed out."""
+def test_run_timeout_raises_timed_out_error_on_a_server(client: Any, do: Do) -> None:
     with pytest.raises(WorkflowFailedError, match="timed out") as caught:
         do(client.execute_workflow("Peer", "wait", task_queue=QUEUE, run_timeout=1))
     assert isinstance(caught.value.cause, TimedOutError)
 
 
 def test_result_timeout_leaves_the_workflow_running(client: Any, do: Do) -> None:
-    """A timeout of the wait leaves the workflow running."""
     handle = do(client.start_workflow("Peer", "wait", task_queue=QUEUE))
-    with pytest.raises(TimeoutError, match="it goes on"):
+    with pytest.raises(TimeoutError, match="it continues"):
         do(handle.result(timeout=0.1))
     assert do(handle.describe()).status is WorkflowStatus.RUNNING
     do(handle.signal("put", "go"))
     assert do(handle.result(timeout=60)) == ["go"]
 
 
-def test_result_follows_continued_runs(client: Any, do: Do) -> None:
-    """`result` follows continued runs unless that is disabled; the handle still refers to the workflow."""
+def test_result_follows_continue_as_new_on_a_server(client: Any, do: Do) -> None:
     handle = do(client.start_workflow("Peer", "continue", 2, task_queue=QUEUE))
     assert do(handle.result(timeout=60)) == "last"
     with pytest.raises(WorkflowContinuedAsNewError) as caught:
@@ -222,8 +213,7 @@ def test_result_follows_continued_runs(client: Any, do: Do) -> None:
     assert do(first.describe()).status is WorkflowStatus.CONTINUED_AS_NEW
 
 
-def test_describe(client: Any, do: Do) -> None:
-    """A description contains the type, queue, times, memo, notes and attributes."""
+def test_describe_returns_type_queue_times_memo_summary_and_attributes(client: Any, do: Do) -> None:
     before = datetime.now(UTC) - timedelta(minutes=1)
     handle = do(
         client.start_workflow(
@@ -237,19 +227,22 @@ def test_describe(client: Any, do: Do) -> None:
         )
     )
     do(handle.result(timeout=60))
-    seen = do(handle.describe())
-    assert (seen.id, seen.run_id, seen.workflow_type) == (handle.id, handle.run_id, "Peer")
-    assert (seen.status, seen.task_queue) == (WorkflowStatus.COMPLETED, QUEUE)
-    assert seen.start_time > before
-    assert seen.close_time >= seen.start_time
-    assert seen.memo == {"note": {"a": 1}}
-    assert seen.static_summary == "short"
-    assert "one" in seen.search_attributes["BuildIds"]
-    assert not seen.parked
+    description = do(handle.describe())
+    assert (description.id, description.run_id, description.workflow_type) == (
+        handle.id,
+        handle.run_id,
+        "Peer",
+    )
+    assert (description.status, description.task_queue) == (WorkflowStatus.COMPLETED, QUEUE)
+    assert description.start_time > before
+    assert description.close_time >= description.start_time
+    assert description.memo == {"note": {"a": 1}}
+    assert description.static_summary == "short"
+    assert "one" in description.search_attributes["BuildIds"]
+    assert not description.parked
 
 
-def test_history(client: Any, do: Do) -> None:
-    """`history()` returns the events of all pages, and temporalio can parse the result."""
+def test_history_of_many_pages_is_parsed_by_temporalio(client: Any, do: Do) -> None:
     handle = do(client.start_workflow("Peer", "wait", task_queue=QUEUE))
     for number in range(300):
         do(handle.signal("put", str(number)))
@@ -263,25 +256,24 @@ def test_history(client: Any, do: Do) -> None:
     assert len(theirs.events) == len(history.events)
 
 
-def test_list_and_count(face: Any, client: Any, do: Do) -> None:
-    """Runs are found by a filter, over several pages, and counted. (A dev server lists a moment late.)"""
-    mark = fresh()
+def test_list_and_count_workflows_by_filter_on_a_server(face: Any, client: Any, do: Do) -> None:
+    """A dev server lists new runs with a short delay."""
+    prefix = unique_id()
     for number in range(3):
-        do(client.start_workflow("Peer", "echo", 1, id=f"{mark}-{number}", task_queue=QUEUE))
-    query = f"WorkflowId STARTS_WITH '{mark}'"
+        do(client.start_workflow("Peer", "echo", 1, id=f"{prefix}-{number}", task_queue=QUEUE))
+    query = f"WorkflowId STARTS_WITH '{prefix}'"
     until(lambda: do(client.count_workflows(query)) == 3)
     listed = face.collect(client.list_workflows(query, page_size=2))
-    assert {execution.id for execution in listed} == {f"{mark}-{number}" for number in range(3)}
+    assert {execution.id for execution in listed} == {f"{prefix}-{number}" for number in range(3)}
     assert {execution.workflow_type for execution in listed} == {"Peer"}
 
 
-def test_start_with_a_used_id_is_rejected(client: Any, do: Do) -> None:
-    """An id in use raises an error that names the run; with USE_EXISTING that run is returned."""
-    handle = do(client.start_workflow("Peer", "wait", id=fresh(), task_queue=QUEUE))
+def test_starting_with_an_id_in_use_raises_unless_use_existing_on_a_server(client: Any, do: Do) -> None:
+    handle = do(client.start_workflow("Peer", "wait", id=unique_id(), task_queue=QUEUE))
     with pytest.raises(WorkflowAlreadyStartedError) as caught:
         do(client.start_workflow("Peer", "wait", id=handle.id, task_queue=QUEUE))
     assert (caught.value.workflow_id, caught.value.run_id) == (handle.id, handle.run_id)
-    again = do(
+    existing = do(
         client.start_workflow(
             "Peer",
             "wait",
@@ -290,13 +282,12 @@ def test_start_with_a_used_id_is_rejected(client: Any, do: Do) -> None:
             id_conflict_policy=IdConflictPolicy.USE_EXISTING,
         )
     )
-    assert again.run_id == handle.run_id
+    assert existing.run_id == handle.run_id
     do(handle.terminate())
 
 
-def test_start_with_the_same_request_id_is_one_run(client: Any, do: Do) -> None:
-    """A start that is repeated with its request id is the same start."""
-    name = fresh()
+def test_repeated_start_with_the_same_request_id_returns_the_same_run(client: Any, do: Do) -> None:
+    name = unique_id()
     runs = {
         do(client.start_workflow("Peer", "wait", id=name, task_queue=QUEUE, request_id="r")).run_id
         for _ in range(2)
@@ -305,25 +296,22 @@ def test_start_with_the_same_request_id_is_one_run(client: Any, do: Do) -> None:
     do(client.get_workflow_handle(name).terminate())
 
 
-def test_unknown_workflow_raises_not_found(client: Any, do: Do) -> None:
-    """Every request for a workflow that does not exist raises a not-found error."""
+def test_requests_for_an_unknown_workflow_raise_not_found_on_a_server(client: Any, do: Do) -> None:
     handle = client.get_workflow_handle("nobody")
-    for ask in (handle.describe, handle.cancel, handle.terminate, handle.result):
+    for call in (handle.describe, handle.cancel, handle.terminate, handle.result):
         with pytest.raises(WorkflowNotFoundError, match="nobody"):
-            do(ask())
+            do(call())
     with pytest.raises(WorkflowNotFoundError, match="nobody"):
         do(handle.signal("put", "x"))
 
 
-def test_parked_run_is_described(client: Any, do: Do) -> None:
-    """A run whose code has a bug is described as parked."""
+def test_describe_reports_a_parked_run_on_a_server(client: Any, do: Do) -> None:
     handle = do(client.start_workflow("Peer", "bug", task_queue=QUEUE))
     until(lambda: do(handle.describe()).parked)
     do(handle.terminate())
 
 
-def test_activity_is_completed_by_a_client(client: Any, do: Do) -> None:
-    """An activity that left its task open is completed by its ids."""
+def test_client_completes_an_asynchronous_activity_by_ids(client: Any, do: Do) -> None:
     handle = do(client.start_workflow("Peer", "activity", task_queue=QUEUE))
     until(lambda: any(a.state == "STARTED" for a in do(handle.describe()).pending_activities))
     activity = client.get_activity_handle(workflow_id=handle.id, activity_id="the-activity")
@@ -332,14 +320,12 @@ def test_activity_is_completed_by_a_client(client: Any, do: Do) -> None:
     assert do(handle.result(timeout=60)) == "done elsewhere"
 
 
-def test_unknown_namespace_is_rejected(face: Any, target: str) -> None:
-    """A namespace that is not there is refused at connect, by name."""
+def test_connect_to_unknown_namespace_raises_namespace_not_found(face: Any, target: str) -> None:
     with pytest.raises(NamespaceNotFoundError, match="'nowhere'"):
         face.do(face.kind.connect(target, namespace="nowhere"))
 
 
-def test_unreachable_server_raises_in_time(face: Any) -> None:
-    """A server that is not there is an error that names it, within the time limit."""
+def test_connect_to_unreachable_server_raises_after_the_timeout(face: Any) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound and not listening: nobody else can answer there
         port = taken.getsockname()[1]
@@ -347,9 +333,7 @@ def test_unreachable_server_raises_in_time(face: Any) -> None:
             face.do(face.kind.connect(f"127.0.0.1:{port}", timeout=2))
 
 
-def test_many_concurrent_waits_in_one_loop(target: str) -> None:
-    """An asyncio program waits for many workflows at once."""
-
+def test_async_client_waits_for_many_workflows_concurrently(target: str) -> None:
     async def main() -> list[Any]:
         async with await AsyncClient.connect(target) as client:
             return await asyncio.gather(
@@ -359,8 +343,7 @@ def test_many_concurrent_waits_in_one_loop(target: str) -> None:
     assert asyncio.run(main()) == list(range(20))
 
 
-def test_many_concurrent_waits_in_threads(target: str) -> None:
-    """A threaded program waits for many workflows at once, on one client."""
+def test_blocking_client_waits_for_many_workflows_in_threads(target: str) -> None:
     results: set[int] = set()
     with Client.connect(target) as client:
 
@@ -395,13 +378,11 @@ sys.exit(4)
 """
 
 
-@pytest.mark.parametrize("how", ["plain", "fork"])
-def test_unclosed_client_exits_cleanly(target: str, how: str) -> None:
-    """A script that leaves its client open exits with its own exit code; a forked child can keep using the
-    client.
-    """
+@pytest.mark.parametrize("variant", ["plain", "fork"])
+def test_script_with_unclosed_client_exits_with_its_own_code(target: str, variant: str) -> None:
+    """In the variant `fork`, a forked child also uses the client."""
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", SCRIPT, how],
+        [sys.executable, "-W", "error", "-c", SCRIPT, variant],
         capture_output=True,
         text=True,
         timeout=120,

@@ -1,4 +1,6 @@
-"""Temporal's configuration as objects says what temporalio's says of the same file and environment."""
+"""`hourglass.envconfig` and `hourglass.aio.envconfig`, compared with temporalio's own reader of configuration files
+and environment variables.
+"""
 
 from __future__ import annotations
 
@@ -43,27 +45,33 @@ ENVIRONMENTS: tuple[dict[str, str], ...] = (
 )
 
 
-def said(found: Any) -> dict[str, Any]:
-    """What a connection is given, with certificates as they are."""
-    tls = found.get("tls")
+def connect_arguments(config: Any) -> dict[str, Any]:
+    """Return the arguments of a connection, with the TLS configuration as a tuple."""
+    tls = config.get("tls")
     if tls is not None and not isinstance(tls, bool):
-        found = {**found, "tls": (tls.domain, tls.server_root_ca_cert, tls.client_cert)}
-    return dict(found)
+        config = {**config, "tls": (tls.domain, tls.server_root_ca_cert, tls.client_cert)}
+    return dict(config)
 
 
 @pytest.mark.parametrize("environ", ENVIRONMENTS, ids=lambda each: ",".join(each) or "none")
-def test_environment_configuration_matches_temporalio(environ: dict[str, str]) -> None:
-    """Profiles, the environment over them, TLS and headers."""
+def test_profile_and_environment_variables_resolve_as_in_temporalio(environ: dict[str, str]) -> None:
     options: Any = {"config_source": FILE, "override_env_vars": environ}
-    their, our = theirs.ClientConfigProfile.load(**options), aio.ClientConfigProfile.load(**options)
-    assert said(our.to_client_connect_config()) == said(their.to_client_connect_config())
-    assert our.to_dict() == their.to_dict()
-    assert aio.ClientConfigProfile.from_dict(our.to_dict()) == our
-    assert said(ours.ClientConfigProfile.load(**options).connect_options()).get("target") == our.address
+    temporalio_profile, hourglass_profile = (
+        theirs.ClientConfigProfile.load(**options),
+        aio.ClientConfigProfile.load(**options),
+    )
+    assert connect_arguments(hourglass_profile.to_client_connect_config()) == connect_arguments(
+        temporalio_profile.to_client_connect_config()
+    )
+    assert hourglass_profile.to_dict() == temporalio_profile.to_dict()
+    assert aio.ClientConfigProfile.from_dict(hourglass_profile.to_dict()) == hourglass_profile
+    assert (
+        connect_arguments(ours.ClientConfigProfile.load(**options).connect_options()).get("target")
+        == hourglass_profile.address
+    )
 
 
-def test_empty_header_variable_deletes_the_header() -> None:
-    """A header of a profile is not sent if its variable is set to nothing."""
+def test_empty_grpc_meta_variable_removes_the_header_of_the_profile() -> None:
     options: Any = {"config_source": FILE}
     environ = {"TEMPORAL_PROFILE": "prod"}
     assert ours.ClientConfigProfile.load(**options, override_env_vars=environ).grpc_meta == {
@@ -73,8 +81,7 @@ def test_empty_header_variable_deletes_the_header() -> None:
     assert ours.ClientConfigProfile.load(**options, override_env_vars=environ).grpc_meta == {}
 
 
-def test_empty_variable_counts_as_unset() -> None:
-    """Other variables that are set to nothing leave the profile as it is."""
+def test_empty_temporal_variable_counts_as_unset() -> None:
     names = (
         "ADDRESS",
         "NAMESPACE",
@@ -89,29 +96,28 @@ def test_empty_variable_counts_as_unset() -> None:
     assert ours.ClientConfigProfile.load("prod", config_source=FILE, override_env_vars=environ) == plain
 
 
-def test_every_profile_gives_connect_arguments() -> None:
-    """Each profile of `ClientConfig.load()` gives a client's arguments under temporalio's names."""
-    their = theirs.ClientConfig.load(config_source=FILE).profiles
+def test_profile_connect_arguments_match_temporalio() -> None:
+    temporalio_profile = theirs.ClientConfig.load(config_source=FILE).profiles
     for name, profile in aio.ClientConfig.load(config_source=FILE).profiles.items():
-        assert said(profile.to_client_connect_config()) == said(their[name].to_client_connect_config())
+        assert connect_arguments(profile.to_client_connect_config()) == connect_arguments(
+            temporalio_profile[name].to_client_connect_config()
+        )
 
 
-def test_all_profiles_are_loaded(tmp_path: Path) -> None:
-    """A file by its path, and by the variable that names it; without one there are no profiles."""
+def test_client_config_loads_all_profiles_by_path_or_variable(tmp_path: Path) -> None:
     path = tmp_path / "temporal.toml"
     path.write_text(FILE)
-    found = ours.ClientConfig.load(config_source=path)
-    assert set(found.profiles) == {"default", "prod", "plain"}
-    assert found == ours.ClientConfig.load(override_env_vars={"TEMPORAL_CONFIG_FILE": str(path)})
-    assert found.to_dict() == theirs.ClientConfig.load(config_source=path).to_dict()
-    assert ours.ClientConfig.from_dict(found.to_dict()) == found
+    config = ours.ClientConfig.load(config_source=path)
+    assert set(config.profiles) == {"default", "prod", "plain"}
+    assert config == ours.ClientConfig.load(override_env_vars={"TEMPORAL_CONFIG_FILE": str(path)})
+    assert config.to_dict() == theirs.ClientConfig.load(config_source=path).to_dict()
+    assert ours.ClientConfig.from_dict(config.to_dict()) == config
     absent = {"TEMPORAL_CONFIG_FILE": str(tmp_path / "absent.toml")}
     assert ours.ClientConfig.load(override_env_vars=absent).profiles == {}
-    assert "sesame" not in repr(found)
+    assert "sesame" not in repr(config)
 
 
-def test_certificates_are_read_when_needed(tmp_path: Path) -> None:
-    """A profile that names files can be looked at without them."""
+def test_profile_reads_certificate_files_only_when_connecting(tmp_path: Path) -> None:
     path = tmp_path / "ca.pem"
     profile = ours.ClientConfigProfile(address="h:1", tls=ours.ClientConfigTLS(server_root_ca_cert=path))
     with pytest.raises(TargetError, match="cannot read"):
@@ -120,8 +126,8 @@ def test_certificates_are_read_when_needed(tmp_path: Path) -> None:
     assert profile.connect_options()["tls"] == TLSConfig(server_root_ca_cert=b"CA")
 
 
-def test_hourglass_target_overrides_temporal_variables() -> None:
-    """`HOURGLASS_TARGET` says all, and Temporal's key does not go to another address."""
+def test_hourglass_target_variable_overrides_temporal_variables() -> None:
+    """Otherwise Temporal's API key would be sent to another address."""
     environ = {"HOURGLASS_TARGET": "local:x.db", "TEMPORAL_API_KEY": "sesame"}
     assert ours.ClientConfigProfile.load(override_env_vars=environ).connect_options() == {
         "target": "local:x.db"
@@ -129,11 +135,11 @@ def test_hourglass_target_overrides_temporal_variables() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
-        ({"profile": "none", "config_source": FILE}, "has no profile 'none'"),
+        ({"profile": "none", "config_source": FILE}, "unknown profile 'none'"),
         ({"config_source": "a ="}, "cannot read the configuration at line 1, column 4"),
-        ({"config_source": Path("/nowhere.toml")}, "no configuration file"),
+        ({"config_source": Path("/nowhere.toml")}, "the configuration file .* does not exist"),
         (
             {"config_source": "[profile.default]\nadress = 'x'", "config_file_strict": True},
             "unknown field `adress`",
@@ -145,7 +151,8 @@ def test_hourglass_target_overrides_temporal_variables() -> None:
         ({"config_source": "other = 1", "config_file_strict": True}, "unknown field `other`"),
     ],
 )
-def test_invalid_configuration_is_rejected(options: dict[str, Any], words: str) -> None:
-    """Wrong files and names are said to be wrong."""
-    with pytest.raises(TargetError, match=words):
+def test_invalid_profile_or_configuration_file_raises_target_error(
+    options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(TargetError, match=message):
         ours.ClientConfigProfile.load(**options, override_env_vars={})

@@ -1,4 +1,4 @@
-"""What failures say of themselves: the work, what it raised and what that began with, in one line."""
+"""The one-line text of failures: activity or child, its error, and the root cause."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from hourglass.errors import (
 from hourglass.testing import Environment
 
 
-def caused(error: BaseException, *causes: BaseException) -> BaseException:
-    """An error with a chain of causes."""
+def with_causes(error: BaseException, *causes: BaseException) -> BaseException:
+    """Chain these causes to the error and return it."""
     link = error
     for cause in causes:
         link.__cause__ = cause
@@ -28,11 +28,11 @@ def caused(error: BaseException, *causes: BaseException) -> BaseException:
     return error
 
 
-def failed() -> ActivityError:
+def activity_error() -> ActivityError:
     return ActivityError("Activity task failed", activity_type="charge")
 
 
-def child() -> ChildWorkflowError:
+def child_workflow_error() -> ChildWorkflowError:
     return ChildWorkflowError("Child failed", workflow_type="pay", workflow_id="pay-1")
 
 
@@ -40,48 +40,52 @@ WRONG = ApplicationError("no such card\nsecond line", type="CardError")
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "text"),
     [
         (
-            caused(failed(), ApplicationError("no money", type="Broke")),
+            with_causes(activity_error(), ApplicationError("no money", type="Broke")),
             "activity charge failed: Broke: no money",
         ),
-        (caused(failed(), WRONG), "activity charge failed: CardError: no such card"),
+        (with_causes(activity_error(), WRONG), "activity charge failed: CardError: no such card"),
         (
-            caused(failed(), ApplicationError("no", type="A"), ApplicationError("deep", type="B")),
+            with_causes(
+                activity_error(), ApplicationError("no", type="A"), ApplicationError("deep", type="B")
+            ),
             "activity charge failed: A: no (because B: deep)",
         ),
         (
-            caused(failed(), TimedOutError("late", type=TimeoutType.START_TO_CLOSE)),
+            with_causes(activity_error(), TimedOutError("late", type=TimeoutType.START_TO_CLOSE)),
             "activity charge timed out (start to close)",
         ),
-        (caused(failed(), TimedOutError("late")), "activity charge timed out"),
-        (caused(failed(), CancelledError()), "activity charge was cancelled"),
-        (caused(child(), TerminatedError("by hand")), "child workflow pay (pay-1) was terminated"),
+        (with_causes(activity_error(), TimedOutError("late")), "activity charge timed out"),
+        (with_causes(activity_error(), CancelledError()), "activity charge was cancelled"),
         (
-            caused(child(), failed(), ApplicationError("no money", type="Broke")),
+            with_causes(child_workflow_error(), TerminatedError("by hand")),
+            "child workflow pay (pay-1) was terminated",
+        ),
+        (
+            with_causes(child_workflow_error(), activity_error(), ApplicationError("no money", type="Broke")),
             "child workflow pay (pay-1) failed: activity charge failed: Broke: no money",
         ),
-        (failed(), "activity charge: Activity task failed"),
+        (activity_error(), "activity charge: Activity task failed"),
         (ActivityError("as it was raised by hand"), "as it was raised by hand"),
     ],
 )
-def test_failure_text_has_one_line(error: BaseException, said: str) -> None:
-    """Each kind of failure, with each kind of cause."""
-    assert str(error) == said
+def test_str_of_failure_names_the_activity_and_its_causes_in_one_line(
+    error: BaseException, text: str
+) -> None:
+    assert str(error) == text
 
 
-def test_failure_summaries_name_the_error() -> None:
-    """Anything that was raised, by the name that retry policies know."""
+def test_summary_names_the_error_type_and_message() -> None:
     assert summary(ApplicationError("no money", type="Broke")) == "Broke: no money"
     assert summary(KeyError("apples")) == "KeyError: 'apples'"
     assert summary(ValueError()) == "ValueError"
 
 
-def test_circular_causes_end() -> None:
-    """Causes that lead back are followed once."""
-    first, second = failed(), ApplicationError("second")
-    caused(first, second)
+def test_root_cause_of_circular_causes_terminates() -> None:
+    first, second = activity_error(), ApplicationError("second")
+    with_causes(first, second)
     second.__cause__ = first
     assert first.root_cause is second
 
@@ -92,7 +96,7 @@ def pay(cents: int) -> str:
 
 
 @workflow.defn
-def buys(cents: int) -> str:
+def catches_payment_error(cents: int) -> str:
     try:
         return pay(cents)
     except ActivityError as error:
@@ -100,15 +104,14 @@ def buys(cents: int) -> str:
 
 
 @workflow.defn
-def insists(cents: int) -> str:
+def fails_with_payment_error(cents: int) -> str:
     return pay(cents)
 
 
-def test_workflow_and_caller_see_the_same_failure() -> None:
-    """Over the wire it says the same: in the workflow, and to whoever waits for the result."""
-    with Environment(workflows=[buys, insists], activities=[pay]) as env:
+def test_failure_text_is_the_same_in_workflow_and_client() -> None:
+    with Environment(workflows=[catches_payment_error, fails_with_payment_error], activities=[pay]) as env:
         line = "activity pay failed: ValueError: no payment (because ConnectionError: refused)"
-        assert env.execute_workflow(buys, 1) == f"{line} / refused"
+        assert env.execute_workflow(catches_payment_error, 1) == f"{line} / refused"
         with pytest.raises(WorkflowFailedError, match="failed: activity pay failed: ValueError") as caught:
-            env.execute_workflow(insists, 1)
+            env.execute_workflow(fails_with_payment_error, 1)
     assert str(caught.value.root_cause) == "refused"

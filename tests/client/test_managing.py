@@ -1,4 +1,4 @@
-"""What an operator does to runs and activities, on both engines: pause, resume, delete, fork, reset and complete by hand."""
+"""Managing runs and activities on both engines: pause, resume, delete, fork, reset, complete by hand."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from hourglass.errors import ServiceError, UsageError, WorkflowAlreadyStartedErr
 from hourglass.testing import DevServer
 
 QUEUE = "managing"
-calls: list[str] = []
-mended = threading.Event()
+step_calls: list[str] = []
+repaired = threading.Event()
 entered = threading.Semaphore(0)
 may_end = threading.Event()
 
@@ -26,22 +26,20 @@ go = workflow.Channel("go", str)
 
 @activity.defn
 def step(name: str) -> str:
-    """Notes that it was called."""
-    calls.append(name)
+    step_calls.append(name)
     return name.upper()
 
 
 @activity.defn(start_to_close_timeout=60)
-def broken() -> str:
-    """Fails until it is mended."""
-    if not mended.is_set():
+def failing() -> str:
+    if not repaired.is_set():
         raise ApplicationError("broken", next_retry_delay=600)
     return "mended"
 
 
 @activity.defn(start_to_close_timeout=60)
-def held() -> str:
-    """Runs until the test lets it end."""
+def blocking() -> str:
+    """Block until the test sets `may_end`."""
     entered.release()
     may_end.wait(30)
     return "held"
@@ -49,36 +47,31 @@ def held() -> str:
 
 @workflow.defn
 def order() -> list[str]:
-    """A step, a signal, and two more steps."""
     first = step("charge")
-    word = go.receive()
-    return [first, word, step("pack"), step("ship")]
+    signal_value = go.receive()
+    return [first, signal_value, step("pack"), step("ship")]
 
 
 @workflow.defn
-def waits_for_broken() -> str:
-    """Waits for an activity that fails."""
-    return broken()
+def waits_for_failing() -> str:
+    return failing()
 
 
 @workflow.defn
-def holds() -> list[str]:
-    """Waits for an activity that takes as long as the test wants, then for another."""
-    return [held(), step("after")]
+def waits_for_blocking() -> list[str]:
+    return [blocking(), step("after")]
 
 
 @workflow.defn
 def parent() -> str:
-    """Waits for a child after a step."""
     step("before")
     return str(workflow.execute_child_workflow(order, id="child-of-parent")) + step("later")
 
 
 @pytest.fixture(params=["memory", "file", pytest.param("server", marks=pytest.mark.server)])
 def client(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Client]:
-    """A client of each engine, with a worker."""
-    calls.clear()
-    mended.clear()
+    step_calls.clear()
+    repaired.clear()
     may_end.clear()
     if request.param == "server":
         server: DevServer = request.getfixturevalue("quick_server")
@@ -90,19 +83,19 @@ def client(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Client]:
         Worker(
             client,
             QUEUE,
-            workflows=[order, waits_for_broken, holds, parent],
-            activities=[step, broken, held],
+            workflows=[order, waits_for_failing, waits_for_blocking, parent],
+            activities=[step, failing, blocking],
         ),
     ):
         yield client
 
 
-def names(handle: WorkflowHandle[Any]) -> list[str]:
+def event_types(handle: WorkflowHandle[Any]) -> list[str]:
     return [event["eventType"].removeprefix("EVENT_TYPE_") for event in handle.history().events]
 
 
 def start(client: Client, run: Any, id: str) -> WorkflowHandle[Any]:
-    """Start it; what an earlier test on the same server left behind has another id."""
+    """Start a workflow with an id that is unique on a shared server."""
     return client.start_workflow(run, id=f"{id}-{client.target}"[-60:], task_queue=QUEUE)
 
 
@@ -111,27 +104,25 @@ def pending(handle: WorkflowHandle[Any]) -> PendingActivityInfo:
     return handle.describe().pending_activities[0]
 
 
-def test_paused_run_continues_after_resume(client: Client) -> None:
-    """A signal is written into the history of a paused run, and heard when it goes on; lists tell that it is paused."""
+def test_paused_run_records_signals_and_handles_them_after_resume(client: Client) -> None:
     handle = start(client, order, "rests")
-    until(lambda: names(handle).count("WORKFLOW_TASK_COMPLETED") == 2)
+    until(lambda: event_types(handle).count("WORKFLOW_TASK_COMPLETED") == 2)
     handle.pause("a count")
     assert handle.describe().status is WorkflowStatus.PAUSED
     handle.signal(go, "now")
-    until(lambda: "WORKFLOW_EXECUTION_SIGNALED" in names(handle))
-    assert names(handle)[-2:] == ["WORKFLOW_EXECUTION_PAUSED", "WORKFLOW_EXECUTION_SIGNALED"]
+    until(lambda: "WORKFLOW_EXECUTION_SIGNALED" in event_types(handle))
+    assert event_types(handle)[-2:] == ["WORKFLOW_EXECUTION_PAUSED", "WORKFLOW_EXECUTION_SIGNALED"]
     until(lambda: handle.id in {run.id for run in client.list_workflows("ExecutionStatus = 'Paused'")})
     assert handle.id not in {run.id for run in client.list_workflows("ExecutionStatus = 'Running'")}
-    assert calls == ["charge"]
+    assert step_calls == ["charge"]
     handle.unpause()
     assert handle.result(30) == ["CHARGE", "now", "PACK", "SHIP"]
-    assert calls == ["charge", "pack", "ship"]
+    assert step_calls == ["charge", "pack", "ship"]
     with Replayer(workflows=[order]) as replayer:
         assert replayer.replay(handle.history()).ok
 
 
-def test_redundant_pause_and_resume_are_rejected(client: Client) -> None:
-    """Each is told, with the status that a server gives."""
+def test_pausing_a_paused_run_or_resuming_a_running_one_raises_failed_precondition(client: Client) -> None:
     handle = start(client, order, "twice")
     with pytest.raises(ServiceError, match="not paused") as refused:
         handle.unpause()
@@ -145,58 +136,55 @@ def test_redundant_pause_and_resume_are_rejected(client: Client) -> None:
         handle.unpause()
 
 
-def test_running_attempt_completes_while_its_run_is_paused(client: Client) -> None:
-    """Its result is written and waits; the run asks for nothing more until it goes on."""
-    handle = start(client, holds, "attempt")
+def test_activity_attempt_completes_while_its_run_is_paused(client: Client) -> None:
+    handle = start(client, waits_for_blocking, "attempt")
     assert entered.acquire(timeout=30)
     handle.pause()
     may_end.set()
-    until(lambda: names(handle)[-1] == "ACTIVITY_TASK_COMPLETED")
+    until(lambda: event_types(handle)[-1] == "ACTIVITY_TASK_COMPLETED")
     handle.unpause()
     assert handle.result(30) == ["held", "AFTER"]
 
 
-def test_activity_in_backoff_is_reset(client: Client) -> None:
-    """Reset: its next attempt, ten minutes away, comes at once, and counts as the first."""
-    handle = start(client, waits_for_broken, "reset")
+def test_resetting_an_activity_in_backoff_retries_it_immediately(client: Client) -> None:
+    """Without the reset, its next attempt would start ten minutes later."""
+    handle = start(client, waits_for_failing, "reset")
     until(lambda: pending(handle).attempt == 2)
-    mended.set()
+    repaired.set()
     client.get_activity_handle(workflow_id=handle.id, activity_id=pending(handle).id).reset()
     assert handle.result(30) == "mended"
 
 
-def test_pending_activity_is_completed_by_hand(client: Client) -> None:
-    """The workflow goes on with what the operator says; a failure needs an attempt that runs."""
-    handle = start(client, waits_for_broken, "by-hand")
+def test_activity_in_backoff_can_be_completed_but_not_failed_by_a_client(client: Client) -> None:
+    handle = start(client, waits_for_failing, "by-hand")
     until(lambda: pending(handle).attempt == 2)
-    found = client.get_activity_handle(workflow_id=handle.id, activity_id=pending(handle).id)
+    activity_handle = client.get_activity_handle(workflow_id=handle.id, activity_id=pending(handle).id)
     with pytest.raises(ServiceError) as refused:
-        found.fail(ApplicationError("no"))
+        activity_handle.fail(ApplicationError("no"))
     assert refused.value.status == "NOT_FOUND"
-    found.complete("by hand")
+    activity_handle.complete("by hand")
     assert handle.result(30) == "by hand"
     with pytest.raises(ServiceError):
-        found.reset()
+        activity_handle.reset()
 
 
-def test_run_is_deleted(client: Client) -> None:
-    """Open or closed, it is gone, and its id is free; one that waited for it hears that it has ended."""
+def test_deleted_run_is_not_found_and_its_id_can_be_reused(client: Client) -> None:
     handle = start(client, order, "deleted")
     handle.delete()
-    until(lambda: not _is_there(handle))
+    until(lambda: not _exists(handle))
     again = start(client, order, "deleted")
     again.signal(go, "x")
     assert again.result(30)[1] == "x"
     # A server that lists its end only after it was deleted lists it for good.
     until(lambda: (again.id, "COMPLETED") in {(run.id, run.status.name) for run in client.list_workflows()})
     again.delete()
-    until(lambda: not _is_there(again))
+    until(lambda: not _exists(again))
     until(lambda: again.id not in {run.id for run in client.list_workflows()})
     with pytest.raises(WorkflowNotFoundError):
         again.delete()
 
 
-def _is_there(handle: WorkflowHandle[Any]) -> bool:
+def _exists(handle: WorkflowHandle[Any]) -> bool:
     try:
         handle.describe()
     except WorkflowNotFoundError:
@@ -204,27 +192,25 @@ def _is_there(handle: WorkflowHandle[Any]) -> bool:
     return True
 
 
-def test_fork_does_not_repeat_earlier_steps(client: Client) -> None:
-    """Before `pack`: the charge and the signal are those of the first; the first is left as it was."""
+def test_fork_repeats_only_the_steps_after_its_event(client: Client) -> None:
     handle = start(client, order, "forked")
     handle.signal(go, "now")
     assert handle.result(30) == ["CHARGE", "now", "PACK", "SHIP"]
-    before = names(handle)
-    ends = [place for place, name in enumerate(before, 1) if name == "WORKFLOW_TASK_COMPLETED"]
+    before = event_types(handle)
+    ends = [event_id for event_id, name in enumerate(before, 1) if name == "WORKFLOW_TASK_COMPLETED"]
     forked = handle.fork(id=handle.id + "-fork", event_id=ends[-3])
     assert forked.result(30) == ["CHARGE", "now", "PACK", "SHIP"]
-    assert calls == ["charge", "pack", "ship", "pack", "ship"]
-    assert names(handle) == before
+    assert step_calls == ["charge", "pack", "ship", "pack", "ship"]
+    assert event_types(handle) == before
     with Replayer(workflows=[order]) as replayer:
         assert replayer.replay(forked.history()).ok
     with pytest.raises(UsageError, match="of its own"):
         handle.fork(id=handle.id, before="step")
 
 
-def test_fork_before_a_signal_does_not_receive_it(client: Client) -> None:
-    """What came after the point is not sent to the fork; an id that is taken is refused."""
+def test_fork_before_a_signal_does_not_receive_that_signal(client: Client) -> None:
     handle = start(client, order, "unsignalled")
-    until(lambda: "ACTIVITY_TASK_SCHEDULED" in names(handle))
+    until(lambda: "ACTIVITY_TASK_SCHEDULED" in event_types(handle))
     handle.signal(go, "first")
     handle.result(30)
     forked = handle.fork(id=handle.id + "-fork", before="step")
@@ -234,9 +220,8 @@ def test_fork_before_a_signal_does_not_receive_it(client: Client) -> None:
     assert forked.result(30)[1] == "second"
 
 
-def test_pause_is_stored_in_the_file(tmp_path: Path) -> None:
-    """A run that was paused rests when the file is opened anew, also with a worker there, until it goes on."""
-    calls.clear()
+def test_paused_run_stays_paused_after_the_file_is_reopened(tmp_path: Path) -> None:
+    step_calls.clear()
     target = f"local:{tmp_path / 'kept.db'}"
 
     def worker(client: Client) -> Worker:
@@ -249,20 +234,21 @@ def test_pause_is_stored_in_the_file(tmp_path: Path) -> None:
         handle = client.get_workflow_handle("kept", workflow=order)
         handle.signal(go, "morning")
         assert handle.describe().status is WorkflowStatus.PAUSED
-        assert "WORKFLOW_TASK_STARTED" not in names(handle)
+        assert "WORKFLOW_TASK_STARTED" not in event_types(handle)
     with Client.connect(target) as client, worker(client):
         handle = client.get_workflow_handle("kept", workflow=order)
         handle.unpause()
         assert handle.result(30) == ["CHARGE", "morning", "PACK", "SHIP"]
-    assert calls == ["charge", "pack", "ship"]
+    assert step_calls == ["charge", "pack", "ship"]
 
 
-def test_fork_with_an_open_child_is_rejected(client: Client) -> None:
-    """A child belongs to the run that started it: a point at which one is open is no point for a fork."""
+def test_fork_at_an_event_with_an_open_child_is_rejected(client: Client) -> None:
     handle = start(client, parent, "adopts")
-    until(lambda: "CHILD_WORKFLOW_EXECUTION_STARTED" in names(handle))
+    until(lambda: "CHILD_WORKFLOW_EXECUTION_STARTED" in event_types(handle))
     client.get_workflow_handle("child-of-parent").signal(go, "on")
     handle.result(30)
-    ends = [place for place, name in enumerate(names(handle), 1) if name == "WORKFLOW_TASK_COMPLETED"]
+    ends = [
+        event_id for event_id, name in enumerate(event_types(handle), 1) if name == "WORKFLOW_TASK_COMPLETED"
+    ]
     with pytest.raises(ServiceError, match="child"):
         handle.fork(id=handle.id + "-fork", event_id=ends[-3])

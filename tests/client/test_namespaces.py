@@ -1,4 +1,4 @@
-"""What a client makes on an engine besides workflows: search attributes and namespaces."""
+"""Creation of search attributes and namespaces by a client."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from hourglass.worker import Worker
 
 
 @workflow.defn
-def nothing() -> None:
-    """Ends at once."""
+def empty_workflow() -> None:
+    pass
 
 
-def made_and_found(client: Client) -> None:
-    """A search attribute that a client made is known, stays when it is made again, and finds a run."""
+def check_search_attributes(client: Client) -> None:
+    """Check that an attribute can be added twice with one type, not with another type, and finds a run."""
     name = f"Made{uuid.uuid4().hex[:8]}"
     client.add_search_attributes({name: "Int"})
     assert client.list_search_attributes()[name] == "Int"
@@ -31,12 +31,12 @@ def made_and_found(client: Client) -> None:
     with pytest.raises(UsageError, match="Keyword, "):
         client.add_search_attributes({name: "Number"})
     key = SearchAttributeKey.for_int(name)
-    with Worker(client, "attributes", workflows=[nothing]):
+    with Worker(client, "attributes", workflows=[empty_workflow]):
         end = time.monotonic() + 60
         while True:
             try:
                 client.execute_workflow(
-                    nothing, task_queue="attributes", search_attributes=[key.value_set(7)]
+                    empty_workflow, task_queue="attributes", search_attributes=[key.value_set(7)]
                 )
                 break
             except ServiceError:  # a server takes a moment to know of it
@@ -48,10 +48,9 @@ def made_and_found(client: Client) -> None:
 
 
 @pytest.mark.server
-def test_namespaces_on_a_server(quick_server: DevServer) -> None:
-    """Search attributes, and a namespace that can be connected to."""
+def test_client_creates_search_attributes_and_namespaces_on_a_server(quick_server: DevServer) -> None:
     with Client.connect(quick_server.target) as client:
-        made_and_found(client)
+        check_search_attributes(client)
         name = f"made-{uuid.uuid4().hex[:8]}"
         client.create_namespace(name, retention=3 * 86400, description="for a test")
         with pytest.raises(ServiceError) as taken:
@@ -68,10 +67,9 @@ def test_namespaces_on_a_server(quick_server: DevServer) -> None:
             time.sleep(0.2)  # it is tried again until the server knows the namespace
 
 
-def test_namespaces_on_an_embedded_engine() -> None:
-    """Search attributes; a namespace is said to be what the engine is opened with."""
+def test_embedded_engine_creates_search_attributes_but_no_namespaces() -> None:
     with Client.connect("local:") as client:
-        made_and_found(client)
+        check_search_attributes(client)
         with pytest.raises(ServiceError, match="namespace='other'") as refused:
             client.create_namespace("other")
         assert refused.value.status == "UNIMPLEMENTED"

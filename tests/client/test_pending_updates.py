@@ -1,4 +1,4 @@
-"""An update that no worker has accepted yet is in no history; `describe` shows it all the same."""
+"""Updates that no worker has accepted: no history contains them, but `describe` lists them."""
 
 from __future__ import annotations
 
@@ -21,124 +21,111 @@ from hourglass.testing import DevServer
 
 @workflow.defn
 class Account:
-    """Takes deposits."""
-
     def __init__(self) -> None:
         self.sum = 0
 
     @workflow.run
     def run(self) -> int:
-        """Until there is one."""
         workflow.wait_condition(lambda: self.sum > 0)
         return self.sum
 
     @workflow.update
     def deposit(self, amount: int) -> int:
-        """Add."""
         self.sum += amount
         return self.sum
 
 
 @workflow.defn
-class Slow:
-    """Has an update that waits for a signal."""
-
+class SlowUpdate:
     def __init__(self) -> None:
         self.waits = self.done = False
 
     @workflow.run
     def run(self) -> None:
-        """Wait for the signal."""
         workflow.wait_condition(lambda: self.done and workflow.all_handlers_finished())
 
     @workflow.update
     def wait(self) -> None:
-        """Wait for the signal."""
         self.waits = True
         workflow.wait_condition(lambda: self.done)
 
     @workflow.query
     def is_waiting(self) -> bool:
-        """Whether the update was accepted."""
         return self.waits
 
     @workflow.signal
     def finish(self) -> None:
-        """Let the update end."""
         self.done = True
 
 
-def test_update_is_pending_until_a_worker_accepts_it(
+def test_unaccepted_update_is_listed_by_describe_the_cli_and_the_web_ui(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By `describe`, in a program and as a command, and on the page, with its name and id; no longer once it is accepted."""
     target = f"local:{tmp_path / 'accounts.db'}"
     with Client.connect(target) as client, Worker(client, "other", workflows=[Account]):
         handle = client.start_workflow(Account.run, id="account-1")
         assert handle.describe().pending_updates == ()
-        asking = threading.Thread(target=lambda: handle.execute_update(Account.deposit, 5, id="first"))
-        asking.start()
+        request = threading.Thread(target=lambda: handle.execute_update(Account.deposit, 5, id="first"))
+        request.start()
         while not (found := handle.describe().pending_updates):
             pass
         assert [(each.id, each.name) for each in found] == [("first", "deposit")]
         assert main(["describe", "account-1", "--target", target]) == 0
-        assert "update deposit (first), not accepted by a worker yet" in capsys.readouterr().out
+        assert "update deposit (first), not yet accepted by a worker" in capsys.readouterr().out
         with asked(site_of(client, target)) as web:
             text = web.get(workflow_page("account-1"), follow_redirects=True).text
         assert re.search(r"<td>update</td><td class=\"mono\">deposit .*first.*not accepted yet", text)
         with Worker(client, workflows=[Account]):
             assert handle.result() == 5
-            asking.join(60)
+            request.join(60)
         assert handle.describe().pending_updates == ()
 
 
-def until_pending(handle: WorkflowHandle[Any]) -> list[tuple[str, str]]:
-    """Wait until `describe` shows an update, and return the ids and names of all."""
+def wait_for_pending_updates(handle: WorkflowHandle[Any]) -> list[tuple[str, str]]:
+    """Wait until `describe` lists an update. Return the ids and names of all."""
     found: list[tuple[str, str]] = []
 
-    def is_there() -> bool:
+    def has_pending() -> bool:
         found[:] = [(update.id, update.name) for update in handle.describe().pending_updates]
         return bool(found)
 
-    until(is_there)
+    until(has_pending)
     return found
 
 
 def check_pending_update(client: Client, workflow_id: str) -> None:
-    """Request an update without a worker, see it as pending, and no longer once a worker has accepted it."""
+    """Check that an update is pending until a worker has accepted it."""
     handle = client.start_workflow(Account.run, id=workflow_id, task_queue=workflow_id)
     request = threading.Thread(target=lambda: handle.execute_update(Account.deposit, 5, id="first"))
     request.start()
-    assert until_pending(handle) == [("first", "deposit")]
+    assert wait_for_pending_updates(handle) == [("first", "deposit")]
     with Worker(client, workflow_id, workflows=[Account]):
         assert handle.result() == 5
         request.join(60)
     assert handle.describe().pending_updates == ()
 
 
-def test_pending_update_on_a_file_without_a_worker(tmp_path: Path) -> None:
-    """The client that waits for the update knows it while no process owns the file."""
+def test_describe_lists_unaccepted_update_while_no_process_owns_the_file(tmp_path: Path) -> None:
     with Client.connect(f"local:{tmp_path / 'accounts.db'}") as client:
         check_pending_update(client, "account-2")
 
 
 @pytest.mark.server
-def test_pending_update_on_a_server(quick_server: DevServer) -> None:
-    """A server lists no update that no worker has accepted: the client that waits for it does."""
+def test_describe_lists_unaccepted_update_on_a_server(quick_server: DevServer) -> None:
+    """The server does not list such updates; the client that waits for the update adds it."""
     with Client.connect(quick_server.target) as client:
         check_pending_update(client, f"account-{uuid.uuid4()}")
 
 
 @pytest.mark.server
-def test_accepted_update_is_not_pending(quick_server: DevServer) -> None:
-    """An update that a worker has accepted is not pending, though its caller still waits for the result."""
+def test_describe_does_not_list_an_accepted_update_on_a_server(quick_server: DevServer) -> None:
     with Client.connect(quick_server.target) as client:
         name = f"account-{uuid.uuid4()}"
-        with Worker(client, name, workflows=[Slow]):
-            handle = client.start_workflow(Slow.run, id=name, task_queue=name)
-            request = threading.Thread(target=lambda: handle.execute_update(Slow.wait, id="slow"))
+        with Worker(client, name, workflows=[SlowUpdate]):
+            handle = client.start_workflow(SlowUpdate.run, id=name, task_queue=name)
+            request = threading.Thread(target=lambda: handle.execute_update(SlowUpdate.wait, id="slow"))
             request.start()
-            until(lambda: handle.query(Slow.is_waiting))
+            until(lambda: handle.query(SlowUpdate.is_waiting))
             assert handle.describe().pending_updates == ()
-            handle.signal(Slow.finish)
+            handle.signal(SlowUpdate.finish)
             request.join(60)

@@ -1,4 +1,4 @@
-"""The portal: calls from threads and loops, errors, cancellation, fork, exit and Ctrl-C."""
+"""The portal: calls from threads and event loops, errors, cancellation, fork, exit and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -42,20 +42,16 @@ def run_script(script: str, *arguments: str) -> subprocess.CompletedProcess[str]
     )
 
 
-def test_a_call_runs_on_the_control_thread(portal: Portal) -> None:
-    """A coroutine runs in the portal's own thread, and its value comes back."""
+def test_portal_call_runs_on_the_control_thread(portal: Portal) -> None:
     assert portal.call(thread_name()) == "hourglass-control"
 
 
-def test_a_call_reraises(portal: Portal) -> None:
-    """What the coroutine raises is raised in the calling thread."""
+def test_portal_call_raises_the_exception_of_the_coroutine(portal: Portal) -> None:
     with pytest.raises(LookupError, match="not there"):
         portal.call(raises())
 
 
-def test_timeout_error_of_the_coroutine_is_not_the_callers(portal: Portal) -> None:
-    """A TimeoutError of the coroutine's own arrives as it was raised."""
-
+def test_portal_call_does_not_replace_a_timeout_error_of_the_coroutine(portal: Portal) -> None:
     async def own() -> None:
         raise TimeoutError("mine")
 
@@ -63,8 +59,7 @@ def test_timeout_error_of_the_coroutine_is_not_the_callers(portal: Portal) -> No
         portal.call(own(), timeout=60)
 
 
-def test_a_timeout_cancels_the_coroutine(portal: Portal) -> None:
-    """A call that times out cancels what it waited for."""
+def test_portal_call_timeout_cancels_the_coroutine(portal: Portal) -> None:
     begun, cancelled = threading.Event(), threading.Event()
 
     async def wait() -> None:
@@ -81,8 +76,7 @@ def test_a_timeout_cancels_the_coroutine(portal: Portal) -> None:
     assert cancelled.wait(30)
 
 
-def test_shielded_work_outlives_the_timeout(portal: Portal) -> None:
-    """What the coroutine shields goes on after its caller gave up."""
+def test_shielded_task_continues_after_portal_call_timeout(portal: Portal) -> None:
     release = asyncio.Event()
     finished = threading.Event()
 
@@ -96,15 +90,15 @@ def test_shielded_work_outlives_the_timeout(portal: Portal) -> None:
     with pytest.raises(TimeoutError):
         portal.call(wait(), timeout=0.01)
 
-    async def let_go() -> None:
+    async def set_release() -> None:
         release.set()
 
-    portal.call(let_go())
+    portal.call(set_release())
     assert finished.wait(30)
 
 
-def test_blocking_call_on_the_control_loop_is_rejected(portal: Portal) -> None:
-    """Waiting for oneself would never end, so it is an error."""
+def test_blocking_portal_call_on_the_control_loop_is_rejected(portal: Portal) -> None:
+    """It would wait for itself."""
 
     async def call_again() -> None:
         portal.call(thread_name())
@@ -113,39 +107,34 @@ def test_blocking_call_on_the_control_loop_is_rejected(portal: Portal) -> None:
         portal.call(call_again())
 
 
-def test_concurrent_calls_of_many_threads(portal: Portal) -> None:
-    """Calls from many threads do not mix."""
-
+def test_concurrent_portal_calls_return_results_to_their_own_threads(portal: Portal) -> None:
     async def echo(value: int) -> int:
         await asyncio.sleep(0)
         return value
 
-    got: list[tuple[int, int]] = []
+    results: list[tuple[int, int]] = []
 
     def call(number: int) -> None:
         for step in range(50):
-            got.append((number * 50 + step, portal.call(echo(number * 50 + step))))
+            results.append((number * 50 + step, portal.call(echo(number * 50 + step))))
 
     threads = [threading.Thread(target=call, args=(number,)) for number in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(got) == 400
-    assert all(sent == received for sent, received in got)
+    assert len(results) == 400
+    assert all(sent == received for sent, received in results)
 
 
-def test_async_call_from_another_loop(portal: Portal) -> None:
-    """An event loop elsewhere awaits the portal without blocking."""
-
+def test_acall_can_be_awaited_on_another_event_loop(portal: Portal) -> None:
     async def main() -> list[str]:
         return await asyncio.gather(portal.acall(thread_name()), portal.acall(thread_name()))
 
     assert asyncio.run(main()) == ["hourglass-control"] * 2
 
 
-def test_cancelling_the_caller_cancels_the_coroutine(portal: Portal) -> None:
-    """A cancelled task elsewhere cancels what it awaited through the portal."""
+def test_cancelling_a_task_cancels_the_coroutine_of_its_acall(portal: Portal) -> None:
     begun, cancelled = threading.Event(), threading.Event()
 
     async def wait() -> None:
@@ -166,8 +155,8 @@ def test_cancelling_the_caller_cancels_the_coroutine(portal: Portal) -> None:
     assert cancelled.wait(30)
 
 
-def test_concurrent_async_calls_from_several_loops(portal: Portal) -> None:
-    """Each gets its own answer or error, and nothing is kept of loops that have ended."""
+def test_concurrent_acalls_return_their_own_results_and_errors(portal: Portal) -> None:
+    """No mailboxes remain for the event loops that have ended."""
 
     async def twice(number: int) -> int:
         await asyncio.sleep(0)
@@ -191,20 +180,16 @@ def test_concurrent_async_calls_from_several_loops(portal: Portal) -> None:
     assert len(portal._mailboxes) == 1
 
 
-def test_async_call_from_the_control_loop(portal: Portal) -> None:
-    """On the control loop `acall` simply awaits."""
-
+def test_acall_works_on_the_control_loop(portal: Portal) -> None:
     async def inner() -> str:
         return await portal.acall(thread_name())
 
     assert portal.call(inner()) == "hourglass-control"
 
 
-def test_blocking_call_inside_a_running_loop_warns_once(
+def test_blocking_portal_call_in_a_running_loop_warns_once(
     portal: Portal, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A blocking call in a thread with a running loop works, and says once that AsyncClient exists."""
-
     async def main() -> list[str]:
         return [portal.call(thread_name()), portal.call(thread_name())]
 
@@ -214,11 +199,9 @@ def test_blocking_call_inside_a_running_loop_warns_once(
     assert "AsyncClient" in caplog.text
 
 
-def test_a_task_that_tries_to_exit_does_not_end_the_loop(
+def test_system_exit_in_a_coroutine_does_not_stop_the_control_loop(
     portal: Portal, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """SystemExit inside a coroutine reaches its caller, and the control loop goes on."""
-
     async def leave() -> None:
         raise SystemExit(3)
 
@@ -227,8 +210,7 @@ def test_a_task_that_tries_to_exit_does_not_end_the_loop(
     assert portal.call(thread_name()) == "hourglass-control"
 
 
-def test_closers_run_in_reverse_despite_failures(caplog: pytest.LogCaptureFixture) -> None:
-    """Closers run latest first on the control loop; one that fails is logged and the others run."""
+def test_portal_closers_run_in_reverse_order_despite_failures(caplog: pytest.LogCaptureFixture) -> None:
     portal = Portal()
     ran: list[str] = []
 
@@ -252,8 +234,7 @@ def test_closers_run_in_reverse_despite_failures(caplog: pytest.LogCaptureFixtur
     assert "broken" in caplog.text
 
 
-def test_hanging_closer_is_cancelled(caplog: pytest.LogCaptureFixture) -> None:
-    """A closer that exceeds its limit is cancelled, and closing goes on."""
+def test_portal_closer_that_exceeds_its_limit_is_cancelled(caplog: pytest.LogCaptureFixture) -> None:
     portal = Portal()
 
     async def hang() -> None:
@@ -266,7 +247,6 @@ def test_hanging_closer_is_cancelled(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_closed_portal_rejects_calls() -> None:
-    """Calls on a closed portal raise, leave no coroutine behind, and closing twice is harmless."""
     portal = Portal()
     portal.close()
     portal.close()
@@ -276,8 +256,7 @@ def test_closed_portal_rejects_calls() -> None:
         portal.at_exit(thread_name)
 
 
-def test_remaining_tasks_are_cancelled_at_close() -> None:
-    """Closing cancels what still runs, so that `finally` blocks are executed."""
+def test_closing_the_portal_cancels_remaining_tasks() -> None:
     portal = Portal()
     begun, cleaned = threading.Event(), threading.Event()
 
@@ -294,11 +273,10 @@ def test_remaining_tasks_are_cancelled_at_close() -> None:
     assert cleaned.is_set()
 
 
-def test_waiting_calls_fail_when_the_portal_closes() -> None:
-    """A call that waits in a thread or on a loop when the portal closes ends with a clear error."""
+def test_closing_the_portal_fails_waiting_calls() -> None:
     portal = Portal()
     begun = threading.Semaphore(0)
-    told: list[BaseException] = []
+    errors: list[BaseException] = []
 
     async def wait() -> None:
         begun.release()
@@ -308,13 +286,13 @@ def test_waiting_calls_fail_when_the_portal_closes() -> None:
         try:
             portal.call(wait())
         except BaseException as error:
-            told.append(error)
+            errors.append(error)
 
     def awaiting() -> None:
         try:
             asyncio.run(portal.acall(wait()))
         except BaseException as error:
-            told.append(error)
+            errors.append(error)
 
     threads = [threading.Thread(target=blocked), threading.Thread(target=awaiting)]
     for thread in threads:
@@ -324,12 +302,11 @@ def test_waiting_calls_fail_when_the_portal_closes() -> None:
     portal.close()
     for thread in threads:
         thread.join(30)
-    assert [type(error) for error in told] == [UsageError, UsageError]
-    assert all("closed while this call was waiting" in str(error) for error in told)
+    assert [type(error) for error in errors] == [UsageError, UsageError]
+    assert all("closed while this call was waiting" in str(error) for error in errors)
 
 
-def test_the_process_has_one_portal() -> None:
-    """`current` gives every thread the same portal."""
+def test_all_threads_share_one_current_portal() -> None:
     seen: list[Portal] = []
     threads = [threading.Thread(target=lambda: seen.append(Portal.current())) for _ in range(8)]
     for thread in threads:
@@ -361,8 +338,7 @@ sys.exit(os.waitstatus_to_exitcode(status) + 1)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_forked_child_creates_its_own_portal() -> None:
-    """After a fork the inherited portal says so, a new one works, and both processes exit properly."""
+def test_forked_child_rejects_the_inherited_portal_and_creates_its_own() -> None:
     done = run_script(FORK)
     assert done.returncode == 8, done.stderr
     assert "UsageError" in done.stdout
@@ -383,8 +359,8 @@ sys.exit(5)
 """
 
 
-def test_exit_is_clean_and_keeps_its_code() -> None:
-    """At exit closers run latest first and before older exit handlers; the exit code stays."""
+def test_portal_closers_run_at_interpreter_exit_and_keep_the_exit_code() -> None:
+    """They run before exit handlers that were registered earlier."""
     done = run_script(EXIT)
     assert done.returncode == 5, done.stderr
     assert done.stdout.splitlines() == ["worker", "client", "engine's own exit"]
@@ -404,8 +380,7 @@ Portal.current()
 """
 
 
-def test_portal_is_closed_after_exit() -> None:
-    """Code that runs after the portal's exit gets a clear error instead of a new thread."""
+def test_portal_cannot_be_created_while_the_interpreter_exits() -> None:
     done = run_script(LATE)
     assert done.returncode == 0, done.stderr
     assert "UsageError Hourglass cannot be used while the interpreter is exiting" in done.stdout
@@ -429,8 +404,7 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
-def test_ctrl_c_interrupts_a_call() -> None:
-    """SIGINT ends a blocked call at once, cancels its coroutine and leaves a clean exit."""
+def test_ctrl_c_interrupts_a_portal_call_and_cancels_its_coroutine() -> None:
     with subprocess.Popen(
         [sys.executable, "-W", "error", "-c", INTERRUPT],
         stdout=subprocess.PIPE,
@@ -460,8 +434,7 @@ with Client.connect("local:") as client:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
-def test_traceback_of_ctrl_c_shows_the_callers_line(tmp_path: Path) -> None:
-    """A program that is interrupted while it waits for a result shows its own line, and not the way through our files."""
+def test_ctrl_c_traceback_contains_no_internal_frames(tmp_path: Path) -> None:
     program = tmp_path / "waiting.py"
     program.write_text(WAITING)
     with subprocess.Popen(

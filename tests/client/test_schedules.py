@@ -1,4 +1,4 @@
-"""Schedules: what is refused before anything is sent, what is sent, and what a real server makes of it."""
+"""Schedules: validation, requests, and behaviour on a real server."""
 
 from __future__ import annotations
 
@@ -61,52 +61,52 @@ def waiting() -> None:
 
 
 def daily(**changes: Any) -> Schedule:
-    """A schedule of no particular interest."""
+    """Return a valid schedule, with changes."""
     return Schedule(
         ScheduleActionStartWorkflow(report, "daily", id="report"), changes.pop("spec", DAILY), **changes
     )
 
 
-class Shelf:
-    """A service that keeps schedules, and what it was asked. `rival` changes a schedule just before an update."""
+class FakeScheduleService:
+    """A fake service that keeps schedules and records requests. `rival` runs just before each update."""
 
     target, namespace, identity = "fake:1", "default", "tester"
 
     def __init__(self) -> None:
-        self.asked: list[Any] = []
-        self.kept: dict[str, tuple[int, sc.EngineSchedule]] = {}
+        self.requests: list[Any] = []
+        self.schedules: dict[str, tuple[int, sc.EngineSchedule]] = {}
         self.rival: Callable[[], None] = lambda: None
         self.page: sc.SchedulePage | None = None
 
     def note(self, schedule_id: str, text: str) -> None:
-        """Somebody else's update."""
-        token, schedule = self.kept[schedule_id]
+        """Change a schedule's note, as another client would."""
+        token, schedule = self.schedules[schedule_id]
         state = replace(schedule.state, note=text)
-        self.kept[schedule_id] = (token + 1, msgspec.structs.replace(schedule, state=state))
+        self.schedules[schedule_id] = (token + 1, msgspec.structs.replace(schedule, state=state))
 
     async def call(self, request: Any) -> Any:
-        self.asked.append(request)
+        self.requests.append(request)
         match request:
             case sc.CreateSchedule():
-                self.kept[request.schedule_id] = (1, request.schedule)
+                self.schedules[request.schedule_id] = (1, request.schedule)
             case sc.DescribeSchedule(schedule_id=name):
-                token, schedule = self.kept[name]
+                token, schedule = self.schedules[name]
                 shown = msgspec.structs.replace(schedule, spec=canonical(schedule.spec))
                 return sc.ScheduleDetails(
                     schedule_id=name, schedule=shown, conflict_token=str(token).encode()
                 )
             case sc.UpdateSchedule(schedule_id=name):
                 self.rival()
-                token, _ = self.kept[name]
+                token, _ = self.schedules[name]
                 if request.conflict_token == str(token).encode():  # else it is dropped, as servers do
-                    self.kept[name] = (token + 1, request.schedule)
+                    self.schedules[name] = (token + 1, request.schedule)
             case sc.ListSchedules():
                 return self.page or self._page(int(request.next_page_token or b"0"))
         return sv.Nothing()
 
     def _page(self, at: int) -> sc.SchedulePage:
-        name = list(self.kept)[at]
-        more = str(at + 1).encode() if at + 1 < len(self.kept) else b""
+        name = list(self.schedules)[at]
+        more = str(at + 1).encode() if at + 1 < len(self.schedules) else b""
         return sc.SchedulePage((sc.ScheduleSummary(schedule_id=name, workflow_type="report"),), more)
 
     async def close(self) -> None:
@@ -114,26 +114,25 @@ class Shelf:
 
 
 @pytest.fixture
-def connection() -> Shelf:
-    """A service without any schedule."""
-    return Shelf()
+def connection() -> FakeScheduleService:
+    return FakeScheduleService()
 
 
 # --- refused before anything is sent ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("schedule", "error", "why"),
+    ("schedule", "error", "message"),
     [
-        (daily(spec=ScheduleSpec(jitter=5)), UsageError, "names no time"),
-        (daily(spec=ScheduleSpec(skip=[ScheduleCalendarSpec()])), UsageError, "names no time"),
+        (daily(spec=ScheduleSpec(jitter=5)), UsageError, "has no times"),
+        (daily(spec=ScheduleSpec(skip=[ScheduleCalendarSpec()])), UsageError, "has no times"),
         (daily(spec=ScheduleSpec(cron_expressions=["every day"])), UsageError, "'every day' is invalid"),
         (
             daily(spec=replace(DAILY, time_zone_name="Mars/Olympus")),
             UsageError,
-            "no time zone 'Mars/Olympus'",
+            "unknown time zone 'Mars/Olympus'",
         ),
-        (daily(spec=ScheduleSpec(intervals=[ScheduleIntervalSpec(0.2)])), UsageError, "at least a second"),
+        (daily(spec=ScheduleSpec(intervals=[ScheduleIntervalSpec(0.2)])), UsageError, "at least one second"),
         (daily(spec=ScheduleSpec(calendars=[ScheduleCalendarSpec(hour=25)])), UsageError, "0 to 23"),
         (
             daily(spec=ScheduleSpec(calendars=[ScheduleCalendarSpec(hour=())])),
@@ -153,27 +152,26 @@ def connection() -> Shelf:
         (Schedule(ScheduleActionStartWorkflow(len, "a"), DAILY), UsageError, "len is not a workflow"),
         (Schedule(report, DAILY), UsageError, "ScheduleActionStartWorkflow"),
         (Schedule(ScheduleActionStartWorkflow(report, "a"), "@daily"), UsageError, "ScheduleSpec"),
-        (DAILY, UsageError, "not a ScheduleSpec"),
+        (DAILY, UsageError, "not ScheduleSpec"),
     ],
 )
-def test_invalid_schedule_is_not_sent(
-    schedule: Any, error: type[Exception], why: str, client: Any, do: Do, connection: Shelf
+def test_create_schedule_with_invalid_values_raises_before_sending(
+    schedule: Any, error: type[Exception], message: str, client: Any, do: Do, connection: FakeScheduleService
 ) -> None:
-    """A schedule that makes no sense is refused with the reason, and the service hears nothing of it."""
     with pytest.raises(error) as caught:
         do(client.create_schedule("s", schedule))
-    assert why in str(caught.value)
-    assert connection.asked == []
+    assert message in str(caught.value)
+    assert connection.requests == []
 
 
 @pytest.mark.parametrize(
-    ("construct", "why"),
+    ("construct", "message"),
     [
-        (lambda: ScheduleSpec(cron_expressions="0 9 * * *"), "brackets"),
-        (lambda: ScheduleSpec(calendars=["@daily"]), "calendars must be a list of ScheduleCalendarSpec"),  # type: ignore[list-item]
-        (lambda: replace(DAILY, start_at=datetime(2026, 1, 1)), "start_at is a datetime with"),
+        (lambda: ScheduleSpec(cron_expressions="0 9 * * *"), "not a single str"),
+        (lambda: ScheduleSpec(calendars=["@daily"]), "calendars must contain only ScheduleCalendarSpec"),  # type: ignore[list-item]
+        (lambda: replace(DAILY, start_at=datetime(2026, 1, 1)), "start_at must be a datetime with"),
         (lambda: replace(DAILY, jitter=timedelta(seconds=-1)), "jitter"),
-        (lambda: ScheduleCalendarSpec(hour="9"), "not a str"),  # type: ignore[arg-type]
+        (lambda: ScheduleCalendarSpec(hour="9"), "not str"),  # type: ignore[arg-type]
         (lambda: ScheduleRange(1.5), "start of a range"),  # type: ignore[arg-type]
         (lambda: ScheduleIntervalSpec(5, -1), "offset"),
         (lambda: SchedulePolicy(catchup_window="1h"), "catchup_window"),  # type: ignore[arg-type]
@@ -181,14 +179,14 @@ def test_invalid_schedule_is_not_sent(
         (lambda: ScheduleState(note=5), "note"),  # type: ignore[arg-type]
     ],
 )
-def test_schedule_parts_reject_values_of_wrong_types(construct: Callable[[], Any], why: str) -> None:
-    """A part of a schedule raises `UsageError` for an invalid value when it is constructed."""
-    with pytest.raises(UsageError, match=why):
+def test_schedule_parts_reject_invalid_values_when_constructed(
+    construct: Callable[[], Any], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
         construct()
 
 
-def test_schedule_parts_have_one_type_for_each_attribute() -> None:
-    """Single numbers become ranges, numbers of seconds timedeltas, and lists tuples."""
+def test_schedule_parts_convert_numbers_to_ranges_and_timedeltas_and_lists_to_tuples() -> None:
     calendar = ScheduleCalendarSpec(hour=9, day_of_week=[0, ScheduleRange(5, 6)], comment=None)
     assert calendar.hour == (ScheduleRange(9),)
     assert calendar.day_of_week == (ScheduleRange(0), ScheduleRange(5, 6))
@@ -200,8 +198,9 @@ def test_schedule_parts_have_one_type_for_each_attribute() -> None:
     assert hash(spec) == hash(replace(spec))
 
 
-def test_ids_and_backfills_are_checked(client: Any, do: Do, connection: Shelf) -> None:
-    """An empty id, an empty backfill and one that ends before it starts are refused."""
+def test_empty_schedule_ids_and_invalid_backfills_are_rejected(
+    client: Any, do: Do, connection: FakeScheduleService
+) -> None:
     with pytest.raises(UsageError, match="id"):
         do(client.create_schedule("", daily()))
     with pytest.raises(UsageError, match="id"):
@@ -210,15 +209,16 @@ def test_ids_and_backfills_are_checked(client: Any, do: Do, connection: Shelf) -
         do(client.get_schedule_handle("s").backfill())
     with pytest.raises(UsageError, match="before it starts"):
         ScheduleBackfill(start_at=datetime(2026, 1, 2, tzinfo=UTC), end_at=datetime(2026, 1, 1, tzinfo=UTC))
-    assert connection.asked == []
+    assert connection.requests == []
 
 
 # --- what is sent --------------------------------------------------------------------------------------------------------
 
 
-def test_create_sends_the_whole_schedule(client: Any, do: Do, connection: Shelf) -> None:
-    """Arguments are encoded, times and durations counted, and defaults those of Temporal."""
-    begin = datetime(2026, 1, 1, tzinfo=UTC)
+def test_create_schedule_sends_action_spec_policy_memo_and_backfill(
+    client: Any, do: Do, connection: FakeScheduleService
+) -> None:
+    start_at = datetime(2026, 1, 1, tzinfo=UTC)
     handle = do(
         client.create_schedule(
             "nightly",
@@ -233,45 +233,51 @@ def test_create_sends_the_whole_schedule(client: Any, do: Do, connection: Shelf)
                         )
                     ],
                     intervals=[ScheduleIntervalSpec(timedelta(hours=1), 60)],
-                    start_at=begin,
+                    start_at=start_at,
                     jitter=5,
                 ),
                 SchedulePolicy(overlap=ScheduleOverlapPolicy.BUFFER_ONE, catchup_window=60),
             ),
             trigger_immediately=True,
-            backfill=[ScheduleBackfill(start_at=begin, end_at=begin + timedelta(hours=1))],
+            backfill=[ScheduleBackfill(start_at=start_at, end_at=start_at + timedelta(hours=1))],
             memo={"why": "night"},
         )
     )
     assert handle.id == "nightly"
-    (sent,) = connection.asked
+    (sent,) = connection.requests
     assert (sent.schedule_id, sent.trigger_immediately, sent.identity) == ("nightly", True, "tester")
     assert sent.memo == {"why": Payload(b'"night"')}
-    assert sent.backfill == (ScheduleBackfill(start_at=begin, end_at=begin + timedelta(hours=1)),)
+    assert sent.backfill == (ScheduleBackfill(start_at=start_at, end_at=start_at + timedelta(hours=1)),)
     action = sent.schedule.action
     assert (action.workflow_id, action.workflow_type, action.spec.task_queue) == ("nightly", "report", "q")
     assert (action.arguments, action.spec.run_timeout) == ((Payload(b'"daily"'), Payload(b"3")), 60.0)
     spec = sent.schedule.spec
     assert spec.calendars[0].hour == (ScheduleRange(2), ScheduleRange(4, 8, 2))
     assert (spec.intervals, spec.jitter) == ((ScheduleIntervalSpec(3600, 60),), timedelta(seconds=5))
-    assert spec.start_at == begin
+    assert spec.start_at == start_at
     assert sent.schedule.policy == SchedulePolicy(
         overlap=ScheduleOverlapPolicy.BUFFER_ONE, catchup_window=60.0
     )
 
 
-def test_pause_trigger_and_backfill_are_sent(client: Any, do: Do, connection: Shelf) -> None:
-    """Pausing, unpausing, triggering and backfilling are sent as such; a note is never empty."""
+def test_schedule_handle_sends_pause_unpause_trigger_backfill_and_delete(
+    client: Any, do: Do, connection: FakeScheduleService
+) -> None:
+    """An empty note is replaced by a default."""
     handle = client.get_schedule_handle("s")
-    begin = datetime(2026, 1, 1, tzinfo=UTC)
+    start_at = datetime(2026, 1, 1, tzinfo=UTC)
     do(handle.pause("broken"))
     do(handle.pause())
     do(handle.unpause())
     do(handle.trigger())
     do(handle.trigger(overlap=ScheduleOverlapPolicy.ALLOW_ALL))
-    do(handle.backfill(ScheduleBackfill(start_at=begin, end_at=begin, overlap=ScheduleOverlapPolicy.SKIP)))
+    do(
+        handle.backfill(
+            ScheduleBackfill(start_at=start_at, end_at=start_at, overlap=ScheduleOverlapPolicy.SKIP)
+        )
+    )
     do(handle.delete())
-    sent = connection.asked
+    sent = connection.requests
     assert [request.schedule_id for request in sent] == ["s"] * 7
     assert [request.pause for request in sent[:2]] == ["broken", "Paused by Hourglass"]
     assert sent[2].unpause == "Unpaused by Hourglass"
@@ -283,8 +289,7 @@ def test_pause_trigger_and_backfill_are_sent(client: Any, do: Do, connection: Sh
     assert type(sent[6]) is sc.DeleteSchedule
 
 
-def test_schedule_lists_are_paged(client: Any, face: Any, do: Do) -> None:
-    """A list goes on over as many pages as there are."""
+def test_list_schedules_fetches_all_pages(client: Any, face: Any, do: Do) -> None:
     for name in ("a", "b", "c"):
         do(client.create_schedule(name, daily()))
     assert [(each.id, each.workflow_type) for each in face.collect(client.list_schedules())] == [
@@ -297,37 +302,38 @@ def test_schedule_lists_are_paged(client: Any, face: Any, do: Do) -> None:
 # --- updating ------------------------------------------------------------------------------------------------------------
 
 
-def updates(connection: Shelf) -> int:
-    """How many updates were sent."""
-    return sum(isinstance(request, sc.UpdateSchedule) for request in connection.asked)
+def count_updates(connection: FakeScheduleService) -> int:
+    return sum(isinstance(request, sc.UpdateSchedule) for request in connection.requests)
 
 
-def paused(seen: ScheduleDescription) -> Schedule:
-    """The schedule, paused."""
+def paused_copy(seen: ScheduleDescription) -> Schedule:
     return replace(seen.schedule, state=replace(seen.schedule.state, paused=True))
 
 
-def test_schedule_update_is_sent_once(client: Any, do: Do, connection: Shelf) -> None:
-    """Where nobody interferes an update asks its function once, and keeps all that it does not change."""
+def test_schedule_update_without_conflict_is_sent_once_and_keeps_unchanged_fields(
+    client: Any, do: Do, connection: FakeScheduleService
+) -> None:
     handle = do(client.create_schedule("s", daily()))
-    before = connection.kept["s"][1]
-    do(handle.update(paused))
-    after = connection.kept["s"][1]
-    assert updates(connection) == 1
+    before = connection.schedules["s"][1]
+    do(handle.update(paused_copy))
+    after = connection.schedules["s"][1]
+    assert count_updates(connection) == 1
     assert after.state.paused
     assert after.action == before.action
     assert after.spec == canonical(before.spec)
 
 
-def test_update_returning_none_sends_nothing(client: Any, do: Do, connection: Shelf) -> None:
-    """A function that returns None leaves the schedule alone."""
+def test_schedule_update_returning_none_sends_nothing(
+    client: Any, do: Do, connection: FakeScheduleService
+) -> None:
     handle = do(client.create_schedule("s", daily()))
     do(handle.update(lambda seen: None))
-    assert updates(connection) == 0
+    assert count_updates(connection) == 0
 
 
-def test_conflicting_schedule_update_is_retried(client: Any, do: Do, connection: Shelf) -> None:
-    """An update that the service dropped for another's sake begins anew, and both changes stay."""
+def test_conflicting_schedule_update_is_retried_on_the_new_description(
+    client: Any, do: Do, connection: FakeScheduleService
+) -> None:
     handle = do(client.create_schedule("s", daily()))
     rivals = iter(["first", "second"])
     connection.rival = lambda: [connection.note("s", text) for text in [next(rivals, "")] if text] and None
@@ -335,37 +341,37 @@ def test_conflicting_schedule_update_is_retried(client: Any, do: Do, connection:
 
     def change(description: ScheduleDescription) -> Schedule:
         seen.append(description.schedule.state.note)
-        return paused(description)
+        return paused_copy(description)
 
     do(handle.update(change))
     assert seen == ["", "first", "second"]
-    state = connection.kept["s"][1].state
+    state = connection.schedules["s"][1].state
     assert (state.paused, state.note) == (True, "second")
 
 
-def test_schedule_update_fails_after_too_many_conflicts(client: Any, do: Do, connection: Shelf) -> None:
-    """Where somebody else is faster every time the caller is told, and nothing was changed."""
+def test_schedule_update_raises_aborted_after_too_many_conflicts(
+    client: Any, do: Do, connection: FakeScheduleService
+) -> None:
     handle = do(client.create_schedule("s", daily()))
     connection.rival = lambda: connection.note("s", uuid.uuid4().hex)
-    with pytest.raises(ServiceError, match="changed by others") as caught:
-        do(handle.update(paused))
+    with pytest.raises(ServiceError, match="other clients changed it") as caught:
+        do(handle.update(paused_copy))
     assert caught.value.status == "ABORTED"
-    assert not connection.kept["s"][1].state.paused
+    assert not connection.schedules["s"][1].state.paused
 
 
-def test_schedule_update_is_validated(client: Any, do: Do, connection: Shelf) -> None:
-    """What an update's function returns is checked before it is sent."""
+def test_schedule_update_is_validated(client: Any, do: Do, connection: FakeScheduleService) -> None:
     handle = do(client.create_schedule("s", daily()))
     with pytest.raises(UsageError, match="is invalid"):
         do(handle.update(lambda seen: replace(seen.schedule, spec=ScheduleSpec(cron_expressions=["x"]))))
-    assert updates(connection) == 0
+    assert count_updates(connection) == 0
 
 
 # --- a codec, and the two faces --------------------------------------------------------------------------------------------
 
 
-class Turned:
-    """A codec that turns data round, and refuses what is not its own."""
+class ReversingCodec:
+    """A codec that reverses data and raises for payloads that it has not encoded."""
 
     def encode(self, payloads: Any) -> list[Payload]:
         return [Payload(payload.data[::-1], "turned") for payload in payloads]
@@ -376,12 +382,13 @@ class Turned:
         return [Payload(payload.data[::-1]) for payload in payloads]
 
 
-def test_codec_sees_payloads_of_schedules(face: Any, connection: Shelf) -> None:
-    """Arguments and memos are encoded when a schedule is made and updated, and decoded when it is looked at."""
-    client = face.client(connection, codec=Turned())
+def test_codec_encodes_and_decodes_arguments_and_memos_of_schedules(
+    face: Any, connection: FakeScheduleService
+) -> None:
+    client = face.client(connection, codec=ReversingCodec())
     action = ScheduleActionStartWorkflow(report, "daily", memo={"a": 1}, search_attributes={"K": "v"})
     handle = face.do(client.create_schedule("s", Schedule(action, DAILY), memo={"b": 2}))
-    created = connection.asked[0]
+    created = connection.requests[0]
     assert created.schedule.action.arguments == (Payload(b'"yliad"', "turned"),)
     assert created.schedule.action.spec.memo == {"a": Payload(b"1", "turned")}
     assert created.memo == {"b": Payload(b"2", "turned")}
@@ -389,14 +396,15 @@ def test_codec_sees_payloads_of_schedules(face: Any, connection: Shelf) -> None:
     described = face.do(handle.describe()).schedule.action
     assert list(described.args) == ["daily"]
     assert described.options["memo"] == {"a": 1}
-    face.do(handle.update(paused))
-    assert connection.kept["s"][1].action.arguments == created.schedule.action.arguments
+    face.do(handle.update(paused_copy))
+    assert connection.schedules["s"][1].action.arguments == created.schedule.action.arguments
     face.do(client.close())
 
 
-def test_list_shows_undecodable_schedules(face: Any, connection: Shelf) -> None:
-    """A schedule of somebody without the codec does not hide the others of a list."""
-    client = face.client(connection, codec=Turned())
+def test_list_schedules_shows_memos_that_the_codec_cannot_decode(
+    face: Any, connection: FakeScheduleService
+) -> None:
+    client = face.client(connection, codec=ReversingCodec())
     connection.page = sc.SchedulePage(
         (
             sc.ScheduleSummary(schedule_id="ours", memo={"a": Payload(b"21", "turned")}),
@@ -410,8 +418,7 @@ def test_list_shows_undecodable_schedules(face: Any, connection: Shelf) -> None:
     face.do(client.close())
 
 
-def test_both_schedule_handles_have_the_same_methods() -> None:
-    """The two handles of a schedule have the same names with the same parameters."""
+def test_blocking_and_async_schedule_handles_have_the_same_methods() -> None:
     names = [name for name in vars(ScheduleHandle) if not name.startswith("_")]
     assert names == [name for name in vars(AsyncScheduleHandle) if not name.startswith("_")]
     assert len(names) == 7
@@ -421,8 +428,7 @@ def test_both_schedule_handles_have_the_same_methods() -> None:
         assert inspect.iscoroutinefunction(theirs)
 
 
-def test_reprs_hide_arguments() -> None:
-    """An action's repr names the workflow and counts the arguments."""
+def test_schedule_action_repr_hides_arguments() -> None:
     assert "secret" not in repr(daily(spec=DAILY).action)
     shown = repr(Schedule(ScheduleActionStartWorkflow(report, "secret"), DAILY))
     assert "secret" not in shown
@@ -433,31 +439,28 @@ def test_reprs_hide_arguments() -> None:
 
 
 @pytest.fixture
-def real(face: Any, quick_server: DevServer) -> Iterator[Any]:
-    """A client of either face, connected to a real server."""
+def server_client(face: Any, quick_server: DevServer) -> Iterator[Any]:
     client = face.do(face.kind.connect(quick_server.target))
     yield client
     face.do(client.close())
 
 
-def fresh() -> str:
-    """An id that nobody has used."""
+def unique_id() -> str:
     return f"s-{uuid.uuid4().hex[:12]}"
 
 
-def until(do: Do, ask: Callable[[], Any], holds: Callable[[Any], object]) -> Any:
-    """Ask again until the answer is right; a server acts by itself, and lists a little later."""
+def wait_for(do: Do, call: Callable[[], Any], condition: Callable[[Any], object]) -> Any:
+    """Repeat a call until its result satisfies the condition. A server starts and lists workflows with a delay."""
     deadline = time.monotonic() + 30
-    while not holds(found := do(ask())):
+    while not condition(found := do(call())):
         assert time.monotonic() < deadline, found
         time.sleep(0.05)
     return found
 
 
 @pytest.mark.server
-def test_full_schedule_round_trip(real: Any, do: Do) -> None:
-    """Everything that a schedule is made of is found again in its description."""
-    name = fresh()
+def test_describe_schedule_returns_every_field_that_was_created(server_client: Any, do: Do) -> None:
+    name = unique_id()
     schedule = Schedule(
         ScheduleActionStartWorkflow(
             report,
@@ -493,7 +496,9 @@ def test_full_schedule_round_trip(real: Any, do: Do) -> None:
         ScheduleState(note="asleep", paused=True, limited_actions=True, remaining_actions=7),
     )
     handle = do(
-        real.create_schedule(name, schedule, memo={"own": "x"}, search_attributes={"CustomIntField": 3})
+        server_client.create_schedule(
+            name, schedule, memo={"own": "x"}, search_attributes={"CustomIntField": 3}
+        )
     )
     seen = do(handle.describe())
     assert (seen.id, seen.memo) == (name, {"own": "x"})
@@ -536,25 +541,23 @@ def test_full_schedule_round_trip(real: Any, do: Do) -> None:
 
 
 @pytest.mark.server
-def test_duplicate_and_unknown_schedule_ids_are_rejected(real: Any, do: Do) -> None:
-    """A second schedule of an id is refused, and one that is not there is missed, by errors of their own."""
-    name = fresh()
-    handle = do(real.create_schedule(name, daily()))
+def test_duplicate_and_unknown_schedule_ids_raise_their_own_errors(server_client: Any, do: Do) -> None:
+    name = unique_id()
+    handle = do(server_client.create_schedule(name, daily()))
     with pytest.raises(ScheduleAlreadyExistsError, match=name) as taken:
-        do(real.create_schedule(name, daily()))
+        do(server_client.create_schedule(name, daily()))
     assert taken.value.schedule_id == name
     do(handle.delete())
     for call in (handle.describe, handle.pause, handle.delete, handle.trigger):
         with pytest.raises(ScheduleNotFoundError, match=name):
             do(call())
     with pytest.raises(ScheduleNotFoundError, match=name):
-        do(handle.update(paused))
+        do(handle.update(paused_copy))
 
 
 @pytest.mark.server
-def test_pause_is_shown_in_the_description(real: Any, do: Do) -> None:
-    """A schedule that was paused says so and why, until it is unpaused."""
-    handle = do(real.create_schedule(fresh(), daily()))
+def test_schedule_description_shows_pause_and_its_note(server_client: Any, do: Do) -> None:
+    handle = do(server_client.create_schedule(unique_id(), daily()))
     do(handle.pause("holidays"))
     state = do(handle.describe()).schedule.state
     assert (state.paused, state.note) == (True, "holidays")
@@ -565,9 +568,11 @@ def test_pause_is_shown_in_the_description(real: Any, do: Do) -> None:
 
 
 @pytest.mark.server
-def test_triggers_and_backfills_start_workflows(real: Any, do: Do, quick_server: DevServer) -> None:
-    """What is triggered runs with its arguments, and a backfill starts one workflow for each time of its stretch."""
-    name = fresh()
+def test_schedule_trigger_and_backfill_start_workflows(
+    server_client: Any, do: Do, quick_server: DevServer
+) -> None:
+    """The backfill covers three scheduled times."""
+    name = unique_id()
     queue = f"{name}-queue"
     noon = datetime(2026, 1, 5, 12, tzinfo=UTC)
     schedule = Schedule(
@@ -575,16 +580,16 @@ def test_triggers_and_backfills_start_workflows(real: Any, do: Do, quick_server:
         ScheduleSpec(cron_expressions=["0 12 * * *"]),
     )
     with Client.connect(quick_server.target) as plain, Worker(plain, queue, workflows=[report]):
-        handle = do(real.create_schedule(name, schedule, trigger_immediately=True))
-        seen = until(do, handle.describe, lambda seen: seen.info.num_actions == 1)
+        handle = do(server_client.create_schedule(name, schedule, trigger_immediately=True))
+        seen = wait_for(do, handle.describe, lambda seen: seen.info.num_actions == 1)
         started = seen.info.recent_actions[0].action
         assert started.workflow_id.startswith(f"{name}-20")
         assert plain.get_workflow_handle(started.workflow_id, workflow=report).result(timeout=30) == "daily 2"
-        stretch = ScheduleBackfill(
+        backfill = ScheduleBackfill(
             start_at=noon, end_at=noon + timedelta(days=2), overlap=ScheduleOverlapPolicy.BUFFER_ALL
         )
-        do(handle.backfill(stretch))
-        until(do, handle.describe, lambda seen: seen.info.num_actions == 4)
+        do(handle.backfill(backfill))
+        wait_for(do, handle.describe, lambda seen: seen.info.num_actions == 4)
         for day in (5, 6, 7):
             run = plain.get_workflow_handle(f"{name}-2026-01-0{day}T12:00:00Z", workflow=report)
             assert run.result(timeout=30) == "daily 2"
@@ -592,16 +597,15 @@ def test_triggers_and_backfills_start_workflows(real: Any, do: Do, quick_server:
 
 
 @pytest.mark.server
-def test_schedule_starts_workflows(real: Any, do: Do) -> None:
-    """A schedule of every second starts workflows without being asked, as many as it may."""
+def test_schedule_starts_workflows_until_its_limit_of_actions(server_client: Any, do: Do) -> None:
     schedule = Schedule(
-        ScheduleActionStartWorkflow(waiting, task_queue=fresh(), execution_timeout=60),
+        ScheduleActionStartWorkflow(waiting, task_queue=unique_id(), execution_timeout=60),
         ScheduleSpec(intervals=[ScheduleIntervalSpec(1)]),
         SchedulePolicy(overlap=ScheduleOverlapPolicy.ALLOW_ALL),
         ScheduleState(limited_actions=True, remaining_actions=2),
     )
-    handle = do(real.create_schedule(fresh(), schedule))
-    seen = until(do, handle.describe, lambda seen: seen.info.num_actions >= 2)
+    handle = do(server_client.create_schedule(unique_id(), schedule))
+    seen = wait_for(do, handle.describe, lambda seen: seen.info.num_actions >= 2)
     assert seen.schedule.state.remaining_actions == 0
     first, second = seen.info.recent_actions
     assert second.scheduled_at - first.scheduled_at >= timedelta(seconds=1)
@@ -609,9 +613,11 @@ def test_schedule_starts_workflows(real: Any, do: Do) -> None:
 
 
 @pytest.mark.server
-def test_concurrent_schedule_updates_are_both_applied(real: Any, do: Do, quick_server: DevServer) -> None:
-    """An update that meets another one is repeated on top of it: a server alone would have dropped it silently."""
-    handle = do(real.create_schedule(fresh(), daily()))
+def test_concurrent_schedule_updates_are_both_applied_on_a_server(
+    server_client: Any, do: Do, quick_server: DevServer
+) -> None:
+    """The server silently drops the conflicting update, so the client repeats it."""
+    handle = do(server_client.create_schedule(unique_id(), daily()))
     calls: list[str] = []
     with Client.connect(quick_server.target) as other:
 
@@ -621,7 +627,7 @@ def test_concurrent_schedule_updates_are_both_applied(real: Any, do: Do, quick_s
                 other.get_schedule_handle(handle.id).update(
                     lambda found: replace(found.schedule, state=ScheduleState(note="theirs"))
                 )
-            return paused(seen)
+            return paused_copy(seen)
 
         do(handle.update(change))
     assert calls == ["", "theirs"]
@@ -631,26 +637,26 @@ def test_concurrent_schedule_updates_are_both_applied(real: Any, do: Do, quick_s
 
 
 @pytest.mark.server
-def test_schedules_are_listed(real: Any, face: Any, do: Do) -> None:
-    """A schedule is found in the list of all and by a filter, with what it does and when."""
-    name = fresh()
-    handle = do(real.create_schedule(name, daily(), search_attributes={"CustomKeywordField": name}))
+def test_list_schedules_with_and_without_filter_on_a_server(server_client: Any, face: Any, do: Do) -> None:
+    name = unique_id()
+    handle = do(server_client.create_schedule(name, daily(), search_attributes={"CustomKeywordField": name}))
 
     def listed() -> Any:
-        return face.collect(real.list_schedules(f"CustomKeywordField = '{name}'"))
+        return face.collect(server_client.list_schedules(f"CustomKeywordField = '{name}'"))
 
-    (found,) = until(do, listed, lambda found: found)
+    (found,) = wait_for(do, listed, lambda found: found)
     assert (found.id, found.workflow_type, found.paused) == (name, "report", False)
     assert found.spec.time_zone_name == "Europe/Berlin"
     assert found.next_action_times
-    assert name in {each.id for each in face.collect(real.list_schedules(page_size=1))}
+    assert name in {each.id for each in face.collect(server_client.list_schedules(page_size=1))}
     do(handle.delete())
 
 
 @pytest.mark.server
-def test_updates_keep_unknown_fields_of_foreign_schedules(real: Any, do: Do, quick_server: DevServer) -> None:
-    """A schedule that Temporal's own SDK made keeps what we have no words for when we update it; and it reads ours."""
-    name = fresh()
+def test_schedule_update_keeps_fields_set_by_temporalio_only(
+    server_client: Any, do: Do, quick_server: DevServer
+) -> None:
+    name = unique_id()
 
     async def make() -> None:
         client = await temporalio.client.Client.connect(quick_server.target)
@@ -670,8 +676,8 @@ def test_updates_keep_unknown_fields_of_foreign_schedules(real: Any, do: Do, qui
         return await client.get_schedule_handle(name).describe()
 
     asyncio.run(make())
-    handle = real.get_schedule_handle(name)
-    do(handle.update(paused))
+    handle = server_client.get_schedule_handle(name)
+    do(handle.update(paused_copy))
     theirs = asyncio.run(read())
     action = theirs.schedule.action
     assert isinstance(action, temporalio.client.ScheduleActionStartWorkflow)

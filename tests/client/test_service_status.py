@@ -1,4 +1,4 @@
-"""What a refusal says of itself, to those who know gRPC's names and to those who know temporalio's."""
+"""The status of a `ServiceError`, by gRPC's names and by temporalio's."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from hourglass.aio.service import RPCError, RPCStatusCode
 from hourglass.errors import ServiceError, ServiceStatus
 
 
-def test_error_status_is_a_service_status() -> None:
-    """`error.status` is a `ServiceStatus`, with a name, and equal to gRPC's text; what gRPC has no name for is unknown."""
+def test_service_error_status_matches_grpc_names_and_temporalio_codes() -> None:
     with Client.connect("local:") as client, pytest.raises(RPCError) as caught:
         client.get_workflow_handle("nowhere").describe()
     assert caught.value.status is RPCStatusCode.NOT_FOUND

@@ -1,4 +1,4 @@
-"""Targets: what a text, the environment or a profile means, what is refused, and that secrets stay hidden."""
+"""Targets: strings, environment variables and profiles, invalid values, and secrecy of keys."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.client.targeting import connect_to, given
+from tests.client.targeting import connect_to, resolve_target
 
 from hourglass._contract.transport import TLSConfig
 from hourglass.client import Client
@@ -19,7 +19,7 @@ SECRET = "hunter2-secret"
 
 @pytest.fixture
 def configuration(tmp_path: Path) -> dict[str, str]:
-    """An environment that names a configuration file with some profiles."""
+    """Write a configuration file with several profiles. Return the environment that names it."""
     (tmp_path / "key.pem").write_text(SECRET)
     file = tmp_path / "temporal.toml"
     file.write_text(
@@ -65,16 +65,15 @@ def configuration(tmp_path: Path) -> dict[str, str]:
         ("my_host-1.internal:80", "my_host-1.internal:80"),
     ],
 )
-def test_host_and_port_mean_a_temporal_server(text: str, address: str) -> None:
-    """`host:port` means a Temporal server in the default namespace, without TLS."""
-    target = given(text)
+def test_host_and_port_target_means_a_temporal_server_without_tls(text: str, address: str) -> None:
+    target = resolve_target(text)
     assert (target.kind, target.address, target.namespace) == ("temporal", address, "default")
     assert not target.encrypted
     assert str(target) == address
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("", "is empty"),
         ("orders.db", "did you mean local:orders.db"),
@@ -98,63 +97,59 @@ def test_host_and_port_mean_a_temporal_server(text: str, address: str) -> None:
         ("local:a\0b", "is not a file name"),
     ],
 )
-def test_malformed_target_is_rejected(text: str, says: str) -> None:
-    """A malformed target is an error that says what was expected."""
-    with pytest.raises(TargetError, match=says):
-        given(text)
+def test_malformed_target_raises_target_error(text: str, message: str) -> None:
+    with pytest.raises(TargetError, match=message):
+        resolve_target(text)
 
 
-def test_local_target_is_the_memory_engine() -> None:
-    """`local:` means this process."""
-    target = given("local:", namespace="other")
+def test_target_local_means_the_in_memory_engine() -> None:
+    target = resolve_target("local:", namespace="other")
     assert (target.kind, target.namespace, str(target)) == ("memory", "other", "local:")
 
 
-def test_local_target_with_a_path_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`local:path.db` means a file, the same one wherever the process goes; `~` is the user's directory."""
+def test_target_local_with_path_resolves_to_an_absolute_file_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    target = given("local:orders.db", namespace="shop")
+    target = resolve_target("local:orders.db", namespace="shop")
     assert (target.kind, target.namespace, str(target)) == ("file", "shop", "local:orders.db")
     assert target.path == str(tmp_path / "orders.db")
     monkeypatch.setenv("HOME", "/home/me")
-    assert given("local:~/orders.db").path == "/home/me/orders.db"
-    assert given("local:/var/orders.db").path == "/var/orders.db"
+    assert resolve_target("local:~/orders.db").path == "/home/me/orders.db"
+    assert resolve_target("local:/var/orders.db").path == "/var/orders.db"
 
 
-def test_default_target_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a target anywhere it is `hourglass.db` in the working directory; nothing is made by deciding so."""
+def test_default_target_is_hourglass_db_in_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    target = given()
+    target = resolve_target()
     assert (target.kind, str(target), target.origin) == ("file", "local:hourglass.db", "the default")
     assert target.path == str(tmp_path / "hourglass.db")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_connecting_to_a_file_creates_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Connecting to a file makes nothing; its client says what was asked for."""
+def test_connecting_to_a_file_target_creates_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with Client.connect("local:orders.db") as client:
         assert client.target == "local:orders.db"
         assert list(tmp_path.iterdir()) == []
 
 
-def test_precedence_of_target_sources() -> None:
-    """An argument comes before HOURGLASS_TARGET, which comes before TEMPORAL_ADDRESS, which comes before the default."""
+def test_target_argument_precedes_hourglass_target_which_precedes_temporal_address() -> None:
     environ = {"TEMPORAL_ADDRESS": "third:1"}
-    assert given(environ=environ).address == "third:1"
+    assert resolve_target(environ=environ).address == "third:1"
     environ["HOURGLASS_TARGET"] = "second:1"
-    assert given(environ=environ).address == "second:1"
-    assert given("first:1", environ).address == "first:1"
+    assert resolve_target(environ=environ).address == "second:1"
+    assert resolve_target("first:1", environ).address == "first:1"
 
 
-def test_profile_must_be_selected_explicitly(configuration: dict[str, str]) -> None:
-    """A configuration file alone, or TEMPORAL_PROFILE, selects nothing."""
-    assert str(given(environ=configuration | {"TEMPORAL_PROFILE": "prod"})) == "local:hourglass.db"
+def test_temporal_profile_variable_alone_does_not_select_a_profile(configuration: dict[str, str]) -> None:
+    assert str(resolve_target(environ=configuration | {"TEMPORAL_PROFILE": "prod"})) == "local:hourglass.db"
 
 
-def test_environment_key_and_namespace_belong_to_the_address() -> None:
-    """Namespace, API key and metadata of the environment go with TEMPORAL_ADDRESS; a key implies TLS."""
-    target = given(
+def test_api_key_namespace_and_metadata_of_the_environment_apply_to_temporal_address() -> None:
+    target = resolve_target(
         environ={
             "TEMPORAL_ADDRESS": "cloud:7233",
             "TEMPORAL_NAMESPACE": "shop",
@@ -166,15 +161,13 @@ def test_environment_key_and_namespace_belong_to_the_address() -> None:
     assert dict(target.metadata) == {"some-header": "x"}
 
 
-def test_environment_key_is_not_sent_to_another_address() -> None:
-    """A key of the environment is not sent to an address that came from elsewhere."""
+def test_api_key_of_the_environment_is_not_sent_to_another_address() -> None:
     environ = {"TEMPORAL_ADDRESS": "cloud:7233", "TEMPORAL_API_KEY": SECRET, "TEMPORAL_NAMESPACE": "shop"}
-    target = given("elsewhere:7233", environ)
+    target = resolve_target("elsewhere:7233", environ)
     assert (target.api_key, target.namespace, target.encrypted) == (None, "default", False)
 
 
-def test_arguments_override_the_environment() -> None:
-    """Arguments win over the environment, one by one."""
+def test_connect_arguments_override_environment_variables_one_by_one() -> None:
     environ = {
         "TEMPORAL_ADDRESS": "cloud:7233",
         "TEMPORAL_API_KEY": "old",
@@ -182,15 +175,14 @@ def test_arguments_override_the_environment() -> None:
         "TEMPORAL_GRPC_META_A": "1",
         "TEMPORAL_GRPC_META_B": "2",
     }
-    target = given(environ=environ, namespace="mine", api_key="new", tls=False, metadata={"b": "3"})
+    target = resolve_target(environ=environ, namespace="mine", api_key="new", tls=False, metadata={"b": "3"})
     assert (target.namespace, target.api_key, target.tls) == ("mine", "new", False)
     assert dict(target.metadata) == {"a": "1", "b": "3"}
 
 
-def test_tls_variables_of_the_environment(tmp_path: Path) -> None:
-    """Certificates come from paths or data, and any of them switches TLS on."""
+def test_tls_variables_enable_tls_with_certificates_from_paths_or_data(tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_bytes(b"CA")
-    target = given(
+    target = resolve_target(
         environ={
             "TEMPORAL_ADDRESS": "host:7233",
             "TEMPORAL_TLS_SERVER_CA_CERT_PATH": str(tmp_path / "ca.pem"),
@@ -214,13 +206,12 @@ def test_tls_variables_of_the_environment(tmp_path: Path) -> None:
         ({"TEMPORAL_TLS": ""}, None),
     ],
 )
-def test_temporal_tls_variable(variables: dict[str, str], tls: object) -> None:
-    """TEMPORAL_TLS switches TLS on and off; off wins over an API key."""
-    assert given(environ={"TEMPORAL_ADDRESS": "host:7233"} | variables).tls == tls
+def test_temporal_tls_variable_enables_or_disables_tls(variables: dict[str, str], tls: object) -> None:
+    assert resolve_target(environ={"TEMPORAL_ADDRESS": "host:7233"} | variables).tls == tls
 
 
 @pytest.mark.parametrize(
-    ("variables", "says"),
+    ("variables", "message"),
     [
         ({"TEMPORAL_TLS": "perhaps"}, "true or false"),
         ({"TEMPORAL_TLS_DISABLE_HOST_VERIFICATION": "yes"}, "VERIFICATION must be true or false"),
@@ -230,54 +221,52 @@ def test_temporal_tls_variable(variables: dict[str, str], tls: object) -> None:
             {"TEMPORAL_TLS_SERVER_CA_CERT_PATH": "/nowhere", "TEMPORAL_TLS_SERVER_CA_CERT_DATA": "CA"},
             "both TEMPORAL_TLS_SERVER_CA_CERT_PATH and TEMPORAL_TLS_SERVER_CA_CERT_DATA",
         ),
-        ({"TEMPORAL_TLS_DISABLE_HOST_VERIFICATION": "true"}, "without verifying"),
+        ({"TEMPORAL_TLS_DISABLE_HOST_VERIFICATION": "true"}, "always verifies"),
         ({"TEMPORAL_ADDRESS": "host"}, "TEMPORAL_ADDRESS: 'host' has no port"),
     ],
 )
-def test_invalid_environment_is_rejected(variables: dict[str, str], says: str) -> None:
-    """What the environment says wrongly is an error that names it."""
-    with pytest.raises(TargetError, match=says):
-        given(environ={"TEMPORAL_ADDRESS": "host:7233"} | variables)
+def test_invalid_environment_variable_raises_target_error(variables: dict[str, str], message: str) -> None:
+    with pytest.raises(TargetError, match=message):
+        resolve_target(environ={"TEMPORAL_ADDRESS": "host:7233"} | variables)
 
 
-def test_profile_with_an_api_key(configuration: dict[str, str]) -> None:
-    """A profile gives address, namespace, key and metadata, and its key implies TLS."""
-    target = given("profile:prod", configuration)
+def test_profile_with_api_key_enables_tls(configuration: dict[str, str]) -> None:
+    target = resolve_target("profile:prod", configuration)
     assert (target.address, target.namespace, target.api_key) == ("prod.example.com:7233", "shop", SECRET)
     assert target.tls is True
     assert dict(target.metadata) == {"other-header": SECRET}
 
 
-def test_profile_with_certificates(configuration: dict[str, str]) -> None:
-    """A profile's certificates are read from data and files."""
-    target = given("profile:mutual", configuration)
+def test_profile_certificates_are_read_from_data_and_files(configuration: dict[str, str]) -> None:
+    target = resolve_target("profile:mutual", configuration)
     assert target.tls == TLSConfig(None, "inner", b"CERT", SECRET.encode())
 
 
-def test_profile_without_an_address(configuration: dict[str, str]) -> None:
-    """A profile without an address means Temporal's default one; HOURGLASS_TARGET may name a profile."""
-    target = given(environ=configuration | {"HOURGLASS_TARGET": "profile:plain"})
+def test_profile_without_address_uses_localhost_7233(configuration: dict[str, str]) -> None:
+    target = resolve_target(environ=configuration | {"HOURGLASS_TARGET": "profile:plain"})
     assert (target.address, target.namespace, target.tls) == ("localhost:7233", "dev", False)
 
 
 @pytest.mark.parametrize(
-    ("name", "says"),
+    ("name", "message"),
     [
-        ("absent", r"no profile 'absent' \(it has: half, mutual, plain, prod, unverified\)"),
+        ("absent", r"unknown profile 'absent' in .*; known profiles: half, mutual, plain, prod, unverified"),
         ("half", "profile 'half': mutual TLS needs both client_cert and client_private_key"),
-        ("unverified", "without verifying"),
+        ("unverified", "always verifies"),
     ],
 )
-def test_invalid_profile_is_rejected(configuration: dict[str, str], name: str, says: str) -> None:
-    """A profile that is missing or malformed is an error that names profile and key."""
-    with pytest.raises(TargetError, match=says):
-        given(f"profile:{name}", configuration)
+def test_missing_or_invalid_profile_raises_target_error(
+    configuration: dict[str, str], name: str, message: str
+) -> None:
+    with pytest.raises(TargetError, match=message):
+        resolve_target(f"profile:{name}", configuration)
 
 
-def test_profile_with_wrong_types_is_rejected(tmp_path: Path) -> None:
-    """A value of a wrong type is an error that names file, line and column, without the value."""
+def test_profile_value_of_wrong_type_raises_an_error_with_its_line_and_without_the_value(
+    tmp_path: Path,
+) -> None:
     file = tmp_path / "temporal.toml"
-    for text, says in [
+    for text, message in [
         ("address = 771", "line 2, column .*integer, expected a string"),
         ('tls = "771"', "line 2, column 7: invalid type: string, expected"),
         ('tls = { disabled = "771" }', "line 2, column .*string, expected a boolean"),
@@ -294,36 +283,33 @@ def test_profile_with_wrong_types_is_rejected(tmp_path: Path) -> None:
         ),
     ]:
         file.write_text(f"[profile.x]\n{text}\n")
-        with pytest.raises(TargetError, match=says) as raised:
-            given("profile:x", {"TEMPORAL_CONFIG_FILE": str(file)})
+        with pytest.raises(TargetError, match=message) as raised:
+            resolve_target("profile:x", {"TEMPORAL_CONFIG_FILE": str(file)})
         assert str(file) in str(raised.value)
         assert "771" not in str(raised.value)
 
 
 @pytest.mark.parametrize("content", [b"[profile", b"profile = 3", b"\xff\xfe", b"[profile]\nx = 1\n"])
-def test_malformed_configuration_file_is_rejected(tmp_path: Path, content: bytes) -> None:
-    """A file that is no TOML, or no table of profiles, is an error that names the file."""
+def test_malformed_configuration_file_raises_target_error(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "temporal.toml"
     file.write_bytes(content)
     with pytest.raises(TargetError, match=str(file)):
-        given("profile:x", {"TEMPORAL_CONFIG_FILE": str(file)})
+        resolve_target("profile:x", {"TEMPORAL_CONFIG_FILE": str(file)})
 
 
-def test_missing_configuration_file_is_rejected(tmp_path: Path) -> None:
-    """A file that is not there is an error that names it."""
-    with pytest.raises(TargetError, match="there is no configuration file"):
-        given("profile:x", {"TEMPORAL_CONFIG_FILE": str(tmp_path / "none.toml")})
+def test_missing_configuration_file_raises_target_error(tmp_path: Path) -> None:
+    with pytest.raises(TargetError, match="the configuration file"):
+        resolve_target("profile:x", {"TEMPORAL_CONFIG_FILE": str(tmp_path / "none.toml")})
 
 
-def test_profiles_match_temporalios_reader(configuration: dict[str, str]) -> None:
-    """Temporal's own loader reads the same address, namespace, key, TLS and metadata from the same file."""
+def test_profile_targets_match_temporalio_reader(configuration: dict[str, str]) -> None:
     from temporalio.envconfig import ClientConfigProfile
 
     for name in ("prod", "mutual", "plain"):
         theirs = ClientConfigProfile.load(
             name, config_source=Path(configuration["TEMPORAL_CONFIG_FILE"]), disable_env=True
         ).to_client_connect_config()
-        ours = given(f"profile:{name}", configuration)
+        ours = resolve_target(f"profile:{name}", configuration)
         assert ours.address == theirs.get("target_host", "localhost:7233")
         assert ours.namespace == theirs.get("namespace", "default")
         assert ours.api_key == theirs.get("api_key")
@@ -337,8 +323,10 @@ def test_profiles_match_temporalios_reader(configuration: dict[str, str]) -> Non
             assert ours.tls == their_tls
 
 
-def test_default_path_of_the_configuration_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file is where the system keeps configuration; a relative XDG_CONFIG_HOME is ignored, as the standard says."""
+def test_default_configuration_file_is_in_the_user_configuration_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A relative XDG_CONFIG_HOME is ignored, as the XDG specification demands."""
     apple = tmp_path / "Library" / "Application Support"
     for place in (tmp_path / ".config", tmp_path / "xdg", apple):
         (place / "temporalio").mkdir(parents=True)
@@ -347,11 +335,11 @@ def test_default_path_of_the_configuration_file(tmp_path: Path, monkeypatch: pyt
     for xdg, place in (("", ".config"), ("xdg", ".config"), (str(tmp_path / "xdg"), "xdg")):
         monkeypatch.setenv("XDG_CONFIG_HOME", xdg)
         expected = apple if sys.platform == "darwin" else tmp_path / place
-        assert given("profile:x", None).namespace == str(expected)
+        assert resolve_target("profile:x", None).namespace == str(expected)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         ({"namespace": " "}, "namespace must be a non-empty str"),
         ({"tls": "yes"}, "tls must be True, False or a TLSConfig"),
@@ -365,14 +353,13 @@ def test_default_path_of_the_configuration_file(tmp_path: Path, monkeypatch: pyt
         ({"metadata": {"a\n": "b"}}, "control character"),
     ],
 )
-def test_invalid_arguments_are_rejected(arguments: dict[str, Any], says: str) -> None:
-    """Arguments of a wrong kind are refused before anything is opened."""
-    with pytest.raises(TargetError, match=says):
-        given("host:7233", **arguments)
+def test_invalid_connect_arguments_raise_target_error(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(TargetError, match=message):
+        resolve_target("host:7233", **arguments)
 
 
 @pytest.mark.parametrize(
-    ("address", "arguments", "warns"),
+    ("address", "arguments", "expects_warning"),
     [
         ("temporal.example.com:7233", {"api_key": SECRET, "tls": False}, True),
         ("10.0.0.7:7233", {"api_key": SECRET, "tls": False}, True),
@@ -384,28 +371,27 @@ def test_invalid_arguments_are_rejected(arguments: dict[str, Any], says: str) ->
         ("[::1]:7233", {"api_key": SECRET, "tls": False}, False),
     ],
 )
-def test_unencrypted_api_key_to_another_host_warns(
+def test_api_key_without_tls_logs_a_warning_unless_the_host_is_local(
     address: str,
     arguments: dict[str, Any],
-    warns: bool,
+    expects_warning: bool,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whoever listens on the way has it; not so over TLS, or on this machine. The warning does not show it."""
-
     async def connect(address: str, **_: object) -> str:
         return address
 
     monkeypatch.setattr("hourglass._temporal.connection.connect", connect)
-    connect_to(given(address, **arguments))
-    told = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
-    assert bool(told) is warns
-    assert SECRET not in "".join(told)
+    connect_to(resolve_target(address, **arguments))
+    warnings = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert bool(warnings) is expects_warning
+    assert SECRET not in "".join(warnings)
 
 
-def test_secrets_are_not_shown(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither repr nor text nor the log of a connect shows keys, certificates or metadata."""
-    target = given(
+def test_target_repr_str_and_log_hide_secrets(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = resolve_target(
         "host:7233",
         api_key=SECRET,
         metadata={"authorization": SECRET},

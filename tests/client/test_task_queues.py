@@ -1,4 +1,4 @@
-"""Who serves a task queue, and what waits on it, asked by a client of either engine."""
+"""`describe_task_queue` on both engines: pollers and backlog."""
 
 from __future__ import annotations
 
@@ -19,23 +19,21 @@ from hourglass.testing import DevServer
 
 @activity.defn
 def act() -> None:
-    """Nothing."""
+    pass
 
 
 @workflow.defn
-def flow() -> None:
-    """Nothing."""
+def empty_workflow() -> None:
+    pass
 
 
 @workflow.defn
-def calls() -> None:
-    """One step."""
+def calls_activity() -> None:
     workflow.execute_activity(act, task_queue="steps", start_to_close_timeout=60)
 
 
 @workflow.defn
-def naps() -> None:
-    """Sleeps for an hour."""
+def sleeps_one_hour() -> None:
     workflow.sleep(3600)
 
 
@@ -49,10 +47,11 @@ def client(request: pytest.FixtureRequest) -> Iterator[Client]:
         yield client
 
 
-def test_pollers_of_a_task_queue(client: Client) -> None:
-    """A worker is named for what it takes; a queue that nobody serves has nobody."""
-    with Worker(client, "polled", workflows=[flow], activities=[act], identity="worker-7"):
-        client.execute_workflow(flow, id="polled-1", task_queue="polled")  # by then its polls have arrived
+def test_describe_task_queue_lists_its_pollers(client: Client) -> None:
+    with Worker(client, "polled", workflows=[empty_workflow], activities=[act], identity="worker-7"):
+        client.execute_workflow(
+            empty_workflow, id="polled-1", task_queue="polled"
+        )  # by then its polls have arrived
         found = client.describe_task_queue("polled")
         assert {each.identity for each in found.workflow_pollers} == {"worker-7"}
         assert all(each.last_seen is not None for each in found.workflow_pollers)
@@ -63,94 +62,89 @@ def test_pollers_of_a_task_queue(client: Client) -> None:
             assert {each.identity for each in found.activity_pollers} == {"worker-7"}
 
 
-def test_worker_without_activities_does_not_poll_for_them() -> None:
-    """A worker that has no activities does not poll for any; when it has gone nobody does."""
+def test_worker_without_activities_is_no_activity_poller() -> None:
     with Client.connect("local:") as client:
-        with Worker(client, "half", workflows=[flow]):
+        with Worker(client, "half", workflows=[empty_workflow]):
             found = client.describe_task_queue("half")
             assert (len(found.workflow_pollers), len(found.activity_pollers)) == (1, 0)
         assert client.describe_task_queue("half").served == ()
 
 
-def _waiting(client: Client, queue: str, activities: bool, count: int) -> TaskQueueStats:
-    """The figures of a queue, once so much waits there: a server counts a little later."""
+def _wait_for_backlog(client: Client, queue: str, activities: bool, count: int) -> TaskQueueStats:
+    """Wait until the backlog has this size and return its statistics. A server counts with a delay."""
     while True:
         found = client.describe_task_queue(queue)
-        told = found.activity_stats if activities else found.workflow_stats
-        assert told is not None
-        if told.backlog == count:
-            return told
+        stats = found.activity_stats if activities else found.workflow_stats
+        assert stats is not None
+        if stats.backlog == count:
+            return stats
 
 
-def test_backlog_of_a_task_queue(client: Client) -> None:
-    """Tasks that no worker takes are counted, with the age of the oldest; those that were taken show in the rates."""
-    with Worker(client, "busy", workflows=[calls]):
+def test_task_queue_stats_report_backlog_age_and_rates(client: Client) -> None:
+    with Worker(client, "busy", workflows=[calls_activity]):
         for number in range(3):
-            client.start_workflow(calls, id=f"busy-{number}", task_queue="busy")
-        waits = _waiting(client, "steps", True, 3)
-        older = _waiting(client, "steps", True, 3)
-        assert timedelta(0) < waits.age <= older.age
-        assert _waiting(client, "busy", False, 0).age == timedelta(0)
+            client.start_workflow(calls_activity, id=f"busy-{number}", task_queue="busy")
+        first = _wait_for_backlog(client, "steps", True, 3)
+        second = _wait_for_backlog(client, "steps", True, 3)
+        assert timedelta(0) < first.age <= second.age
+        assert _wait_for_backlog(client, "busy", False, 0).age == timedelta(0)
         with Worker(client, "steps", activities=[act]):
             for number in range(3):
                 client.get_workflow_handle(f"busy-{number}").result()
-            gone = _waiting(client, "steps", True, 0)
-            assert gone.age == timedelta(0)
-            while gone.dispatch_rate == 0 or gone.add_rate == 0:
-                gone = _waiting(client, "steps", True, 0)
+            stats = _wait_for_backlog(client, "steps", True, 0)
+            assert stats.age == timedelta(0)
+            while stats.dispatch_rate == 0 or stats.add_rate == 0:
+                stats = _wait_for_backlog(client, "steps", True, 0)
 
 
-def _stored(client: Client, queue: str = "default") -> tuple[int, int]:
-    """How many workflow tasks and activities wait on a queue, of which nothing has come or gone."""
+def _backlog_sizes(client: Client, queue: str = "default") -> tuple[int, int]:
+    """Return the numbers of backlogged workflow tasks and activities. Check that the rates are 0."""
     found = client.describe_task_queue(queue)
     assert found.workflow_stats is not None
     assert found.activity_stats is not None
-    for told in (found.workflow_stats, found.activity_stats):
-        assert (told.add_rate, told.dispatch_rate) == (0, 0)
-        assert (told.age > timedelta(0)) is bool(told.backlog)
+    for stats in (found.workflow_stats, found.activity_stats):
+        assert (stats.add_rate, stats.dispatch_rate) == (0, 0)
+        assert (stats.age > timedelta(0)) is bool(stats.backlog)
     return found.workflow_stats.backlog, found.activity_stats.backlog
 
 
-def test_backlog_of_a_file_without_a_worker(tmp_path: Path) -> None:
-    """What waits there is counted as it is stored: tasks, activities on their own queues, timers that are due. A run that
-    waits for a time that has not come, or is paused, waits for no worker.
-    """
+def test_backlog_of_a_file_without_a_worker_counts_stored_tasks(tmp_path: Path) -> None:
+    """Runs that are paused or wait for a future timer are not counted."""
     target = f"local:{tmp_path / 'alone.db'}"
     with Client.connect(target) as client:
-        assert _stored(client) == (0, 0)
-        client.start_workflow(flow, id="waits")
-        client.start_workflow(flow, id="later", start_delay=3600)
-        client.start_workflow(flow, id="rests")
+        assert _backlog_sizes(client) == (0, 0)
+        client.start_workflow(empty_workflow, id="waits")
+        client.start_workflow(empty_workflow, id="later", start_delay=3600)
+        client.start_workflow(empty_workflow, id="rests")
         client.get_workflow_handle("rests").pause("not now")
-        client.start_workflow(calls, id="calls", task_queue="busy")
-        assert (_stored(client), _stored(client, "busy"), _stored(client, "steps")) == (
+        client.start_workflow(calls_activity, id="calls", task_queue="busy")
+        assert (_backlog_sizes(client), _backlog_sizes(client, "busy"), _backlog_sizes(client, "steps")) == (
             (1, 0),
             (1, 0),
             (0, 0),
         )
-        with Worker(client, "busy", workflows=[calls]):
-            assert _waiting(client, "default", False, 1).backlog == 1
-            _waiting(client, "steps", True, 1)
-        assert (_stored(client), _stored(client, "busy"), _stored(client, "steps")) == (
+        with Worker(client, "busy", workflows=[calls_activity]):
+            assert _wait_for_backlog(client, "default", False, 1).backlog == 1
+            _wait_for_backlog(client, "steps", True, 1)
+        assert (_backlog_sizes(client), _backlog_sizes(client, "busy"), _backlog_sizes(client, "steps")) == (
             (1, 0),
             (0, 0),
             (0, 1),
         )
     with Client.connect(target) as client:
-        assert (_stored(client), _stored(client, "steps")) == ((1, 0), (0, 1))
+        assert (_backlog_sizes(client), _backlog_sizes(client, "steps")) == ((1, 0), (0, 1))
 
 
-def test_overdue_timer_counts_as_backlog(tmp_path: Path) -> None:
-    """Its run waits for a worker from then on, and since then."""
+def test_run_with_an_overdue_timer_counts_as_backlog(tmp_path: Path) -> None:
     path = str(tmp_path / "asleep.db")
     with Client.connect(f"local:{path}") as client:
-        with Worker(client, workflows=[naps]):
-            handle = client.start_workflow(naps, id="naps")
+        with Worker(client, workflows=[sleeps_one_hour]):
+            handle = client.start_workflow(sleeps_one_hour, id="naps")
             while not any(
                 event["eventType"] == "EVENT_TYPE_TIMER_STARTED" for event in handle.history().events
             ):
                 pass
-        assert _stored(client) == (0, 0)
+        assert _backlog_sizes(client) == (0, 0)
     store = SQLITE.open(path, "default", briefly=True)
     try:
         later = time.time_ns() + to_ns(7200)
@@ -161,23 +155,21 @@ def test_overdue_timer_counts_as_backlog(tmp_path: Path) -> None:
     assert 3600 <= found.age < 7200
 
 
-def test_very_large_backlog_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where very many wait, those that are not read one by one are counted all the same."""
+def test_backlog_above_the_read_limit_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(StoredBacklog, "MOST", 3)
     with Client.connect(f"local:{tmp_path / 'many.db'}") as client:
         for number in range(7):
-            client.start_workflow(flow, id=f"many-{number}", task_queue="busy")
-        assert _stored(client, "busy") == (7, 0)
+            client.start_workflow(empty_workflow, id=f"many-{number}", task_queue="busy")
+        assert _backlog_sizes(client, "busy") == (7, 0)
 
 
-async def _asked() -> tuple[int, str]:
-    async with await AsyncClient.connect("local:") as client, Worker(client, workflows=[flow]):
+async def _describe_async() -> tuple[int, str]:
+    async with await AsyncClient.connect("local:") as client, Worker(client, workflows=[empty_workflow]):
         found = await client.describe_task_queue()
         return len(found.workflow_pollers), found.name
 
 
 def test_async_client_describes_task_queues() -> None:
-    """It asks the same."""
     import asyncio
 
-    assert asyncio.run(_asked()) == (1, "default")
+    assert asyncio.run(_describe_async()) == (1, "default")

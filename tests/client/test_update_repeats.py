@@ -1,4 +1,6 @@
-"""An update that nobody has accepted is asked for again, not polled: an engine that was restarted has forgotten it."""
+"""Update requests are repeated until a worker has accepted the update: an engine that restarted does not know it any
+more.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +29,14 @@ from hourglass.converter import Converter
 STAGES = (UpdateStage.UNSPECIFIED, UpdateStage.ADMITTED, UpdateStage.ACCEPTED, UpdateStage.COMPLETED)
 
 
-class Slow:
-    """A session whose engine comes one stage further with every call."""
+class SlowEngine:
+    """A session whose engine reaches the next update stage with every call."""
 
     def __init__(self) -> None:
-        self.asked: list[Any] = []
+        self.requests: list[Any] = []
 
     def session(self) -> ClientSession:
-        found = SimpleNamespace(
+        session = SimpleNamespace(
             call=self.call,
             converter=Converter(),
             identity="me",
@@ -43,36 +45,34 @@ class Slow:
             link=SimpleNamespace(requested_updates={}),
             within=lambda _: nullcontext(),
         )
-        found.of_workflow = lambda _: found
-        return cast(ClientSession, found)
+        session.of_workflow = lambda _: session
+        return cast(ClientSession, session)
 
     async def call(self, request: Any) -> Any:
-        self.asked.append(request)
+        self.requests.append(request)
         state = UpdateState(
-            update_id="u", workflow_id="w", run_id="r", stage=STAGES[min(len(self.asked), 4) - 1]
+            update_id="u", workflow_id="w", run_id="r", stage=STAGES[min(len(self.requests), 4) - 1]
         )
         return UpdateStarted(Started("r"), state) if isinstance(request, UpdateWithStart) else state
 
 
 def test_update_request_is_repeated_until_accepted() -> None:
-    """The request is repeated as it was; only what is accepted is polled."""
-    slow = Slow()
-    session = slow.session()
+    engine = SlowEngine()
+    session = engine.session()
     operation = _updates.start(session, Reference("w"), "do", (), {"id": "u"}, UpdateStage.COMPLETED)
     state = asyncio.run(cast(Any, operation.ask(session)))
     assert state.stage is UpdateStage.COMPLETED
-    assert [type(each) for each in slow.asked] == [UpdateWorkflow] * 3 + [PollUpdate]
-    assert slow.asked[0] == slow.asked[1] == slow.asked[2]
+    assert [type(each) for each in engine.requests] == [UpdateWorkflow] * 3 + [PollUpdate]
+    assert engine.requests[0] == engine.requests[1] == engine.requests[2]
 
 
 def test_update_with_start_is_repeated_with_one_request_id() -> None:
-    """The start has its request id, so that it is one run."""
-    slow = Slow()
-    session = slow.session()
+    engine = SlowEngine()
+    session = engine.session()
     start = made(StartWorkflow, workflow_id="w", workflow_type="W", task_queue="q", request_id="once")
     update = UpdateWorkflow(workflow_id="w", update_id="u", update_name="do")
     operation = _updates.start_with_start(start, update, Any, UpdateStage.ACCEPTED)
     answer = asyncio.run(cast(Any, operation.ask(session)))
     assert answer.update.stage is UpdateStage.ACCEPTED
-    assert [type(each) for each in slow.asked] == [UpdateWithStart] * 3
-    assert {each.start.request_id for each in slow.asked} == {"once"}
+    assert [type(each) for each in engine.requests] == [UpdateWithStart] * 3
+    assert {each.start.request_id for each in engine.requests} == {"once"}

@@ -1,10 +1,9 @@
-"""A program in which an agent of each library works, and which kills itself in the middle of what they do; run by `test_agents`.
+"""A program with one agent of each library, which kills itself in the middle of their calls; run by `test_agents`.
 
     python agent_program.py FILE LOG MARKS
 
-When both agents are in the middle of the same thing, a model call or a tool call, for the first time, the process dies, and
-another takes its place. LOG has a line for each beginning and each end. It prints the answers when both have answered, and
-how many processes have died.
+The process dies when both agents are in their first model call, and again in their first tool call; each time, a new process
+continues. LOG has a line for the beginning and the end of each call. The program prints both answers and the number of kills.
 """
 
 from __future__ import annotations
@@ -42,24 +41,26 @@ def note(line: str) -> None:
     os.close(descriptor)
 
 
-async def do(what: str, library: str) -> None:
-    """Begin something; the first time, die with the other library in the middle of the same."""
-    note(f"{library} {what} begins")
+async def do(action: str, library: str) -> None:
+    """Do one call. The first time, kill the process once the other library is in the same call."""
+    note(f"{library} {action} begins")
     marks = Path(sys.argv[3])
-    if not (marks / what).exists():
-        (marks / f"{library} {what}").touch()
-        while not all((marks / f"{each} {what}").exists() for each in LIBRARIES):  # noqa: ASYNC110
+    if not (marks / action).exists():
+        (marks / f"{library} {action}").touch()
+        while not all((marks / f"{each} {action}").exists() for each in LIBRARIES):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-        (marks / what).touch()
+        (marks / action).touch()
         os.kill(os.getpid(), signal.SIGKILL)
-    note(f"{library} {what} ends")
+    note(f"{library} {action} ends")
 
 
 async def pydantic_model(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
     await do("model", "pydantic")
-    told = [part for part in messages[-1].parts if isinstance(part, ToolReturnPart)]
+    tool_results = [part for part in messages[-1].parts if isinstance(part, ToolReturnPart)]
     return ModelResponse(
-        parts=[TextPart(str(told[0].content))] if told else [ToolCallPart("charge", {"cents": 5})]
+        parts=[TextPart(str(tool_results[0].content))]
+        if tool_results
+        else [ToolCallPart("charge", {"cents": 5})]
     )
 
 
@@ -76,8 +77,12 @@ async def charge(cents: int) -> str:
 async def openai_model(call: Any) -> Any:
     await do("model", "openai")
     items = [] if isinstance(call.input, str) else call.input
-    told = [each["output"] for each in items if each.get("type") == "function_call_output"]
-    return [assistant_message(told[0])] if told else [function_call("debit", {"cents": 5}, call_id="c1")]
+    tool_outputs = [each["output"] for each in items if each.get("type") == "function_call_output"]
+    return (
+        [assistant_message(tool_outputs[0])]
+        if tool_outputs
+        else [function_call("debit", {"cents": 5}, call_id="c1")]
+    )
 
 
 @function_tool
@@ -104,7 +109,6 @@ def by_openai() -> str:
 
 
 def serve() -> None:
-    """Both workflows, to their ends."""
     with (
         Client.connect(f"local:{sys.argv[1]}") as client,
         Worker(client, workflows=[by_pydantic, by_openai], activities=[durability, runner]),
@@ -117,6 +121,6 @@ def serve() -> None:
 
 
 if __name__ == "__main__":
-    from lives import lives  # beside this program
+    from lives import run_until_exit  # in the directory of this program
 
-    lives(serve)
+    run_until_exit(serve)

@@ -11,7 +11,7 @@ from .databases import postgres, postgres_programs
 
 @pytest.fixture(scope="session")
 def postgres_url() -> Iterator[str]:
-    """One PostgreSQL for all tests of this process."""
+    """The address of one PostgreSQL server for all tests of this process."""
     if postgres_programs() is None:
         pytest.skip("PostgreSQL is not installed here")
     with postgres() as url:

@@ -1,4 +1,4 @@
-"""Real databases for tests: a file of SQLite, and a PostgreSQL of the test's own where one is installed."""
+"""A temporary PostgreSQL server for tests, if PostgreSQL is installed."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from pathlib import Path
 
 
 def postgres_programs() -> Path | None:
-    """Where PostgreSQL's programs are: the newest that is installed."""
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
-    if found:
-        return found[-1].parent
+    """Return the directory of PostgreSQL's programs (the newest version), or None."""
+    installed = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
+    if installed:
+        return installed[-1].parent
     on_path = shutil.which("initdb")
     return Path(on_path).parent if on_path else None
 
 
 @contextmanager
 def postgres() -> Iterator[str]:
-    """A PostgreSQL that listens on a socket in a directory of its own, as an address for SQLAlchemy."""
+    """Start a PostgreSQL server on a socket in a temporary directory. Yield its SQLAlchemy URL."""
     programs = postgres_programs()
     assert programs is not None
     home = Path(tempfile.mkdtemp(prefix="hgpg-", dir="/tmp"))  # a socket's path must be short

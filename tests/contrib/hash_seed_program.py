@@ -1,9 +1,9 @@
-"""A program whose workflow runs agents of both libraries with sets wherever they may stand; run by `test_agents`.
+"""A program whose workflow runs agents of both libraries with sets in all their arguments; run by `test_agents`.
 
     python hash_seed_program.py record FILE
     python hash_seed_program.py replay FILE
 
-Recording writes the run's history to FILE; replaying fails where the history does not fit. Each is run under another
+`record` writes the run's history to FILE; `replay` fails if the workflow does not match it. The test runs each with another
 `PYTHONHASHSEED`.
 """
 
@@ -42,7 +42,7 @@ class Customer:
 
 
 def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
-    """Call each tool at once, one that does not exist, too; then answer."""
+    """Call every tool, and one that does not exist, in one response; then answer."""
     if sum(isinstance(each, ModelResponse) for each in messages) > 1:
         return ModelResponse(parts=[TextPart("done")])
     names = [*(tool.name for tool in info.function_tools), "missing"]

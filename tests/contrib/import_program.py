@@ -1,6 +1,7 @@
-"""A program that runs agents of both libraries through their rarer ways, and prints modules that workflow code has imported.
+"""A program that runs agents of both libraries with guardrails, handoffs, approvals and errors, and prints the modules that
+workflow code imports; run by `test_agents`.
 
-Run by `test_agents`. An import in the middle of a run is slow, and a heavy one hangs under load.
+An import inside a workflow is slow, and that of a large module can exceed the deadlock timeout under load.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""A program that pays invoices in a database of its own, and dies where it is told to; run by `test_transactional`.
+"""A program that pays invoices in its own database, and kills itself at several places; run by `test_transactional`.
 
     python -m ledger FILE DATABASE MARKS
 
-For each place a process of it dies once: the file MARKS/<place> says that it has. It prints the results when all have been paid,
-and how many processes have died.
+A process dies once at each place; the file MARKS/<place> records it. The program prints the results of all payments and the
+number of kills.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ payments = Table(
 
 
 _dying = threading.Lock()
-"""One place per death: two threads that leave their marks before the signal arrives would die once for both."""
+"""Ensures one place per kill: otherwise two threads could write their marks before one signal ends the process."""
 
 
 def die_at(place: str, invoice: str) -> None:
@@ -60,7 +60,7 @@ def pay(session: Session, invoice: str) -> int:
 
 
 @activity.defn(
-    start_to_close_timeout=1,  # so long a death holds up what it interrupted; an attempt that is only slow may be overtaken
+    start_to_close_timeout=1,  # short: a killed attempt is retried only after it
     heartbeat_timeout=None,
     retry_policy=RetryPolicy(initial_interval=0.01, maximum_interval=0.1),
 )
@@ -77,7 +77,6 @@ def settlement(invoice: str) -> int:
 
 
 def serve() -> None:
-    """One settlement for each place, to their ends."""
     global engine
     engine = create_engine(sys.argv[2])
     create_tables(engine)
@@ -94,6 +93,6 @@ def serve() -> None:
 
 
 if __name__ == "__main__":
-    from lives import lives  # beside this program
+    from lives import run_until_exit  # in the directory of this program
 
-    lives(serve)
+    run_until_exit(serve)

@@ -1,4 +1,4 @@
-"""For programs that are killed and started again: processes one after the other, without loading large libraries each time."""
+"""Restarts of programs that kill themselves, without loading large libraries each time."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ import sys
 from collections.abc import Callable
 
 
-def lives(program: Callable[[], None]) -> None:
-    """Run a program in a process of its own, again after each kill, until it ends; then print how many were killed.
-
-    The processes are forked from this one, which has loaded the modules and done nothing with them: no thread, no connection.
+def run_until_exit(program: Callable[[], None]) -> None:
+    """Run a program in a forked process, again after each SIGKILL. Print the number of kills. This process has loaded
+    the modules, and has no thread and no connection that the children would share.
     """
-    deaths = 0
+    kills = 0
     while True:
         child = os.fork()
         if not child:
@@ -22,6 +21,6 @@ def lives(program: Callable[[], None]) -> None:
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         if code != -signal.SIGKILL:
             break
-        deaths += 1
-    print(deaths)
+        kills += 1
+    print(kills)
     sys.exit(code)

@@ -1,5 +1,5 @@
-"""A server of the Model Context Protocol, over its standard input and output, with nothing but the standard library, so that it
-starts at once: `python mcp_stdio.py LOG`. Each call of its one tool is a line in the file LOG.
+"""A server of the Model Context Protocol on standard input and output: `python mcp_stdio.py LOG`. Each call of its
+one tool is a line in the file LOG. It uses only the standard library, to start quickly.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ def answer(method: str, params: dict[str, Any]) -> dict[str, Any]:
 
 if __name__ == "__main__":
     for line in sys.stdin:
-        asked = json.loads(line)
-        if "id" not in asked:
+        request = json.loads(line)
+        if "id" not in request:
             continue
-        reply: dict[str, Any] = {"jsonrpc": "2.0", "id": asked["id"]}
-        if asked["method"] in ("initialize", "tools/list", "tools/call", "ping"):
-            reply["result"] = answer(asked["method"], asked.get("params") or {})
+        reply: dict[str, Any] = {"jsonrpc": "2.0", "id": request["id"]}
+        if request["method"] in ("initialize", "tools/list", "tools/call", "ping"):
+            reply["result"] = answer(request["method"], request.get("params") or {})
         else:
             reply["error"] = {"code": -32601, "message": "no such method"}
         print(json.dumps(reply), flush=True)

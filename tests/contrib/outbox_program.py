@@ -1,8 +1,8 @@
-"""A shop that takes an order in a transaction, and dies where it is told to; run by `test_outbox`.
+"""A shop that takes an order in a transaction, and kills itself at PLACE; run by `test_outbox`.
 
     python outbox_program.py TARGET DATABASE QUEUE PLACE
 
-The order's workflow is started, and told of its two items, by an outbox in the same transaction.
+In the same transaction, an outbox starts the order's workflow and signals its two items.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Guarantees of both agent bridges: no completed step is repeated after the process is killed, and each attempt sends
-one request.
+"""Guarantees of both agent bridges: completed calls are not repeated after a kill, replays are deterministic, and
+each attempt sends one request.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ from hourglass.contrib.openai_agents import DurableRunner
 from hourglass.contrib.pydantic_ai import HourglassDurability
 
 
-def test_kill_during_model_and_tool_calls_repeats_only_those(tmp_path: Path) -> None:
-    """Only the interrupted calls are repeated: no completed model request is sent, and paid for, twice."""
+def test_agent_repeats_only_interrupted_model_and_tool_calls_after_kill(tmp_path: Path) -> None:
     marks = tmp_path / "marks"
     marks.mkdir()
     program = Path(__file__).with_name("agent_program.py")
@@ -37,18 +36,20 @@ def test_kill_during_model_and_tool_calls_repeats_only_those(tmp_path: Path) -> 
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.splitlines() == ["charged 5", "charged 5", "2"]
     expected = {"model begins": 3, "model ends": 2, "tool begins": 2, "tool ends": 1}
-    counted = Counter((tmp_path / "log").read_text().splitlines())
-    assert counted == {
-        f"{library} {what}": times for library in ("pydantic", "openai") for what, times in expected.items()
+    counts = Counter((tmp_path / "log").read_text().splitlines())
+    assert counts == {
+        f"{library} {action}": times
+        for library in ("pydantic", "openai")
+        for action, times in expected.items()
     }
 
 
-def test_history_replays_under_another_hash_seed(tmp_path: Path) -> None:
-    """Sets in what agents ask for are written in the same order in every process: tool names, deps, settings, arguments."""
+def test_agent_history_replays_under_another_hash_seed(tmp_path: Path) -> None:
+    """Sets in tool names, deps, settings and arguments must be encoded in the same order in every process."""
     program = Path(__file__).with_name("hash_seed_program.py")
-    for seed, what in enumerate(("record", "replay", "replay", "replay")):
+    for seed, action in enumerate(("record", "replay", "replay", "replay")):
         ended = subprocess.run(
-            [sys.executable, str(program), what, str(tmp_path / "history")],
+            [sys.executable, str(program), action, str(tmp_path / "history")],
             env={**os.environ, "PYTHONHASHSEED": str(seed + 1)},
             capture_output=True,
             text=True,
@@ -57,24 +58,24 @@ def test_history_replays_under_another_hash_seed(tmp_path: Path) -> None:
         assert ended.returncode == 0, ended.stderr
 
 
-def test_agents_import_nothing_in_a_workflow() -> None:
-    """Triggered guardrails, handoffs, approvals and errors import no module while a workflow runs."""
+def test_agent_libraries_import_no_module_inside_a_workflow() -> None:
+    """Covers guardrails, handoffs, approvals and errors. An import inside a workflow is slow."""
     program = Path(__file__).with_name("import_program.py")
     ended = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=240)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout == ""
 
 
-class Provider(BaseHTTPRequestHandler):
-    """Is busy for the first two requests of each path, then answers."""
+class BusyModelServer(BaseHTTPRequestHandler):
+    """An HTTP server that answers 503 to the first two requests of each path, then succeeds."""
 
     protocol_version = "HTTP/1.1"
-    asked: Counter[str] = Counter()
+    request_counts: Counter[str] = Counter()
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["content-length"]))
-        Provider.asked[self.path] += 1
-        busy = Provider.asked[self.path] <= 2
+        BusyModelServer.request_counts[self.path] += 1
+        busy = BusyModelServer.request_counts[self.path] <= 2
         message = {"role": "assistant", "content": "fine"}
         answer = {
             "id": "1",
@@ -97,8 +98,8 @@ class Provider(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def provider() -> Iterator[str]:
-    Provider.asked.clear()
-    with ThreadingHTTPServer(("127.0.0.1", 0), Provider) as server:
+    BusyModelServer.request_counts.clear()
+    with ThreadingHTTPServer(("127.0.0.1", 0), BusyModelServer) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}"
@@ -106,8 +107,8 @@ def provider() -> Iterator[str]:
         thread.join()
 
 
-def test_model_clients_do_not_retry_on_their_own(provider: str) -> None:
-    """Clients of models retry by themselves elsewhere; here two refusals and an answer are three requests, not nine."""
+def test_agent_bridges_disable_retries_of_model_clients(provider: str) -> None:
+    """With retries of the client, the three attempts would send nine requests."""
     quick = RetryPolicy(initial_interval=0.01, maximum_interval=0.02)
     durability = HourglassDurability(options={"retry_policy": quick})
     clients = [AsyncOpenAI(base_url=f"{provider}/{each}", api_key="none") for each in ("pydantic", "openai")]
@@ -131,4 +132,4 @@ def test_model_clients_do_not_retry_on_their_own(provider: str) -> None:
         Worker(client, workflows=[both], activities=[durability, runner]),
     ):
         assert client.execute_workflow(both) == ["fine", "fine"]
-    assert Provider.asked == {"/pydantic/chat/completions": 3, "/openai/chat/completions": 3}
+    assert BusyModelServer.request_counts == {"/pydantic/chat/completions": 3, "/openai/chat/completions": 3}

@@ -1,4 +1,4 @@
-"""A bridge whose library is not installed says which extra brings it."""
+"""Import errors of bridges whose library is not installed: they name the extra."""
 
 from __future__ import annotations
 
@@ -52,49 +52,49 @@ for bridge, missing in json.loads(sys.argv[1]):
     sys.modules.update(known)
 print(json.dumps(answers))
 """
-"""Imports bridges while a module is missing; in a process of its own: what is imported twice is not the same."""
+"""Imports bridges while a module is missing. It runs in another process, since importing a module again creates new classes."""
 
 CASES = [(bridge, library) for bridge, all_ in LIBRARIES.items() for library in all_]
 OURS = ("sqlalchemy", "hourglass.contrib.sqlalchemy._tables")
 
 
 @pytest.fixture(scope="module")
-def answers() -> dict[str, tuple[str, str]]:
-    """The message of each import, and the module that it named as missing."""
+def import_errors() -> dict[str, tuple[str, str]]:
+    """The message of each import and the name of the missing module."""
     cases = [*CASES, OURS, *((bridge, "") for bridge in (*LIBRARIES, *WITHOUT))]
     command = [sys.executable, "-c", PROGRAM, json.dumps(cases)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert not done.returncode, done.stderr
-    return {case: (text, name) for case, (text, name) in json.loads(done.stdout).items()}
+    process = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert not process.returncode, process.stderr
+    return {case: (text, name) for case, (text, name) in json.loads(process.stdout).items()}
 
 
-def test_every_bridge_is_tested() -> None:
-    """A bridge that is added is tried, too, or is named as one that needs no extra."""
+def test_every_contrib_module_is_listed_in_this_file() -> None:
     assert _bridges() == LIBRARIES.keys() | WITHOUT
 
 
 @pytest.mark.parametrize(("bridge", "library"), CASES)
-def test_missing_library_names_the_extra(
-    bridge: str, library: str, answers: dict[str, tuple[str, str]]
+def test_import_error_of_missing_library_names_bridge_extra_and_library(
+    bridge: str, library: str, import_errors: dict[str, tuple[str, str]]
 ) -> None:
-    """If any library of a bridge is missing, the error names the bridge, its extra, and the library."""
     extra = bridge.replace("_", "-")
     assert extra in _extras()
-    text, name = answers[f"{bridge} without {library}"]
+    text, name = import_errors[f"{bridge} without {library}"]
     assert text.startswith(f"hourglass.contrib.{bridge} needs the packages of its extra")
     assert f"pip install 'hourglass-temporal[{extra}]'" in text
     assert library in text
     assert name.partition(".")[0] == library
 
 
-def test_missing_internal_module_names_no_extra(answers: dict[str, tuple[str, str]]) -> None:
-    """A missing module of Hourglass itself is reported as such, because no extra would install it."""
-    text, _ = answers["{} without {}".format(*OURS)]
+def test_import_error_of_missing_hourglass_module_names_no_extra(
+    import_errors: dict[str, tuple[str, str]],
+) -> None:
+    text, _ = import_errors["{} without {}".format(*OURS)]
     assert text
     assert "pip install" not in text
 
 
 @pytest.mark.parametrize("bridge", [*LIBRARIES, *WITHOUT])
-def test_bridge_is_imported_with_its_library(bridge: str, answers: dict[str, tuple[str, str]]) -> None:
-    """If all libraries are installed, the import raises nothing."""
-    assert answers[f"{bridge} without "] == ("", "")
+def test_contrib_module_imports_with_all_libraries_installed(
+    bridge: str, import_errors: dict[str, tuple[str, str]]
+) -> None:
+    assert import_errors[f"{bridge} without "] == ("", "")

@@ -1,4 +1,4 @@
-"""Agents of the OpenAI Agents SDK in workflows: what they do is done once each, survives, waits, streams, and goes on as new."""
+"""Agents of the OpenAI Agents SDK in workflows: activities, retries, approvals, streaming, handoffs and MCP tools."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ from hourglass.testing import DevServer, Environment
 
 QUICK = RetryPolicy(initial_interval=0.01, maximum_interval=0.02)
 
-done: Counter[str] = Counter()
-"""What models and tools were asked, counted where they are."""
+call_counts: Counter[str] = Counter()
+"""The number of calls of each model and tool."""
 _lock = threading.Lock()
 
 
-def count(what: str) -> int:
+def count(name: str) -> int:
     with _lock:
-        done[what] += 1
-        return done[what]
+        call_counts[name] += 1
+        return call_counts[name]
 
 
 @pytest.fixture(autouse=True)
-def nothing_done_yet() -> None:
-    done.clear()
+def reset_call_counts() -> None:
+    call_counts.clear()
 
 
 @pytest.fixture(scope="module")
@@ -59,13 +59,12 @@ def client() -> Iterator[Client]:
         yield connected
 
 
-def outputs(call: Any) -> list[str]:
-    """What tools have answered, in what a model is given."""
+def tool_outputs(call: Any) -> list[str]:
     items = [] if isinstance(call.input, str) else call.input
     return [str(each["output"]) for each in items if each.get("type") == "function_call_output"]
 
 
-def always(respond: Any, times: int = 50) -> ScriptedModel:
+def scripted_model(respond: Any, times: int = 50) -> ScriptedModel:
     return ScriptedModel([ModelStep.respond(respond)] * times)
 
 
@@ -80,24 +79,22 @@ def scheduled(handle: Any) -> list[dict[str, Any]]:
 # --- once each --------------------------------------------------------------------------------------------------------
 
 
-def weatherman(call: Any) -> Any:
-    """Asks for the weather of two cities, then tells it."""
+def weather_model(call: Any) -> Any:
     count("model")
-    told = outputs(call)
-    if not told:
+    answers = tool_outputs(call)
+    if not answers:
         return [function_call("weather", {"city": city}, call_id=city) for city in ("Oslo", "Rome")]
-    return [assistant_message("; ".join(told))]
+    return [assistant_message("; ".join(answers))]
 
 
 @function_tool
 def weather(city: str) -> str:
-    """A plain function: it runs in a thread, and may block."""
     count(f"weather {city}")
     return f"sun in {city}"
 
 
 forecaster = DurableRunner(
-    Agent(name="forecaster", model=always(weatherman), tools=[weather]),
+    Agent(name="forecaster", model=scripted_model(weather_model), tools=[weather]),
     tool_options={"weather": {"start_to_close_timeout": 77}},
 )
 
@@ -112,34 +109,33 @@ async def forecast_async(question: str) -> str:
     return str((await forecaster.run(question)).final_output)
 
 
-@pytest.mark.parametrize("which", [forecast, forecast_async], ids=["plain", "async"])
-def test_model_and_tool_calls_are_activities(which: Any, client: Client) -> None:
-    """Each call of the model and each tool is an activity with its own options, called once although all is executed twice."""
-    with Worker(client, which.__name__, workflows=[which], activities=[forecaster], watch="error"):
-        handle = client.start_workflow(which, "Oslo or Rome?", task_queue=which.__name__)
+@pytest.mark.parametrize("definition", [forecast, forecast_async], ids=["plain", "async"])
+def test_openai_agent_runs_model_and_tool_calls_as_activities(definition: Any, client: Client) -> None:
+    """Each is called once although the workflow's code is executed twice."""
+    with Worker(client, definition.__name__, workflows=[definition], activities=[forecaster], watch="error"):
+        handle = client.start_workflow(definition, "Oslo or Rome?", task_queue=definition.__name__)
         assert handle.result() == "sun in Oslo; sun in Rome"
-    assert done == {"model": 2, "weather Oslo": 1, "weather Rome": 1}
-    asked = scheduled(handle)
-    assert [(each["activityType"]["name"], each["startToCloseTimeout"]) for each in asked] == [
+    assert call_counts == {"model": 2, "weather Oslo": 1, "weather Rome": 1}
+    activities = scheduled(handle)
+    assert [(each["activityType"]["name"], each["startToCloseTimeout"]) for each in activities] == [
         ("forecaster.model", "600s"),
         ("forecaster.tool.weather", "77s"),
         ("forecaster.tool.weather", "77s"),
         ("forecaster.model", "600s"),
     ]
-    with Replayer(workflows=[which]) as replayer:
+    with Replayer(workflows=[definition]) as replayer:
         replayer.replay(handle.history())
 
 
 @pytest.mark.server
-def test_agent_runs_on_a_server(quick_server: DevServer) -> None:
-    """The same on Temporal, and its history replays."""
+def test_openai_agent_runs_and_replays_on_a_server(quick_server: DevServer) -> None:
     with (
         Client.connect(quick_server.target) as client,
         Worker(client, "openai-agents", workflows=[forecast], activities=[forecaster]),
     ):
         handle = client.start_workflow(forecast, "Oslo or Rome?", task_queue="openai-agents")
         assert handle.result() == "sun in Oslo; sun in Rome"
-        assert done == {"model": 2, "weather Oslo": 1, "weather Rome": 1}
+        assert call_counts == {"model": 2, "weather Oslo": 1, "weather Rome": 1}
         with Replayer(workflows=[forecast]) as replayer:
             replayer.replay(handle.history())
 
@@ -152,57 +148,66 @@ def refusal(status: int) -> APIStatusError:
     return APIStatusError("no", response=httpx2.Response(status, request=request), body=None)
 
 
-def moody(call: Any) -> Any:
-    """Busy twice, then answers; refuses for good what it is asked to."""
+def unreliable_model(call: Any) -> Any:
+    """Fails with 503 twice, then calls both tools and answers. Fails with 400 if the input contains `refused`."""
     if "refused" in str(call.input):
         count("refused")
         raise refusal(400)
     if count("busy") < 3:
         raise refusal(503)
-    told = outputs(call)
-    if len(told) == 2:
-        return [assistant_message(" ".join(told))]
-    return [function_call(("strict", "lenient")[len(told)], {}, call_id=f"c{len(told)}")]
+    answers = tool_outputs(call)
+    if len(answers) == 2:
+        return [assistant_message(" ".join(answers))]
+    return [
+        function_call(
+            ("tool_that_raises", "tool_that_reports_errors")[len(answers)], {}, call_id=f"c{len(answers)}"
+        )
+    ]
 
 
 @function_tool(failure_error_function=None)
-async def strict() -> str:
-    """What it raises goes out: its activity tries again."""
-    if count("strict") < 3:
+async def tool_that_raises() -> str:
+    """Its activity is retried: the exception is not passed to the model."""
+    if count("tool_that_raises") < 3:
         raise ConnectionError("the line is broken")
     return "third time"
 
 
 @function_tool
-async def lenient() -> str:
-    """What it raises is told to the model, which may ask again."""
-    count("lenient")
+async def tool_that_reports_errors() -> str:
+    """The exception becomes an answer to the model."""
+    count("tool_that_reports_errors")
     raise ConnectionError("the line is broken")
 
 
-guesser = DurableRunner(
-    Agent(name="guesser", model=always(moody), tools=[strict, lenient]), options={"retry_policy": QUICK}
+retrying_runner = DurableRunner(
+    Agent(
+        name="guesser",
+        model=scripted_model(unreliable_model),
+        tools=[tool_that_raises, tool_that_reports_errors],
+    ),
+    options={"retry_policy": QUICK},
 )
 
 
 @workflow.defn
-async def guessing(what: str) -> str:
-    return str((await guesser.run(what)).final_output)
+async def ask_retrying_agent(what: str) -> str:
+    return str((await retrying_runner.run(what)).final_output)
 
 
-def test_retries_do_not_multiply(client: Client) -> None:
-    """A busy model and a tool whose errors go out are tried again by their activities alone; what the model is told is not."""
-    with Worker(client, "guesses", workflows=[guessing], activities=[guesser]):
-        answer = client.execute_workflow(guessing, "well?", task_queue="guesses")
+def test_openai_agent_retries_model_and_tools_by_their_activities_only(client: Client) -> None:
+    """An exception that the tool reports to the model is not retried."""
+    with Worker(client, "guesses", workflows=[ask_retrying_agent], activities=[retrying_runner]):
+        answer = client.execute_workflow(ask_retrying_agent, "well?", task_queue="guesses")
         assert answer.startswith("third time")
         assert "error occurred while running the tool" in answer
-        assert done == {"busy": 5, "strict": 3, "lenient": 1}
+        assert call_counts == {"busy": 5, "tool_that_raises": 3, "tool_that_reports_errors": 1}
         with pytest.raises(WorkflowFailedError, match="HTTP 400"):
-            client.execute_workflow(guessing, "refused", task_queue="guesses")
-        assert done["refused"] == 1
-    theirs = ModelSettings(retry=ModelRetrySettings(max_retries=2))
-    with pytest.raises(UsageError, match="would multiply with the retries of its activities"):
-        DurableRunner(Agent(name="eager", model_settings=theirs))
+            client.execute_workflow(ask_retrying_agent, "refused", task_queue="guesses")
+        assert call_counts["refused"] == 1
+    settings = ModelSettings(retry=ModelRetrySettings(max_retries=2))
+    with pytest.raises(UsageError, match="would multiply the retries of its activities"):
+        DurableRunner(Agent(name="eager", model_settings=settings))
 
 
 # --- waiting, conversations, limits -----------------------------------------------------------------------------------
@@ -217,18 +222,19 @@ def pay(cents: int) -> str:
     return f"paid {cents}"
 
 
-def banker(call: Any) -> Any:
+def paying_model(call: Any) -> Any:
     count("model")
-    told = outputs(call)
-    return [assistant_message(told[0])] if told else [function_call("pay", {"cents": 500}, call_id="p1")]
+    answers = tool_outputs(call)
+    return (
+        [assistant_message(answers[0])] if answers else [function_call("pay", {"cents": 500}, call_id="p1")]
+    )
 
 
-teller = DurableRunner(Agent(name="teller", model=always(banker), tools=[pay]))
+teller = DurableRunner(Agent(name="teller", model=scripted_model(paying_model), tools=[pay]))
 
 
 @workflow.defn
 def payment(order: str) -> str:
-    """Waits for a person, if need be for days."""
     result = teller.run_sync(order)
     while result.interruptions:
         state = result.to_state()
@@ -238,8 +244,7 @@ def payment(order: str) -> str:
     return str(result.final_output)
 
 
-def test_tool_waits_days_for_approval() -> None:
-    """On virtual time: the tool waits for consent, and is called once when it has it, and not at all without it."""
+def test_openai_agent_tool_waits_three_days_for_approval() -> None:
     with Environment(activities=[teller]) as env:
         for agreed in (True, False):
             run = env.start_workflow(payment, "pay")
@@ -247,20 +252,20 @@ def test_tool_waits_days_for_approval() -> None:
             before = env.now()
             assert ("paid 500" in run.result()) is agreed
             assert env.now() - before == timedelta(days=3)
-    assert done == {"model": 4, "paid": 1}
+    assert call_counts == {"model": 4, "paid": 1}
 
 
-def counting(call: Any) -> Any:
+def counting_model(call: Any) -> Any:
     items = [] if isinstance(call.input, str) else call.input
     return [assistant_message(str(sum(each.get("role") == "assistant" for each in items) + 1))]
 
 
-chatter = DurableRunner(Agent(name="chatter", model=always(counting)))
+counting_runner = DurableRunner(Agent(name="chatter", model=scripted_model(counting_model)))
 
 
 @workflow.defn
 def conversation(so_far: list[Any], rounds: int) -> str:
-    result = chatter.run_sync([*so_far, {"role": "user", "content": "and then?"}])
+    result = counting_runner.run_sync([*so_far, {"role": "user", "content": "and then?"}])
     if rounds > 1:
         workflow.continue_as_new(result.to_input_list(), rounds - 1)
     return str(result.final_output)
@@ -271,13 +276,12 @@ async def limited(question: str) -> str:
     return str((await forecaster.run(question, max_turns=1)).final_output)
 
 
-def test_conversation_continues_and_limit_ends_the_run(client: Client) -> None:
-    """What was said is the argument of the next run; a limit ends the run as an error of the agent's, not as a bug."""
-    with Worker(client, "chats", workflows=[conversation, limited], activities=[chatter, forecaster]):
+def test_openai_agent_continues_as_new_and_fails_at_its_turn_limit(client: Client) -> None:
+    with Worker(client, "chats", workflows=[conversation, limited], activities=[counting_runner, forecaster]):
         assert client.execute_workflow(conversation, [], 3, task_queue="chats") == "3"
         with pytest.raises(WorkflowFailedError, match="MaxTurnsExceeded"):
             client.execute_workflow(limited, "Oslo?", task_queue="chats")
-    assert done["model"] == 1
+    assert call_counts["model"] == 1
 
 
 # --- streaming --------------------------------------------------------------------------------------------------------
@@ -291,17 +295,19 @@ def show(event: Any) -> None:
         tokens.publish(event.delta)
 
 
-def slip_up(event: Any) -> None:
+def failing_stream_handler(event: Any) -> None:
     raise ZeroDivisionError("a slip")
 
 
-def talk(call: Any) -> Any:
+def talking_model(call: Any) -> Any:
     count("model")
     return [assistant_message("It depends.")]
 
 
-talker = DurableRunner(Agent(name="talker", model=always(talk)), stream_handler=show)
-slipper = DurableRunner(Agent(name="slipper", model=always(talk)), stream_handler=slip_up)
+talker = DurableRunner(Agent(name="talker", model=scripted_model(talking_model)), stream_handler=show)
+failing_talker = DurableRunner(
+    Agent(name="slipper", model=scripted_model(talking_model)), stream_handler=failing_stream_handler
+)
 
 
 @workflow.defn
@@ -310,20 +316,22 @@ def say(question: str) -> str:
 
 
 @workflow.defn
-def slip(question: str) -> str:
-    return str(slipper.run_sync(question).final_output)
+def say_with_failing_handler(question: str) -> str:
+    return str(failing_talker.run_sync(question).final_output)
 
 
-def test_streamed_tokens_are_published_as_they_arrive(client: Client) -> None:
-    """What the model says is published from where it arrives; a mistake in the handler ends the run, and asks no model again."""
-    with Worker(client, "talks", workflows=[say, slip], activities=[talker, slipper]):
+def test_openai_agent_publishes_streamed_tokens(client: Client) -> None:
+    """An exception of the stream handler fails the run without another model request."""
+    with Worker(
+        client, "talks", workflows=[say, say_with_failing_handler], activities=[talker, failing_talker]
+    ):
         handle = client.start_workflow(say, "Which?", task_queue="talks")
         assert "".join(tokens.follow(handle, timeout=60)) == "It depends."
         assert handle.result() == "It depends."
-        assert done["model"] == 1
+        assert call_counts["model"] == 1
         with pytest.raises(WorkflowFailedError, match="ZeroDivisionError: a slip"):
-            client.execute_workflow(slip, "Which?", task_queue="talks")
-        assert done["model"] == 2
+            client.execute_workflow(say_with_failing_handler, "Which?", task_queue="talks")
+        assert call_counts["model"] == 2
 
 
 # --- other agents, contexts, servers ----------------------------------------------------------------------------------
@@ -335,13 +343,13 @@ class Customer:
 
 
 @function_tool
-async def whose(ctx: RunContextWrapper[Customer]) -> str:
+async def customer_name(ctx: RunContextWrapper[Customer]) -> str:
     return f"{ctx.context.name}'s"
 
 
 @function_tool
-async def confirmed() -> str:
-    """In the workflow itself: it waits for a signal."""
+async def confirm_in_workflow() -> str:
+    """Runs in the workflow itself, and sleeps there."""
     return "yes" if await workflow_confirms() else "no"
 
 
@@ -352,53 +360,58 @@ async def workflow_confirms() -> bool:
     return True
 
 
-def triage(call: Any) -> Any:
+def triage_model(call: Any) -> Any:
     names = [each.tool_name for each in call.handoffs]
     return [function_call(names["billing" in str(call.input)], {}, call_id="h1")]
 
 
-def expert(call: Any) -> Any:
-    told = [each for each in outputs(call) if each in ("ann's", "yes")]
-    steps = ("whose", "confirmed")
-    if len(told) < 2:
-        return [function_call(steps[len(told)], {}, call_id=f"e{len(told)}")]
-    return [assistant_message(" ".join(told))]
+def expert_model(call: Any) -> Any:
+    answers = [each for each in tool_outputs(call) if each in ("ann's", "yes")]
+    steps = ("customer_name", "confirm_in_workflow")
+    if len(answers) < 2:
+        return [function_call(steps[len(answers)], {}, call_id=f"e{len(answers)}")]
+    return [assistant_message(" ".join(answers))]
 
 
-refunds: Agent[Customer] = Agent(name="refunds", model=always(expert), tools=[whose, confirmed])
-billing: Agent[Customer] = Agent(name="billing", model=always(expert), tools=[whose, confirmed])
+refunds: Agent[Customer] = Agent(
+    name="refunds", model=scripted_model(expert_model), tools=[customer_name, confirm_in_workflow]
+)
+billing: Agent[Customer] = Agent(
+    name="billing", model=scripted_model(expert_model), tools=[customer_name, confirm_in_workflow]
+)
 desk = DurableRunner(
-    Agent[Customer](name="desk", model=always(triage), handoffs=[refunds, handoff(billing)]),
+    Agent[Customer](name="desk", model=scripted_model(triage_model), handoffs=[refunds, handoff(billing)]),
     context_type=Customer,
-    tool_options={"confirmed": False},
+    tool_options={"confirm_in_workflow": False},
 )
 
 
 @workflow.defn
-async def helped(question: str) -> list[str]:
+async def ask_desk(question: str) -> list[str]:
     result = await desk.run(question, context=Customer("ann"))
     return [result.last_agent.name, str(result.final_output)]
 
 
-def test_handoff_continues_with_another_agent() -> None:
-    """The next agent goes on, through either kind of handoff; its tools have the run's context, or run in the workflow itself."""
+def test_openai_agent_handoff_continues_with_the_other_agent() -> None:
+    """Both kinds of handoff; the tools get the run's context or run in the workflow."""
     with Environment(activities=[desk]) as env:
-        assert env.execute_workflow(helped, "a refund") == ["refunds", "ann's yes"]
+        assert env.execute_workflow(ask_desk, "a refund") == ["refunds", "ann's yes"]
         before = env.now()
-        assert env.execute_workflow(helped, "billing") == ["billing", "ann's yes"]
+        assert env.execute_workflow(ask_desk, "billing") == ["billing", "ann's yes"]
         assert env.now() - before == timedelta(hours=1)
 
 
 def buyer_model(call: Any) -> Any:
-    told = outputs(call)
+    answers = tool_outputs(call)
     offered = [tool.name for tool in call.tools]
     return (
-        [assistant_message(told[0])] if told else [function_call(offered[0], {"item": "fish"}, call_id="b1")]
+        [assistant_message(answers[0])]
+        if answers
+        else [function_call(offered[0], {"item": "fish"}, call_id="b1")]
     )
 
 
-def test_mcp_tools_are_activities(client: Client, tmp_path: Path) -> None:
-    """The tools of an MCP server are asked for and called in activities, the call once."""
+def test_openai_agent_calls_mcp_tools_as_activities(client: Client, tmp_path: Path) -> None:
     log = tmp_path / "calls"
     program = str(Path(__file__).with_name("mcp_stdio.py"))
     server = MCPServerStdio(
@@ -406,7 +419,7 @@ def test_mcp_tools_are_activities(client: Client, tmp_path: Path) -> None:
         name="shop",
         client_session_timeout_seconds=60,
     )
-    runner = DurableRunner(Agent(name="buyer", model=always(buyer_model), mcp_servers=[server]))
+    runner = DurableRunner(Agent(name="buyer", model=scripted_model(buyer_model), mcp_servers=[server]))
 
     @workflow.defn
     def buy() -> str:
@@ -423,15 +436,15 @@ def test_mcp_tools_are_activities(client: Client, tmp_path: Path) -> None:
 
 
 @workflow.defn
-async def refused(what: str) -> str:
+async def misuse(mistake: str) -> str:
     options: dict[str, Any] = {
         "session": {"session": SQLiteSession("s")},
         "model": {"run_config": RunConfig(model="gpt-5")},
         "stranger": {"starting_agent": Agent(name="stranger")},
         "stream": {},
-    }[what]
+    }[mistake]
     try:
-        if what == "stream":
+        if mistake == "stream":
             forecaster.run_streamed("?")
         await forecaster.run("?", **options)
     except UsageError as error:
@@ -439,16 +452,15 @@ async def refused(what: str) -> str:
     return "nothing was wrong"
 
 
-def test_misuse_errors_suggest_a_fix(client: Client) -> None:
-    """Sessions, streams, models and agents that no worker knows, options for tools that there are not, names twice."""
-    with Worker(client, "slips", workflows=[refused], activities=[forecaster]):
+def test_openai_agent_misuse_raises_errors_with_a_fix(client: Client) -> None:
+    with Worker(client, "slips", workflows=[misuse], activities=[forecaster]):
         for what, said in (
             ("session", "to_input_list"),
             ("model", "Agent(model="),
             ("stranger", "agents=[stranger]"),
             ("stream", "DurableRunner(stream_handler="),
         ):
-            assert said in client.execute_workflow(refused, what, task_queue="slips")
+            assert said in client.execute_workflow(misuse, what, task_queue="slips")
     with pytest.raises(UsageError, match="have no tool wether"):
         DurableRunner(Agent(name="x", tools=[weather]), tool_options={"wether": {}})
     with pytest.raises(UsageError, match="two agents of one runner have the name 'x'"):

@@ -1,4 +1,4 @@
-"""A registry's metrics, seen by OpenTelemetry."""
+"""Export of a registry's metrics to OpenTelemetry."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def walk() -> None:
         step()
 
 
-def points(reader: InMemoryMetricReader) -> dict[str, list[Any]]:
-    """Every data point, by the metric's name."""
+def data_points(reader: InMemoryMetricReader) -> dict[str, list[Any]]:
+    """Collect the data points of each metric."""
     data = reader.get_metrics_data()
     if data is None:
         return {}
@@ -38,10 +38,9 @@ def points(reader: InMemoryMetricReader) -> dict[str, list[Any]]:
     }
 
 
-def test_recorded_and_worker_metrics_are_exported() -> None:
-    """Counters, gauges and histograms as they are recorded, and what a worker knows of itself when it is asked."""
+def test_opentelemetry_exports_recorded_and_worker_metrics_until_stopped() -> None:
     registry, reader = Registry(), InMemoryMetricReader()
-    end = export_metrics(registry, MeterProvider([reader]).get_meter("test"))
+    stop_export = export_metrics(registry, MeterProvider([reader]).get_meter("test"))
     meter = MetricMeter(registry)
     with (
         Client.connect("local:") as client,
@@ -50,18 +49,18 @@ def test_recorded_and_worker_metrics_are_exported() -> None:
         client.execute_workflow(walk)
         meter.create_gauge("depth").set(4)
         meter.create_histogram("sizes", buckets=[1, 2]).record(1.5)
-        found = points(reader)
-    (steps,) = found["steps"]
+        metrics_by_name = data_points(reader)
+    (steps,) = metrics_by_name["steps"]
     assert steps.value == 3
     assert dict(steps.attributes)["kind"] == "small"
-    assert found["depth"][0].value == 4
-    assert found["sizes"][0].explicit_bounds == (1.0, 2.0)
-    assert list(found["sizes"][0].bucket_counts) == [0, 1, 0]
-    assert found["hourglass_polls"][0].value == 2
-    assert found["hourglass_workflows_closed"][0].value == 1
-    assert found["hourglass_activity_executions"][0].value == 3
-    end()
+    assert metrics_by_name["depth"][0].value == 4
+    assert metrics_by_name["sizes"][0].explicit_bounds == (1.0, 2.0)
+    assert list(metrics_by_name["sizes"][0].bucket_counts) == [0, 1, 0]
+    assert metrics_by_name["hourglass_polls"][0].value == 2
+    assert metrics_by_name["hourglass_workflows_closed"][0].value == 1
+    assert metrics_by_name["hourglass_activity_executions"][0].value == 3
+    stop_export()
     meter.create_gauge("depth").set(9)
-    after = points(reader)
+    after = data_points(reader)
     assert all(point.value == 4 for point in after.get("depth", []))
     assert not after.get("hourglass_restarts")

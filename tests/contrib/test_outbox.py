@@ -1,4 +1,4 @@
-"""The outbox: what is asked for in a transaction is sent if it commits, in order and once, by any number of relays."""
+"""The transactional outbox: committed requests are sent in order and once, by any number of relays."""
 
 from __future__ import annotations
 
@@ -55,13 +55,12 @@ def client() -> Iterator[Client]:
         yield connected
 
 
-def waiting(engine: Engine) -> int:
+def count_rows(engine: Engine) -> int:
     with engine.connect() as connection:
         return connection.execute(select(func.count()).select_from(rows)).scalar_one()
 
 
-def test_committed_rows_are_sent_and_rolled_back_rows_are_not(engine: Engine, client: Client) -> None:
-    """A start and its signals arrive in order after the commit; those of a transaction that was rolled back never do."""
+def test_outbox_sends_committed_rows_in_order_and_no_rolled_back_rows(engine: Engine, client: Client) -> None:
     with Session(engine) as session, session.begin():
         assert outbox.start_workflow(session, Tally.run, 3, id="kept") == "kept"
         for number in (1, 2, 3):
@@ -72,22 +71,22 @@ def test_committed_rows_are_sent_and_rolled_back_rows_are_not(engine: Engine, cl
     assert Outbox(engine, client).deliver() == 4
     assert client.get_workflow_handle("kept").result() == [1, 2, 3]
     assert [each.id for each in client.list_workflows()] == ["kept"]
-    assert waiting(engine) == 0
+    assert count_rows(engine) == 0
 
 
-def test_row_sent_twice_counts_once(engine: Engine, client: Client) -> None:
-    """A relay that dies between the engine's answer and the deletion of the row makes no second start and no second signal."""
+def test_outbox_row_sent_twice_starts_or_signals_once(engine: Engine, client: Client) -> None:
+    """As after a relay that died between the engine's answer and the deletion of the row."""
     with Session(engine) as session, session.begin():
         outbox.start_workflow(session, Tally.run, 2, id="once")
         outbox.signal(session, "once", Tally.add, 1)
     relay = Outbox(engine, client)
-    keep = relay._change
+    delete_row = relay._change
     for _ in range(2):
         relay._change = lambda row, statement: None  # type: ignore[method-assign]
         assert relay.deliver() == 1  # sent, and not deleted: the relay is as good as dead
         with engine.begin() as connection:  # its lease passes
             connection.execute(update(rows).values(due_at=now() - timedelta(seconds=1)))
-        relay._change = keep  # type: ignore[method-assign]
+        relay._change = delete_row  # type: ignore[method-assign]
         with engine.begin() as connection:
             first = connection.execute(select(func.min(rows.c.id))).scalar_one()
             connection.execute(
@@ -101,8 +100,7 @@ def test_row_sent_twice_counts_once(engine: Engine, client: Client) -> None:
     assert len(list(client.list_workflows())) == 1
 
 
-def test_several_relays_share_the_work(engine: Engine, client: Client) -> None:
-    """Three relays at once send every row once, those of each workflow in order."""
+def test_outbox_with_three_relays_sends_each_row_once_and_in_order(engine: Engine, client: Client) -> None:
     with Session(engine) as session, session.begin():
         for each in range(5):
             outbox.start_workflow(session, Tally.run, 4, id=f"tally-{each}")
@@ -110,16 +108,15 @@ def test_several_relays_share_the_work(engine: Engine, client: Client) -> None:
             for each in range(5):
                 outbox.signal(session, f"tally-{each}", Tally.add, number)
     with Outbox(engine, client), Outbox(engine, client), Outbox(engine, client):
-        while waiting(engine):
+        while count_rows(engine):
             threading.Event().wait(0.02)
     for each in range(5):
         assert client.get_workflow_handle(f"tally-{each}").result() == [0, 1, 2, 3]
 
 
-def test_rejected_row_is_kept_and_does_not_block_others(
+def test_rejected_outbox_row_is_logged_kept_and_can_be_retried(
     engine: Engine, client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A signal to a workflow that is not there is logged, kept with its error, and can be tried again when it is."""
     with Session(engine) as session, session.begin():
         outbox.signal(session, "late", Tally.add, 7)
         outbox.start_workflow(session, Tally.run, 1, id="late")
@@ -134,13 +131,12 @@ def test_rejected_row_is_kept_and_does_not_block_others(
     assert client.get_workflow_handle("late").result() == [7]
 
 
-def test_relay_retries_an_unavailable_engine(engine: Engine, client: Client) -> None:
-    """What cannot be sent now stays, in order, until it can: nothing is refused and nothing overtakes it."""
+def test_outbox_row_stays_in_order_while_the_engine_is_unavailable(engine: Engine, client: Client) -> None:
     with Session(engine) as session, session.begin():
         outbox.start_workflow(session, Tally.run, 1, id="patient")
         outbox.signal(session, "patient", Tally.add, 1)
-    with Client.connect("local:") as gone:
-        closed = Outbox(engine, gone)
+    with Client.connect("local:") as closed_client:
+        closed = Outbox(engine, closed_client)
     assert closed.deliver() == 0
     with engine.begin() as connection:
         assert connection.execute(select(rows.c.attempts).order_by(rows.c.id)).scalars().all() == [1, 0]
@@ -150,10 +146,9 @@ def test_relay_retries_an_unavailable_engine(engine: Engine, client: Client) -> 
 
 
 @pytest.mark.server
-def test_kill_around_the_commit_on_a_server(
+def test_outbox_starts_only_committed_workflows_after_kill_on_a_server(
     engine: Engine, database_url: str, quick_server: DevServer
 ) -> None:
-    """On a real server: what committed starts once and is told once, wherever the process was killed; what did not, never."""
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE orders (id TEXT PRIMARY KEY)"))
     queue = f"outbox-{uuid.uuid4().hex[:8]}"
@@ -174,7 +169,7 @@ def test_kill_around_the_commit_on_a_server(
     ):
         for place in orders:
             assert client.get_workflow_handle(place).result(timeout=60) == [1, 2]
-        while waiting(engine):
+        while count_rows(engine):
             threading.Event().wait(0.02)
         started = [each.id for each in client.list_workflows(f"TaskQueue = '{queue}'")]
         assert sorted(started) == sorted(orders)
@@ -182,8 +177,7 @@ def test_kill_around_the_commit_on_a_server(
         connection.execute(text("DROP TABLE orders"))
 
 
-def test_invalid_arguments_are_reported_when_the_row_is_written() -> None:
-    """Arguments are checked when the row is written, in the author's transaction."""
+def test_outbox_rejects_invalid_arguments_when_the_row_is_written() -> None:
     engine = create_engine("sqlite://")
     create_tables(engine)
     with Session(engine) as session:

@@ -1,4 +1,4 @@
-"""Agents of Pydantic AI in workflows: what they do is done once each, survives, waits, streams, and goes on as new."""
+"""Agents of Pydantic AI in workflows: activities, retries, approvals, streaming, dependencies and MCP tools."""
 
 from __future__ import annotations
 
@@ -49,44 +49,42 @@ from hourglass.testing import DevServer, Environment
 
 QUICK = RetryPolicy(initial_interval=0.01, maximum_interval=0.02)
 
-done: Counter[str] = Counter()
-"""What models and tools were asked, counted where they are."""
+call_counts: Counter[str] = Counter()
+"""The number of calls of each model and tool."""
 _lock = threading.Lock()
 
 
-def count(what: str) -> int:
+def count(name: str) -> int:
     with _lock:
-        done[what] += 1
-        return done[what]
+        call_counts[name] += 1
+        return call_counts[name]
 
 
 @pytest.fixture(autouse=True)
-def nothing_done_yet() -> None:
-    done.clear()
+def reset_call_counts() -> None:
+    call_counts.clear()
 
 
-def last(messages: list[ModelMessage]) -> list[Any]:
+def last_parts(messages: list[ModelMessage]) -> list[Any]:
     return list(messages[-1].parts)
 
 
-def weatherman(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
-    """Asks for the weather of two cities, then tells it."""
+def weather_model(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
     count("model")
-    told = [part for part in last(messages) if isinstance(part, ToolReturnPart)]
-    if not told:
+    answers = [part for part in last_parts(messages) if isinstance(part, ToolReturnPart)]
+    if not answers:
         return ModelResponse(
             parts=[ToolCallPart("weather", {"city": city}, tool_call_id=city) for city in ("Oslo", "Rome")]
         )
-    return ModelResponse(parts=[TextPart("; ".join(str(part.content) for part in told))])
+    return ModelResponse(parts=[TextPart("; ".join(str(part.content) for part in answers))])
 
 
 weather_durability = HourglassDurability(options={"retry_policy": QUICK})
-forecaster = Agent(FunctionModel(weatherman), name="forecaster", capabilities=[weather_durability])
+forecaster = Agent(FunctionModel(weather_model), name="forecaster", capabilities=[weather_durability])
 
 
 @forecaster.tool_plain(metadata={"hourglass": {"start_to_close_timeout": 77}})
 def weather(city: str) -> str:
-    """A plain function: it runs in a thread, and may block."""
     count(f"weather {city}")
     return f"sun in {city}"
 
@@ -115,35 +113,36 @@ def scheduled(handle: Any) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.parametrize("which", [forecast, forecast_async], ids=["plain", "async"])
-def test_model_requests_and_tools_are_activities(which: Any, client: Client) -> None:
-    """Each request to the model and each tool is an activity with its own options, called once although all is executed twice."""
-    with Worker(client, which.__name__, workflows=[which], activities=[weather_durability], watch="error"):
-        handle = client.start_workflow(which, "Oslo or Rome?", task_queue=which.__name__)
+@pytest.mark.parametrize("definition", [forecast, forecast_async], ids=["plain", "async"])
+def test_pydantic_agent_runs_model_and_tool_calls_as_activities(definition: Any, client: Client) -> None:
+    """Each is called once although the workflow's code is executed twice."""
+    with Worker(
+        client, definition.__name__, workflows=[definition], activities=[weather_durability], watch="error"
+    ):
+        handle = client.start_workflow(definition, "Oslo or Rome?", task_queue=definition.__name__)
         assert handle.result() == "sun in Oslo; sun in Rome"
-    assert done == {"model": 2, "weather Oslo": 1, "weather Rome": 1}
-    asked = scheduled(handle)
-    assert [each["activityType"]["name"] for each in asked] == [
+    assert call_counts == {"model": 2, "weather Oslo": 1, "weather Rome": 1}
+    activities = scheduled(handle)
+    assert [each["activityType"]["name"] for each in activities] == [
         "forecaster__model.request",
         "forecaster__tool.weather",
         "forecaster__tool.weather",
         "forecaster__model.request",
     ]
-    assert [each["startToCloseTimeout"] for each in asked] == ["600s", "77s", "77s", "600s"]
-    with Replayer(workflows=[which]) as replayer:
+    assert [each["startToCloseTimeout"] for each in activities] == ["600s", "77s", "77s", "600s"]
+    with Replayer(workflows=[definition]) as replayer:
         replayer.replay(handle.history())
 
 
 @pytest.mark.server
-def test_agent_runs_on_a_server(quick_server: DevServer) -> None:
-    """The same on Temporal, and its history replays there and here."""
+def test_pydantic_agent_runs_and_replays_on_a_server(quick_server: DevServer) -> None:
     with (
         Client.connect(quick_server.target) as client,
         Worker(client, "agents", workflows=[forecast], activities=[weather_durability]),
     ):
         handle = client.start_workflow(forecast, "Oslo or Rome?", task_queue="agents")
         assert handle.result() == "sun in Oslo; sun in Rome"
-        assert done == {"model": 2, "weather Oslo": 1, "weather Rome": 1}
+        assert call_counts == {"model": 2, "weather Oslo": 1, "weather Rome": 1}
         with Replayer(workflows=[forecast]) as replayer:
             replayer.replay(handle.history())
 
@@ -151,59 +150,61 @@ def test_agent_runs_on_a_server(quick_server: DevServer) -> None:
 # --- retries ----------------------------------------------------------------------------------------------------------
 
 
-def moody(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
-    """Busy twice, then answers; refuses for good what it is asked to."""
-    if "refused" in str(last(messages)[-1].content):
+def unreliable_model(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+    """Fails with 503 twice, then calls the tool and answers. Fails with 400 if asked for `refused`."""
+    if "refused" in str(last_parts(messages)[-1].content):
         count("refused")
-        raise ModelHTTPError(400, "moody", {"error": "no"})
+        raise ModelHTTPError(400, "unreliable", {"error": "no"})
     if count("busy") < 3:
-        raise ModelHTTPError(503, "moody", {"error": "busy"})
-    returned = [part for part in last(messages) if "it is" in str(part.content)]
+        raise ModelHTTPError(503, "unreliable", {"error": "busy"})
+    returned = [part for part in last_parts(messages) if "it is" in str(part.content)]
     if returned:
         return ModelResponse(parts=[TextPart(str(returned[0].content))])
     number = sum(isinstance(each, ModelResponse) for each in messages)
     return ModelResponse(parts=[ToolCallPart("guess", {"number": number})])
 
 
-moody_durability = HourglassDurability(options={"retry_policy": QUICK})
-guesser = Agent(FunctionModel(moody), name="guesser", retries=3, capabilities=[moody_durability])
+retry_durability = HourglassDurability(options={"retry_policy": QUICK})
+retrying_agent = Agent(
+    FunctionModel(unreliable_model), name="guesser", retries=3, capabilities=[retry_durability]
+)
 
 
-@guesser.tool_plain
+@retrying_agent.tool_plain
 async def guess(number: int) -> str:
-    """Wants another number from the model once, and breaks once."""
+    """Raises `ModelRetry` for the first guess, and a connection error in the first call of the second."""
     count(f"guess {number}")
     if number == 0:
         raise ModelRetry("another one")
-    if done[f"guess {number}"] == 1:
+    if call_counts[f"guess {number}"] == 1:
         raise ConnectionError("the line is broken")
     return f"{number} it is"
 
 
 @workflow.defn
-async def guessing(what: str) -> str:
+async def ask_retrying_agent(what: str) -> str:
     try:
-        return (await guesser.run(what)).output
+        return (await retrying_agent.run(what)).output
     except ModelHTTPError as error:
         return f"HTTP {error.status_code}"
 
 
-def test_retries_do_not_multiply(client: Client) -> None:
-    """A busy model and a broken tool are tried again by their activities alone, a `ModelRetry` by the model, a refusal never."""
-    with Worker(client, "guesses", workflows=[guessing], activities=[moody_durability]):
-        assert client.execute_workflow(guessing, "well?", task_queue="guesses") == "1 it is"
+def test_pydantic_agent_retries_model_and_tools_by_their_activities_only(client: Client) -> None:
+    """The model retries a `ModelRetry`; nothing retries HTTP 400."""
+    with Worker(client, "guesses", workflows=[ask_retrying_agent], activities=[retry_durability]):
+        assert client.execute_workflow(ask_retrying_agent, "well?", task_queue="guesses") == "1 it is"
         # Two refusals and three answers of the model; one `ModelRetry`, one broken call and one good one.
-        assert done == {"busy": 5, "guess 0": 1, "guess 1": 2}
-        assert client.execute_workflow(guessing, "refused", task_queue="guesses") == "HTTP 400"
-        assert done["refused"] == 1
+        assert call_counts == {"busy": 5, "guess 0": 1, "guess 1": 2}
+        assert client.execute_workflow(ask_retrying_agent, "refused", task_queue="guesses") == "HTTP 400"
+        assert call_counts["refused"] == 1
 
 
 # --- waiting, conversations, limits -----------------------------------------------------------------------------------
 
 
-def banker(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+def paying_model(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
     count("model")
-    returned = [part for part in last(messages) if isinstance(part, ToolReturnPart)]
+    returned = [part for part in last_parts(messages) if isinstance(part, ToolReturnPart)]
     if returned:
         return ModelResponse(parts=[TextPart(f"done: {returned[0].content}")])
     return ModelResponse(parts=[ToolCallPart("pay", {"cents": 500}, tool_call_id="p1")])
@@ -211,7 +212,7 @@ def banker(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
 
 bank_durability = HourglassDurability()
 teller = Agent(
-    FunctionModel(banker),
+    FunctionModel(paying_model),
     name="teller",
     output_type=[str, DeferredToolRequests],
     capabilities=[bank_durability],
@@ -227,7 +228,6 @@ def pay(cents: int) -> str:
 
 @workflow.defn
 def payment(order: str) -> str:
-    """Waits for a person, if need be for days."""
     result = workflow.run_async(teller.run(order))
     while isinstance(result.output, DeferredToolRequests):
         answers = DeferredToolResults(
@@ -239,8 +239,7 @@ def payment(order: str) -> str:
     return str(result.output)
 
 
-def test_tool_waits_days_for_approval() -> None:
-    """On virtual time: the tool waits for consent, and is called once when it has it, and not at all without it."""
+def test_pydantic_agent_tool_waits_three_days_for_approval() -> None:
     with Environment(activities=[bank_durability]) as env:
         for agreed in (True, False):
             run = env.start_workflow(payment, "pay")
@@ -248,29 +247,28 @@ def test_tool_waits_days_for_approval() -> None:
             before = env.now()
             assert ("paid 500" in run.result()) is agreed
             assert env.now() - before == timedelta(days=3)
-    assert done == {"model": 4, "paid": 1}
+    assert call_counts == {"model": 4, "paid": 1}
 
 
 chat_durability = HourglassDurability()
 
 
-def counting(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+def counting_model(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
     return ModelResponse(parts=[TextPart(f"{sum(isinstance(each, ModelResponse) for each in messages) + 1}")])
 
 
-chatter = Agent(FunctionModel(counting), name="chatter", capabilities=[chat_durability])
+counting_agent = Agent(FunctionModel(counting_model), name="chatter", capabilities=[chat_durability])
 
 
 @workflow.defn
 def conversation(so_far: Messages, rounds: int) -> str:
-    result = workflow.run_async(chatter.run("and then?", message_history=so_far.root))
+    result = workflow.run_async(counting_agent.run("and then?", message_history=so_far.root))
     if rounds > 1:
         workflow.continue_as_new(Messages(result.all_messages()), rounds - 1)
     return result.output
 
 
-def test_conversation_continues_as_new(client: Client) -> None:
-    """What was said is the argument of the next run, as the library's own messages."""
+def test_pydantic_agent_conversation_continues_as_new_with_its_messages(client: Client) -> None:
     with Worker(client, "chats", workflows=[conversation], activities=[chat_durability]):
         assert client.execute_workflow(conversation, Messages(), 3, task_queue="chats") == "3"
 
@@ -280,15 +278,14 @@ async def limited(question: str) -> str:
     return (await forecaster.run(question, usage_limits=UsageLimits(request_limit=1))).output
 
 
-def test_usage_limit_fails_the_run(client: Client) -> None:
-    """A usage limit ends the run, as an error of the agent's and not as a bug of the workflow's."""
+def test_pydantic_agent_usage_limit_fails_the_workflow(client: Client) -> None:
     with (
         Worker(client, "limits", workflows=[limited], activities=[weather_durability]),
         pytest.raises(WorkflowFailedError) as caught,
     ):
         client.execute_workflow(limited, "Oslo?", task_queue="limits")
     assert "UsageLimitExceeded" in str(caught.value)
-    assert done["model"] == 1
+    assert call_counts["model"] == 1
 
 
 # --- streaming --------------------------------------------------------------------------------------------------------
@@ -305,21 +302,23 @@ async def show(ctx: RunContext[None], events: Any) -> None:
             tokens.publish(event.delta.content_delta)
 
 
-async def talk(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[str]:
+async def talking_model(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[str]:
     count("model")
     for piece in ("It ", "depends", "."):
         yield piece
 
 
-async def clumsy(ctx: RunContext[None], events: Any) -> None:
+async def failing_stream_handler(ctx: RunContext[None], events: Any) -> None:
     async for _ in events:
         raise ZeroDivisionError("a slip")
 
 
 talk_durability = HourglassDurability(event_stream_handler=show)
-talker = Agent(FunctionModel(stream_function=talk), name="talker", capabilities=[talk_durability])
-slip_durability = HourglassDurability(event_stream_handler=clumsy)
-slipper = Agent(FunctionModel(stream_function=talk), name="slipper", capabilities=[slip_durability])
+talker = Agent(FunctionModel(stream_function=talking_model), name="talker", capabilities=[talk_durability])
+slip_durability = HourglassDurability(event_stream_handler=failing_stream_handler)
+failing_talker = Agent(
+    FunctionModel(stream_function=talking_model), name="slipper", capabilities=[slip_durability]
+)
 
 
 @workflow.defn
@@ -328,31 +327,36 @@ def say(question: str) -> str:
 
 
 @workflow.defn
-def slip(question: str) -> str:
-    return workflow.run_async(slipper.run(question)).output
+def say_with_failing_handler(question: str) -> str:
+    return workflow.run_async(failing_talker.run(question)).output
 
 
-def test_streamed_tokens_are_published_as_they_arrive(client: Client) -> None:
-    """What the model says is published from where it arrives; a mistake in the handler ends the run, and asks no model again."""
-    with Worker(client, "talks", workflows=[say, slip], activities=[talk_durability, slip_durability]):
+def test_pydantic_agent_publishes_streamed_tokens(client: Client) -> None:
+    """An exception of the stream handler fails the run without another model request."""
+    with Worker(
+        client,
+        "talks",
+        workflows=[say, say_with_failing_handler],
+        activities=[talk_durability, slip_durability],
+    ):
         handle = client.start_workflow(say, "Which?", task_queue="talks")
         assert "".join(tokens.follow(handle, timeout=60)) == "It depends."
         assert handle.result() == "It depends."
-        assert done["model"] == 1
+        assert call_counts["model"] == 1
         with pytest.raises(WorkflowFailedError) as caught:
-            client.execute_workflow(slip, "Which?", task_queue="talks")
+            client.execute_workflow(say_with_failing_handler, "Which?", task_queue="talks")
         assert "ZeroDivisionError: a slip" in str(caught.value)
-        assert done["model"] == 2
+        assert call_counts["model"] == 2
 
 
 @workflow.defn
-async def read_stream(how: str) -> str:
+async def read_stream(mode: str) -> str:
     async with talker.run_stream("Which?") as result:
-        if how == "text":
+        if mode == "text":
             return [text async for text in result.stream_text()][-1]
-        if how == "delta":
+        if mode == "delta":
             return "".join([text async for text in result.stream_text(delta=True)])
-        if how == "output":
+        if mode == "output":
             return [str(output) async for output in result.stream_output()][-1]
         return await result.get_output()
 
@@ -363,14 +367,14 @@ async def read_nodes() -> str:
         async for node in run:
             if Agent.is_model_request_node(node):
                 async with node.stream(run.ctx) as stream:
-                    said = [text async for text in stream.stream_text()]
-    return said[-1]
+                    texts = [text async for text in stream.stream_text()]
+    return texts[-1]
 
 
 # An execution that is dropped in the middle, to be verified, leaves the library's streams open for the collector.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_streamed_answer_is_read_in_a_workflow(client: Client) -> None:
-    """`run_stream` and `iter` read no clock but the workflow's: the call watcher and the re-execution check accept them."""
+def test_pydantic_agent_run_stream_and_iter_work_in_a_workflow(client: Client) -> None:
+    """They read only the workflow's clock: the call watcher and the second execution accept them."""
     with Worker(
         client,
         "streams",
@@ -379,8 +383,8 @@ def test_streamed_answer_is_read_in_a_workflow(client: Client) -> None:
         watch="error",
         verify="always",
     ):
-        for how in ("text", "delta", "output", "whole"):
-            assert client.execute_workflow(read_stream, how, task_queue="streams") == "It depends."
+        for mode in ("text", "delta", "output", "whole"):
+            assert client.execute_workflow(read_stream, mode, task_queue="streams") == "It depends."
         assert client.execute_workflow(read_nodes, task_queue="streams") == "It depends."
     gc.collect()  # here, where the warnings are ignored, and not in the test that runs next
 
@@ -394,24 +398,23 @@ lead = Agent(TestModel(call_tools=["ask_forecaster"]), name="lead", capabilities
 
 @lead.tool_plain(metadata={"hourglass": False})
 async def ask_forecaster(question: str) -> str:
-    """In the workflow itself: another agent, whose own steps are activities."""
+    """Runs in the workflow itself; the other agent's calls are activities."""
     return (await forecaster.run(question)).output
 
 
 @workflow.defn
-def lead_and_follow(question: str) -> str:
+def ask_lead(question: str) -> str:
     return workflow.run_async(lead.run(question)).output
 
 
-def test_agent_delegates_to_another_agent(client: Client) -> None:
-    """A tool that runs in the workflow runs another agent, step by step."""
+def test_pydantic_agent_tool_in_workflow_runs_another_agent(client: Client) -> None:
     with Worker(
         client,
         "leads",
-        workflows=[lead_and_follow],
+        workflows=[ask_lead],
         activities=[lead_durability, weather_durability],
     ):
-        handle = client.start_workflow(lead_and_follow, "who knows?", task_queue="leads")
+        handle = client.start_workflow(ask_lead, "who knows?", task_queue="leads")
         assert json.loads(handle.result()) == {"ask_forecaster": "sun in Oslo; sun in Rome"}
     assert len(scheduled(handle)) == 6
 
@@ -429,7 +432,7 @@ class Bank:
 
 customer_durability = HourglassDurability()
 by_customer = Agent(
-    TestModel(call_tools=["whose"]),
+    TestModel(call_tools=["customer_name"]),
     name="by-customer",
     deps_type=Customer,
     capabilities=[customer_durability],
@@ -441,7 +444,7 @@ by_bank = Agent(
 
 
 @by_customer.tool
-def whose(ctx: RunContext[Customer]) -> str:
+def customer_name(ctx: RunContext[Customer]) -> str:
     return ctx.deps.name
 
 
@@ -451,8 +454,8 @@ def which(ctx: RunContext[Bank]) -> str:
 
 
 @workflow.defn
-async def depending(how: str) -> str:
-    match how:
+async def run_with_deps(mode: str) -> str:
+    match mode:
         case "travels":
             return (await by_customer.run("?", deps=Customer("ann"))).output
         case "worker's":
@@ -461,21 +464,22 @@ async def depending(how: str) -> str:
             return (await by_bank.run("?", deps=Bank("here"))).output
 
 
-def test_dependencies_are_sent_or_come_from_the_worker(client: Client) -> None:
-    """Deps go along as JSON; a run without them has the worker's resource of their type; each mistake says what to do."""
+def test_pydantic_agent_deps_are_sent_as_json_or_taken_from_worker_resources(client: Client) -> None:
     activities = [customer_durability, bank_of_worker]
-    with Worker(client, "deps", workflows=[depending], activities=activities, resources=[Bank("ours")]):
-        assert client.execute_workflow(depending, "travels", task_queue="deps") == '{"whose":"ann"}'
-        assert client.execute_workflow(depending, "worker's", task_queue="deps") == '{"which":"ours"}'
-    with Worker(client, "none", workflows=[depending], activities=activities):
+    with Worker(client, "deps", workflows=[run_with_deps], activities=activities, resources=[Bank("ours")]):
+        assert (
+            client.execute_workflow(run_with_deps, "travels", task_queue="deps") == '{"customer_name":"ann"}'
+        )
+        assert client.execute_workflow(run_with_deps, "worker's", task_queue="deps") == '{"which":"ours"}'
+    with Worker(client, "none", workflows=[run_with_deps], activities=activities):
         with pytest.raises(WorkflowFailedError, match="was run without deps, so they are the worker's"):
-            client.execute_workflow(depending, "worker's", task_queue="none")
-        handle = client.start_workflow(depending, "wrong", task_queue="none")
-        assert "cannot be encoded as JSON" in parked(handle)
+            client.execute_workflow(run_with_deps, "worker's", task_queue="none")
+        handle = client.start_workflow(run_with_deps, "wrong", task_queue="none")
+        assert "cannot be encoded as JSON" in wait_for_task_failure(handle)
 
 
-def parked(handle: Any) -> str:
-    """Why a run's task fails again and again; ends the run."""
+def wait_for_task_failure(handle: Any) -> str:
+    """Wait until the run's workflow task fails, terminate the run, and return the failure."""
     while not (why := _failure(handle)):
         threading.Event().wait(0.02)
     handle.terminate()
@@ -490,25 +494,29 @@ def _failure(handle: Any) -> str:
 
 
 @workflow.defn
-def blocking(question: str) -> str:
-    """What `agent.run_sync` does, but for the loop that it leaves open."""
+def run_sync_in_workflow(question: str) -> str:
+    """What `agent.run_sync` does, except that this event loop is closed."""
     with contextlib.closing(asyncio.new_event_loop()) as loop:
         return loop.run_until_complete(forecaster.run(question)).output
 
 
 @workflow.defn
-async def strange(question: str) -> str:
+async def use_unregistered_model(question: str) -> str:
     return (await forecaster.run(question, model=TestModel())).output
 
 
-def test_misuse_errors_suggest_a_fix(client: Client) -> None:
-    """run_sync in a workflow, a model that no worker can find, a durability without an agent, options that there are not."""
-    with Worker(client, "slips", workflows=[blocking, strange], activities=[weather_durability]):
-        handle = client.start_workflow(blocking, "?", task_queue="slips")
-        assert "workflow.run_async(agent.run(" in parked(handle)
+def test_pydantic_agent_misuse_raises_errors_with_a_fix(client: Client) -> None:
+    with Worker(
+        client,
+        "slips",
+        workflows=[run_sync_in_workflow, use_unregistered_model],
+        activities=[weather_durability],
+    ):
+        handle = client.start_workflow(run_sync_in_workflow, "?", task_queue="slips")
+        assert "workflow.run_async(agent.run(" in wait_for_task_failure(handle)
         with pytest.raises(WorkflowFailedError, match="was not registered with `HourglassDurability`"):
-            client.execute_workflow(strange, "?", task_queue="slips")
-    with pytest.raises(UsageError, match="belongs to no agent"):
+            client.execute_workflow(use_unregistered_model, "?", task_queue="slips")
+    with pytest.raises(UsageError, match="does not belong to an agent"):
         Worker(client, "slips", activities=[HourglassDurability()])
     with pytest.raises(UserError, match="did you mean start_to_close_timeout"):
         HourglassDurability(options={"start_to_close": 3})  # type: ignore[typeddict-unknown-key]
@@ -516,10 +524,12 @@ def test_misuse_errors_suggest_a_fix(client: Client) -> None:
     assert outside.output == "sun in Oslo; sun in Rome"
 
 
-def test_tools_appear_under_their_own_names(client: Client, caplog: pytest.LogCaptureFixture) -> None:
-    """History (so timeline and `why`) and log name the tool, also one of a further toolset, or renamed for the model."""
+def test_pydantic_agent_tool_activities_and_logs_name_the_tool(
+    client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Includes a tool of a prefixed toolset, and one that is renamed for the model."""
 
-    async def renamed(ctx: RunContext[None], definition: ToolDefinition) -> ToolDefinition:
+    async def rename_for_model(ctx: RunContext[None], definition: ToolDefinition) -> ToolDefinition:
         return replace(definition, name="look_up_now")
 
     def look_up(order: int) -> str:
@@ -527,13 +537,13 @@ def test_tools_appear_under_their_own_names(client: Client, caplog: pytest.LogCa
             raise ConnectionError("the line is broken")
         return "a lamp"
 
-    shelf: FunctionToolset[None] = FunctionToolset(id="shelf")
+    shelf_tools: FunctionToolset[None] = FunctionToolset(id="shelf")
     durability = HourglassDurability(options={"retry_policy": QUICK})
     clerk = Agent(
         TestModel(),
         name="clerk",
-        tools=[Tool(look_up, prepare=renamed)],
-        toolsets=[shelf.prefixed("shelf")],
+        tools=[Tool(look_up, prepare=rename_for_model)],
+        toolsets=[shelf_tools.prefixed("shelf")],
         capabilities=[durability],
     )
 
@@ -541,7 +551,7 @@ def test_tools_appear_under_their_own_names(client: Client, caplog: pytest.LogCa
     def late(order: int) -> str:  # added after the capability was bound
         return "added"
 
-    @shelf.tool_plain
+    @shelf_tools.tool_plain
     def count_items() -> int:
         return 3
 
@@ -559,8 +569,7 @@ def test_tools_appear_under_their_own_names(client: Client, caplog: pytest.LogCa
         replayer.replay(handle.history())
 
 
-def test_mcp_tools_are_activities(client: Client, tmp_path: Path) -> None:
-    """The tools of an MCP server are asked for and called in activities, each once."""
+def test_pydantic_agent_calls_mcp_tools_as_activities(client: Client, tmp_path: Path) -> None:
     from fastmcp.client.transports import StdioTransport
     from pydantic_ai.mcp import MCPToolset
 

@@ -1,4 +1,6 @@
-"""Errors of a Pydantic AI agent's activities: they reach the workflow as their own class, with their attributes."""
+"""Errors of a Pydantic AI agent's activities: the workflow receives the library's own exception classes with their
+attributes.
+"""
 
 from __future__ import annotations
 
@@ -35,12 +37,12 @@ HTTP: dict[str, Any] = {
 }
 
 
-class OwnHTTPError(e.ModelHTTPError):
-    """A class of the application, which the workflow cannot rebuild."""
+class AppHTTPError(e.ModelHTTPError):
+    """An application's class, which the workflow cannot rebuild."""
 
 
-class OwnRateLimitError(e.ModelRateLimitError):
-    """A class of the application."""
+class AppRateLimitError(e.ModelRateLimitError):
+    pass
 
 
 ERRORS: dict[str, Exception] = {
@@ -95,9 +97,9 @@ ERRORS: dict[str, Exception] = {
     "approval": e.ApprovalRequired({"cents": 5}),
     "deferred": e.CallDeferred({"to": "a person"}, kind="question"),
 }
-ITSELF = {*ERRORS}
-ERRORS["own-http"] = OwnHTTPError(400, "m", BODY)
-ERRORS["own-rate"] = OwnRateLimitError("m", "slow down", body=BODY)
+REBUILT = {*ERRORS}
+ERRORS["own-http"] = AppHTTPError(400, "m", BODY)
+ERRORS["own-rate"] = AppRateLimitError("m", "slow down", body=BODY)
 ERRORS["group"] = e.FallbackExceptionGroup(
     "all models failed",
     [ERRORS["http-ModelContextWindowExceededError"], ERRORS["connection"], ZeroDivisionError("by zero")],
@@ -109,11 +111,11 @@ def fail(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
     raise ERRORS[str(messages[-1].parts[-1].content)]
 
 
-once = HourglassDurability(options={"retry_policy": RetryPolicy(maximum_attempts=1)})
-failing = Agent(FunctionModel(fail), name="failing", capabilities=[once])
+without_retries = HourglassDurability(options={"retry_policy": RetryPolicy(maximum_attempts=1)})
+failing = Agent(FunctionModel(fail), name="failing", capabilities=[without_retries])
 
-caught: dict[str, BaseException] = {}
-"""What each run of `failing` raised in its workflow."""
+caught_errors: dict[str, BaseException] = {}
+"""The exception that each run of `failing` raised in its workflow."""
 
 
 @workflow.defn
@@ -121,7 +123,7 @@ async def ask(key: str) -> str:
     try:
         await failing.run(key)
     except Exception as error:
-        caught[key] = error
+        caught_errors[key] = error
         return type(error).__name__
     return "nothing was raised"
 
@@ -139,16 +141,17 @@ def client() -> Iterator[Client]:
 
 @pytest.fixture(scope="module")
 def worker(client: Client) -> Iterator[None]:
-    with Worker(client, "errors", workflows=[ask, ask_and_fail], activities=[once]):
+    with Worker(client, "errors", workflows=[ask, ask_and_fail], activities=[without_retries]):
         yield
 
 
-@pytest.mark.parametrize("key", sorted(ITSELF))
-def test_model_error_keeps_class_and_attributes(key: str, client: Client, worker: None) -> None:
-    """A model's error is raised in the workflow as its own class, with message, body, provider code and all else."""
+@pytest.mark.parametrize("key", sorted(REBUILT))
+def test_pydantic_model_error_keeps_class_message_and_attributes(
+    key: str, client: Client, worker: None
+) -> None:
     original = ERRORS[key]
     client.execute_workflow(ask, key, task_queue="errors")
-    error = caught[key]
+    error = caught_errors[key]
     assert type(error) is type(original)
     assert str(error) == str(original)
     assert error.args == original.args
@@ -158,10 +161,9 @@ def test_model_error_keeps_class_and_attributes(key: str, client: Client, worker
     assert isinstance(error.__cause__, ActivityError)
 
 
-def test_except_clauses_of_both_classes_catch_an_http_error(client: Client, worker: None) -> None:
-    """An HTTP error of a category is caught as either; its body is JSON again."""
+def test_pydantic_http_error_is_caught_as_its_category_or_as_http_error(client: Client, worker: None) -> None:
     client.execute_workflow(ask, "http-ModelContextWindowExceededError", task_queue="errors")
-    error: Any = caught["http-ModelContextWindowExceededError"]
+    error: Any = caught_errors["http-ModelContextWindowExceededError"]
     assert isinstance(error, e.ModelContextWindowExceededError)
     assert isinstance(error, e.ModelHTTPError)
     assert (error.status_code, error.body, error.provider_error_code) == (
@@ -172,21 +174,22 @@ def test_except_clauses_of_both_classes_catch_an_http_error(client: Client, work
     assert error.headers == {"x-request-id": "r1"}
 
 
-def test_derived_error_class_is_rebuilt_as_its_base(client: Client, worker: None) -> None:
-    """A class that is derived from one of the library's is rebuilt as the library's; any other stays an ActivityError."""
+def test_application_subclass_of_pydantic_error_is_rebuilt_as_its_base_class(
+    client: Client, worker: None
+) -> None:
+    """Any other exception remains an `ActivityError`."""
     for key, expected in (("own-http", e.ModelHTTPError), ("own-rate", e.ModelRateLimitError)):
         client.execute_workflow(ask, key, task_queue="errors")
-        error: Any = caught[key]
+        error: Any = caught_errors[key]
         assert type(error) is expected
         assert error.body == BODY
     client.execute_workflow(ask, "other", task_queue="errors")
-    assert type(caught["other"]) is ActivityError
+    assert type(caught_errors["other"]) is ActivityError
 
 
-def test_errors_of_all_fallback_models_are_rebuilt(client: Client, worker: None) -> None:
-    """A group keeps its members' classes; a member of an unknown class keeps its message."""
+def test_pydantic_fallback_group_keeps_the_classes_of_its_members(client: Client, worker: None) -> None:
     client.execute_workflow(ask, "group", task_queue="errors")
-    group: Any = caught["group"]
+    group: Any = caught_errors["group"]
     assert type(group) is e.FallbackExceptionGroup
     assert group.message == "all models failed"
     assert isinstance(group.exceptions[0], e.ModelContextWindowExceededError)
@@ -195,8 +198,9 @@ def test_errors_of_all_fallback_models_are_rebuilt(client: Client, worker: None)
     assert "by zero" in str(group.exceptions[2])
 
 
-def test_uncaught_model_error_fails_the_workflow(client: Client, worker: None) -> None:
-    """A model's error that the workflow lets out fails it, under the class's name."""
+def test_uncaught_pydantic_model_error_fails_the_workflow_with_its_class_name(
+    client: Client, worker: None
+) -> None:
     with pytest.raises(WorkflowFailedError, match="ModelContextWindowExceededError"):
         client.execute_workflow(ask_and_fail, "http-ModelContextWindowExceededError", task_queue="errors")
 
@@ -205,7 +209,7 @@ def test_uncaught_model_error_fails_the_workflow(client: Client, worker: None) -
 
 
 def call_tool(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
-    """Call the tool that the question names, and once more after each refusal; then report what it answered."""
+    """Call the tool named in the question, again after each `ModelRetry`. Then answer with its outcome."""
     for part in messages[-1].parts:
         if isinstance(part, ToolReturnPart) and part.outcome != "retried":
             return ModelResponse(parts=[TextPart(f"{part.outcome}: {part.content}")])
@@ -214,16 +218,16 @@ def call_tool(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
     return ModelResponse(parts=[ToolCallPart(name, {"number": number})])
 
 
-tools_once = HourglassDurability(options={"retry_policy": RetryPolicy(maximum_attempts=1)})
-calling = Agent(FunctionModel(call_tool), name="calling", retries=2, capabilities=[tools_once])
-refusals: list[str] = []
+tools_without_retries = HourglassDurability(options={"retry_policy": RetryPolicy(maximum_attempts=1)})
+calling = Agent(FunctionModel(call_tool), name="calling", retries=2, capabilities=[tools_without_retries])
+retry_messages: list[str] = []
 
 
 @calling.tool_plain
 def retry(number: int) -> str:
     if number < 2:
-        refusals.append(f"number {number} is too small")
-        raise ModelRetry(refusals[-1])
+        retry_messages.append(f"number {number} is too small")
+        raise ModelRetry(retry_messages[-1])
     return f"{number} will do"
 
 
@@ -256,12 +260,12 @@ async def call(name: str) -> list[str]:
     ]
 
 
-def test_tool_errors_reach_model_or_workflow(client: Client) -> None:
-    """`ModelRetry` and `ToolFailed` are told to the model, an agent's error inside a tool reaches the workflow as its class."""
-    with Worker(client, "tools", workflows=[call], activities=[tools_once]):
+def test_pydantic_tool_errors_reach_the_model_or_the_workflow(client: Client) -> None:
+    """The model receives `ModelRetry` and `ToolFailed`; the workflow receives errors of an agent inside a tool."""
+    with Worker(client, "tools", workflows=[call], activities=[tools_without_retries]):
         retried = client.execute_workflow(call, "retry", task_queue="tools")
         assert retried[0] == "success: 2 will do"
-        assert any(refusals[0] in each for each in retried)
+        assert any(retry_messages[0] in each for each in retried)
         failed = client.execute_workflow(call, "give_up", task_queue="tools")
         assert failed[0] == "failed: there is no such thing"
         limit = client.execute_workflow(call, "limited", task_queue="tools")
@@ -280,11 +284,10 @@ INTERNAL = {
     "ToolRetryError": "made from ModelRetry in the workflow",
     "ToolFailedError": "made from ToolFailed in the workflow",
 }
-"""Public exceptions of the library that no activity ends with, and why."""
+"""Public exceptions of the library that no activity raises, with the reason."""
 
 
-def test_every_exception_class_of_the_library_is_handled() -> None:
-    """Each public exception of the installed Pydantic AI is rebuilt, or is named here as one that no activity ends with."""
+def test_every_public_pydantic_exception_is_rebuilt_or_listed_as_internal() -> None:
     public = {
         cls.__name__
         for cls in vars(e).values()
@@ -296,7 +299,7 @@ def test_every_exception_class_of_the_library_is_handled() -> None:
         and vars(e).get(cls.__name__) is cls
     }
     assert public - set(_FIELDS[e.__name__]) == set(INTERNAL)
-    elsewhere: set[str] = set()
+    other_modules: set[str] = set()
     for module in pkgutil.walk_packages(pydantic_ai.__path__, "pydantic_ai.", onerror=lambda name: None):
         if "durable_exec" in module.name or "__main__" in module.name:
             continue
@@ -306,7 +309,7 @@ def test_every_exception_class_of_the_library_is_handled() -> None:
                 loaded = importlib.import_module(module.name)
         except Exception:  # what needs an extra that is not installed
             continue
-        elsewhere |= {
+        other_modules |= {
             cls.__name__
             for cls in vars(loaded).values()
             if isinstance(cls, type)
@@ -314,4 +317,4 @@ def test_every_exception_class_of_the_library_is_handled() -> None:
             and cls.__module__ == loaded.__name__ != e.__name__
             and not cls.__name__.startswith("_")
         }
-    assert elsewhere <= {name for classes in _FIELDS.values() for name in classes}
+    assert other_modules <= {name for classes in _FIELDS.values() for name in classes}

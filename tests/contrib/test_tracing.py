@@ -1,4 +1,4 @@
-"""Traces through clients, workflows and activities: who is whose child, and that nothing is emitted twice."""
+"""Tracing through clients, workflows and activities: parents of spans, links, durations, and no duplicates."""
 
 from __future__ import annotations
 
@@ -82,27 +82,27 @@ class Shop:
 
 
 @workflow.defn
-def burns() -> None:
+def fails_in_activity() -> None:
     burn()
 
 
 @workflow.defn
-def goes_round(left: int) -> str:
+def continues_as_new(left: int) -> str:
     if left:
         workflow.continue_as_new(left - 1)
     return pack("last")
 
 
-WORKFLOWS: list[Any] = [Shop, parcel, burns, goes_round]
+WORKFLOWS: list[Any] = [Shop, parcel, fails_in_activity, continues_as_new]
 ACTIVITIES: list[Any] = [pack, ship, burn]
 
 
-class Recorded:
-    """A tracer, and every span that it has emitted."""
+class SpanRecorder:
+    """A tracer with the spans that it has emitted."""
 
-    def __init__(self, *, stable: bool = True) -> None:
+    def __init__(self, *, deterministic: bool = True) -> None:
         self.exporter = InMemorySpanExporter()
-        provider = TracerProvider(id_generator=RunIdGenerator()) if stable else TracerProvider()
+        provider = TracerProvider(id_generator=RunIdGenerator()) if deterministic else TracerProvider()
         provider.add_span_processor(SimpleSpanProcessor(self.exporter))
         self.tracer = provider.get_tracer("test")
 
@@ -115,7 +115,7 @@ class Recorded:
         return Counter(each.name for each in self.spans)
 
     def paths(self) -> Counter[str]:
-        """Every span, with all that it is below."""
+        """Count the spans by the path of their names from the root."""
         by_id = {each.context.span_id: each for each in self.spans if each.context}
 
         def path(span: ReadableSpan) -> str:
@@ -124,14 +124,13 @@ class Recorded:
 
         return Counter(path(each) for each in self.spans)
 
-    def one(self, name: str) -> ReadableSpan:
-        (found,) = [each for each in self.spans if each.name == name]
-        return found
+    def single(self, name: str) -> ReadableSpan:
+        (paths,) = [each for each in self.spans if each.name == name]
+        return paths
 
 
 @pytest.fixture(params=["memory", "file", pytest.param("server", marks=pytest.mark.server)])
 def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Each engine."""
     if request.param == "server":
         server: DevServer = request.getfixturevalue("quick_server")
         yield server.target
@@ -141,37 +140,37 @@ def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         yield f"local:{tmp_path_factory.mktemp('t') / 'runs.db'}"
 
 
-BELOW = "StartWorkflow:Shop > RunWorkflow:Shop"
+RUN_PATH = "StartWorkflow:Shop > RunWorkflow:Shop"
 EXPECTED = Counter(
     {
         "StartWorkflow:Shop": 1,
-        BELOW: 1,
-        f"{BELOW} > StartActivity:pack": 2,
-        f"{BELOW} > StartActivity:pack > RunActivity:pack": 2,
-        f"{BELOW} > StartActivity:ship": 1,
-        f"{BELOW} > StartActivity:ship > RunActivity:ship": 1,
-        f"{BELOW} > StartChildWorkflow:parcel": 1,
-        f"{BELOW} > StartChildWorkflow:parcel > RunWorkflow:parcel": 1,
-        f"{BELOW} > StartChildWorkflow:parcel > RunWorkflow:parcel > StartActivity:pack": 1,
-        f"{BELOW} > StartChildWorkflow:parcel > RunWorkflow:parcel > StartActivity:pack > RunActivity:pack": 1,
-        f"{BELOW} > StartChildWorkflow:parcel > RunWorkflow:parcel > CompleteWorkflow:parcel": 1,
-        f"{BELOW} > all is packed": 1,
-        f"{BELOW} > HandleSignal:close": 1,
-        f"{BELOW} > HandleQuery:is_open": 1,
-        f"{BELOW} > CompleteWorkflow:Shop": 1,
+        RUN_PATH: 1,
+        f"{RUN_PATH} > StartActivity:pack": 2,
+        f"{RUN_PATH} > StartActivity:pack > RunActivity:pack": 2,
+        f"{RUN_PATH} > StartActivity:ship": 1,
+        f"{RUN_PATH} > StartActivity:ship > RunActivity:ship": 1,
+        f"{RUN_PATH} > StartChildWorkflow:parcel": 1,
+        f"{RUN_PATH} > StartChildWorkflow:parcel > RunWorkflow:parcel": 1,
+        f"{RUN_PATH} > StartChildWorkflow:parcel > RunWorkflow:parcel > StartActivity:pack": 1,
+        f"{RUN_PATH} > StartChildWorkflow:parcel > RunWorkflow:parcel > StartActivity:pack > RunActivity:pack": 1,
+        f"{RUN_PATH} > StartChildWorkflow:parcel > RunWorkflow:parcel > CompleteWorkflow:parcel": 1,
+        f"{RUN_PATH} > all is packed": 1,
+        f"{RUN_PATH} > HandleSignal:close": 1,
+        f"{RUN_PATH} > HandleQuery:is_open": 1,
+        f"{RUN_PATH} > CompleteWorkflow:Shop": 1,
         "SignalWorkflow:close": 1,
         "QueryWorkflow:is_open": 1,
     }
 )
 
 
-@pytest.mark.parametrize("stable", [True, False])
-def test_trace_covers_a_whole_request(target: str, stable: bool) -> None:
-    """One trace from the client's call to the last activity of a child; nothing twice, although the run is verified."""
-    recorded = Recorded(stable=stable)
-    queue = f"trace-{stable}"
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_one_trace_spans_client_workflow_activities_and_child(target: str, deterministic: bool) -> None:
+    """No span is emitted twice, although the run is executed a second time for verification."""
+    recorder = SpanRecorder(deterministic=deterministic)
+    queue = f"trace-{deterministic}"
     with (
-        Client.connect(target, interceptors=[TracingInterceptor(recorded.tracer)]) as client,
+        Client.connect(target, interceptors=[TracingInterceptor(recorder.tracer)]) as client,
         Worker(client, queue, workflows=WORKFLOWS, activities=ACTIVITIES, verify="always", watch="error"),
     ):
         token = context.attach(baggage.set_baggage("tenant", "acme"))
@@ -184,86 +183,88 @@ def test_trace_covers_a_whole_request(target: str, stable: bool) -> None:
         assert handle.result(timeout=30) == ["tea acme", "milk acme", "salt", "rice acme"]
         history = handle.history()
     expected = EXPECTED.copy()
-    if not stable:  # a verified run answers queries on a copy, which cannot know the id that was drawn
-        expected["StartWorkflow:Shop > HandleQuery:is_open"] = expected.pop(f"{BELOW} > HandleQuery:is_open")
-    assert recorded.paths() == expected
-    shop = recorded.one("RunWorkflow:Shop")
+    if not deterministic:  # a verified run answers queries on a copy, which cannot know the id that was drawn
+        expected["StartWorkflow:Shop > HandleQuery:is_open"] = expected.pop(
+            f"{RUN_PATH} > HandleQuery:is_open"
+        )
+    assert recorder.paths() == expected
+    shop = recorder.single("RunWorkflow:Shop")
     assert shop.attributes is not None
     assert shop.attributes["temporalWorkflowID"] == handle.id
-    signal = recorded.one("HandleSignal:close")
+    signal = recorder.single("HandleSignal:close")
     assert [each.context.span_id for each in signal.links] == [
-        recorded.one("SignalWorkflow:close").get_span_context().span_id  # type: ignore[union-attr]
+        recorder.single("SignalWorkflow:close").get_span_context().span_id  # type: ignore[union-attr]
     ]
-    replayed = Recorded(stable=stable)
-    with Replayer(workflows=WORKFLOWS, interceptors=[TracingInterceptor(replayed.tracer)]) as replayer:
+    replay_recorder = SpanRecorder(deterministic=deterministic)
+    with Replayer(workflows=WORKFLOWS, interceptors=[TracingInterceptor(replay_recorder.tracer)]) as replayer:
         assert replayer.replay(history).ok
-    assert not replayed.spans
+    assert not replay_recorder.spans
 
 
-def test_run_continues_its_trace_on_another_worker(target: str) -> None:
-    """With ids that follow from the run, what it asks for after its worker was replaced hangs where it belongs."""
-    recorded = Recorded()
-    with Client.connect(target, interceptors=[TracingInterceptor(recorded.tracer)]) as client:
+def test_spans_keep_their_parent_after_a_worker_replacement(target: str) -> None:
+    recorder = SpanRecorder()
+    with Client.connect(target, interceptors=[TracingInterceptor(recorder.tracer)]) as client:
         with Worker(client, "trace-move", workflows=WORKFLOWS, activities=ACTIVITIES):
             handle = client.start_workflow(Shop.run, task_queue="trace-move")
             assert handle.query(
                 Shop.is_open
             )  # it has begun: a handler that runs before the body is beside its span
             assert handle.execute_update(Shop.sell, "tea")
-            while "all is packed" not in recorded.names:
+            while "all is packed" not in recorder.names:
                 assert handle.query(Shop.is_open)  # answered after the tasks before it
         with Worker(client, "trace-move", workflows=WORKFLOWS, activities=ACTIVITIES):
             assert handle.execute_update(Shop.sell, "salt")
             handle.signal(Shop.close)
             handle.result(timeout=30)
-    assert recorded.names["RunWorkflow:Shop"] == 1
-    assert recorded.paths()[f"{BELOW} > HandleUpdate:sell"] == 2
-    assert recorded.paths()[f"{BELOW} > CompleteWorkflow:Shop"] == 1
+    assert recorder.names["RunWorkflow:Shop"] == 1
+    assert recorder.paths()[f"{RUN_PATH} > HandleUpdate:sell"] == 2
+    assert recorder.paths()[f"{RUN_PATH} > CompleteWorkflow:Shop"] == 1
 
 
-def test_updates_and_failures_are_in_the_trace() -> None:
-    """An update has a span of its own, linked to who asked; what fails says so."""
-    recorded = Recorded()
-    with Environment(interceptors=[TracingInterceptor(recorded.tracer)]) as env:
+def test_updates_and_failures_have_spans_with_link_and_status() -> None:
+    recorder = SpanRecorder()
+    with Environment(interceptors=[TracingInterceptor(recorder.tracer)]) as env:
         handle = env.start_workflow(Shop.run)
         assert handle.execute_update(Shop.sell, "tea") == "tea None"
         with pytest.raises(WorkflowFailedError):
-            env.execute_workflow(burns)
+            env.execute_workflow(fails_in_activity)
         env.client.with_start(Shop.run, id="x").signal(Shop.close)
         planned = env.client.with_start(Shop.run, id="y")
         assert planned.execute_update(Shop.sell, "tea") == "tea None"
-    asked = recorded.one("StartWorkflowUpdate:sell").get_span_context()
-    handled = [each for each in recorded.spans if each.name == "HandleUpdate:sell"]
-    assert asked is not None
-    assert [each.context.span_id for each in handled[0].links] == [asked.span_id]
-    assert recorded.names["ValidateUpdate:sell"] == 2
-    assert recorded.names["SignalWithStartWorkflow:Shop"] == 1
-    assert recorded.names["StartUpdateWithStartWorkflow:Shop"] == 1
-    failed = recorded.one("CompleteWorkflow:burns")
+    request_context = recorder.single("StartWorkflowUpdate:sell").get_span_context()
+    update_spans = [each for each in recorder.spans if each.name == "HandleUpdate:sell"]
+    assert request_context is not None
+    assert [each.context.span_id for each in update_spans[0].links] == [request_context.span_id]
+    assert recorder.names["ValidateUpdate:sell"] == 2
+    assert recorder.names["SignalWithStartWorkflow:Shop"] == 1
+    assert recorder.names["StartUpdateWithStartWorkflow:Shop"] == 1
+    failed = recorder.single("CompleteWorkflow:fails_in_activity")
     assert failed.status.status_code is StatusCode.ERROR
-    assert recorded.one("RunActivity:burn").status.status_code is StatusCode.ERROR
+    assert recorder.single("RunActivity:burn").status.status_code is StatusCode.ERROR
 
 
-def test_chain_of_runs_is_one_trace() -> None:
-    """A run that continues as new hands its context on, and does not end in an error."""
-    recorded = Recorded()
-    with Environment(interceptors=[TracingInterceptor(recorded.tracer)]) as env:
-        env.execute_workflow(goes_round, 2)
-    assert len({each.context.trace_id for each in recorded.spans if each.context}) == 1
-    assert recorded.names["RunWorkflow:goes_round"] == recorded.names["CompleteWorkflow:goes_round"] == 3
-    assert not [each for each in recorded.spans if each.status.status_code is StatusCode.ERROR]
+def test_continue_as_new_chain_is_one_trace_without_errors() -> None:
+    recorder = SpanRecorder()
+    with Environment(interceptors=[TracingInterceptor(recorder.tracer)]) as env:
+        env.execute_workflow(continues_as_new, 2)
+    assert len({each.context.trace_id for each in recorder.spans if each.context}) == 1
+    assert (
+        recorder.names["RunWorkflow:continues_as_new"]
+        == recorder.names["CompleteWorkflow:continues_as_new"]
+        == 3
+    )
+    assert not [each for each in recorder.spans if each.status.status_code is StatusCode.ERROR]
 
 
-def test_async_client_is_traced() -> None:
-    """Its spans have the same names, and are current on the caller's loop."""
-    recorded = Recorded()
+def test_async_client_emits_the_same_spans_below_the_current_span() -> None:
+    recorder = SpanRecorder()
 
-    async def drive() -> None:
+    async def call_client() -> None:
         async with (
-            await AsyncClient.connect("local:", interceptors=[TracingInterceptor(recorded.tracer)]) as client,
+            await AsyncClient.connect("local:", interceptors=[TracingInterceptor(recorder.tracer)]) as client,
             Worker(client, workflows=WORKFLOWS, activities=ACTIVITIES),
         ):
-            with recorded.tracer.start_as_current_span("request"):
+            with recorder.tracer.start_as_current_span("request"):
                 handle = await client.start_workflow(Shop.run)
                 await handle.execute_update(Shop.sell, "tea")
                 await handle.query(Shop.is_open)
@@ -271,36 +272,33 @@ def test_async_client_is_traced() -> None:
             await handle.result()
             await client.with_start(Shop.run, id="x").execute_update(Shop.sell, "tea")
 
-    asyncio.run(drive())
-    found = recorded.paths()
+    asyncio.run(call_client())
+    paths = recorder.paths()
     for name in ("StartWorkflow:Shop", "StartWorkflowUpdate:sell", "QueryWorkflow:is_open"):
-        assert found[f"request > {name}"] == 1
-    assert recorded.names["StartUpdateWithStartWorkflow:Shop"] == 1
+        assert paths[f"request > {name}"] == 1
+    assert recorder.names["StartUpdateWithStartWorkflow:Shop"] == 1
 
 
 @pytest.mark.parametrize("value", [b"\x00", {"traceparent": 7}, "text", {"traceparent": "nonsense"}])
-def test_unreadable_trace_header_is_ignored(value: Any) -> None:
-    """A trace begins anew: other people's headers break no run."""
-
-    class Spoiling(Interceptor):
+def test_unreadable_trace_header_starts_a_new_trace(value: Any) -> None:
+    class HeaderCorruptor(Interceptor):
         def intercept_client(self, next: Any) -> Any:
-            plain = next.start_workflow
+            original = next.start_workflow
 
             def start_workflow(input: Any) -> Any:
                 input.headers[HEADER] = default_converter.encode(value)
-                return plain(input)
+                return original(input)
 
             next.start_workflow = start_workflow
             return next
 
-    recorded = Recorded()
-    with Environment(interceptors=[TracingInterceptor(recorded.tracer), Spoiling()]) as env:
+    recorder = SpanRecorder()
+    with Environment(interceptors=[TracingInterceptor(recorder.tracer), HeaderCorruptor()]) as env:
         assert env.execute_workflow(parcel, "tea") == "tea None"
-    assert recorded.one("RunWorkflow:parcel").parent is None
+    assert recorder.single("RunWorkflow:parcel").parent is None
 
 
-def test_completed_span_needs_a_traced_run() -> None:
-    """Outside a workflow, and where no worker traces, it says so."""
+def test_completed_span_outside_a_traced_workflow_raises() -> None:
     with pytest.raises(NotInWorkflowError):
         completed_span("x")
     with (
@@ -310,8 +308,7 @@ def test_completed_span_needs_a_traced_run() -> None:
         env.execute_workflow(Shop.run)
 
 
-def test_ids_outside_workflows_are_random() -> None:
-    """Outside workflows the generator draws, as the default one does: never zero, never the same."""
+def test_run_id_generator_draws_unique_ids_outside_workflows() -> None:
     ids = RunIdGenerator()
     assert (
         len({ids.generate_span_id() for _ in range(100)} | {ids.generate_trace_id() for _ in range(100)})
@@ -323,17 +320,15 @@ def test_ids_outside_workflows_are_random() -> None:
 
 
 @workflow.defn
-class Patient:
-    """Waits in a span of its own, and handles an update that waits, too."""
-
+class WaitingWorkflow:
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.messages: list[str] = []
 
     @workflow.run
     def run(self) -> list[str]:
         with workflow_span("waiting", attributes={"for": "two"}):
             pack("tea")
-            workflow.wait_condition(lambda: len(self.told) == 2)
+            workflow.wait_condition(lambda: len(self.messages) == 2)
         with workflow_span("nothing"):
             pass
         try:
@@ -341,58 +336,59 @@ class Patient:
                 workflow.sleep(0.01)
                 raise ValueError("in vain")
         except ValueError:
-            return self.told
+            return self.messages
 
     @workflow.signal
     def tell(self, text: str) -> None:
         workflow.sleep(0.02)
-        self.told.append(text)
+        self.messages.append(text)
 
     @workflow.query
     def heard(self) -> list[str]:
-        return self.told
+        return self.messages
 
     @workflow.update
     def ask(self, text: str) -> str:
-        self.told.append(pack(text))
+        self.messages.append(pack(text))
         return "asked"
 
 
-class Distinct(Recorded):
-    """The same by their ids: what a task emitted that its server refused, the next try emits again, under the same id."""
+class UniqueSpanRecorder(SpanRecorder):
+    """Spans without duplicates by id: a workflow task that the server rejected emits its spans again, with the same
+    ids.
+    """
 
     @property
     def spans(self) -> tuple[ReadableSpan, ...]:
-        found = {each.context.span_id: each for each in super().spans if each.context}
-        return tuple(found.values())
+        paths = {each.context.span_id: each for each in super().spans if each.context}
+        return tuple(paths.values())
 
 
-def length(span: ReadableSpan) -> int:
+def duration_ns(span: ReadableSpan) -> int:
     assert span.start_time is not None
     assert span.end_time is not None
     return span.end_time - span.start_time
 
 
-def test_workflow_spans_have_durations(target: str) -> None:
-    """A run, its handlers and the author's own spans last as long as they take, on whatever worker they end; each is emitted
-    once, below what it is in, and what it asks for is below it.
-    """
-    recorded = Distinct()
-    tracing = TracingInterceptor(recorded.tracer, durations=True)
+def test_workflow_spans_last_across_workers_and_are_emitted_once(target: str) -> None:
+    recorder = UniqueSpanRecorder()
+    tracing = TracingInterceptor(recorder.tracer, durations=True)
     with Client.connect(target, interceptors=[tracing]) as client:
-        with Worker(client, workflows=[Patient], activities=[pack]):
-            handle = client.start_workflow(Patient)
-            handle.signal(Patient.tell, "one")
-            while not handle.query(Patient.heard):
+        with Worker(client, workflows=[WaitingWorkflow], activities=[pack]):
+            handle = client.start_workflow(WaitingWorkflow)
+            handle.signal(WaitingWorkflow.tell, "one")
+            while not handle.query(WaitingWorkflow.heard):
                 pass  # until the signal's handler has slept
         # Another worker, which knows nothing of the spans that have begun.
-        with Worker(client, workflows=[Patient], activities=[pack], max_cached_workflows=0, verify="always"):
-            assert handle.execute_update(Patient.ask, "two") == "asked"
+        with Worker(
+            client, workflows=[WaitingWorkflow], activities=[pack], max_cached_workflows=0, verify="always"
+        ):
+            assert handle.execute_update(WaitingWorkflow.ask, "two") == "asked"
             assert handle.result() == ["one", "two None"]
         history = handle.history()
-    names = recorded.names
+    names = recorder.names
     for name in (
-        "RunWorkflow:Patient",
+        "RunWorkflow:WaitingWorkflow",
         "waiting",
         "nothing",
         "fails",
@@ -400,27 +396,27 @@ def test_workflow_spans_have_durations(target: str) -> None:
         "HandleUpdate:ask",
     ):
         assert names[name] == 1, names
-    assert "CompleteWorkflow:Patient" not in names
-    run, waiting = recorded.one("RunWorkflow:Patient"), recorded.one("waiting")
-    assert length(run) >= length(waiting) + length(recorded.one("fails")) > 0
-    assert length(recorded.one("fails")) >= 10_000_000
-    assert length(recorded.one("HandleSignal:tell")) >= 20_000_000
-    assert length(recorded.one("nothing")) == 0
-    assert recorded.one("fails").status.status_code is StatusCode.ERROR
+    assert "CompleteWorkflow:WaitingWorkflow" not in names
+    run, waiting = recorder.single("RunWorkflow:WaitingWorkflow"), recorder.single("waiting")
+    assert duration_ns(run) >= duration_ns(waiting) + duration_ns(recorder.single("fails")) > 0
+    assert duration_ns(recorder.single("fails")) >= 10_000_000
+    assert duration_ns(recorder.single("HandleSignal:tell")) >= 20_000_000
+    assert duration_ns(recorder.single("nothing")) == 0
+    assert recorder.single("fails").status.status_code is StatusCode.ERROR
     assert (waiting.attributes or {})["for"] == "two"
-    paths = recorded.paths()
-    run_path = "StartWorkflow:Patient > RunWorkflow:Patient"
+    paths = recorder.paths()
+    run_path = "StartWorkflow:WaitingWorkflow > RunWorkflow:WaitingWorkflow"
     assert paths[f"{run_path} > waiting > StartActivity:pack > RunActivity:pack"] == 1
     assert paths[f"{run_path} > HandleUpdate:ask > StartActivity:pack > RunActivity:pack"] == 1
     assert paths[f"{run_path} > HandleSignal:tell"] == 1
-    with Replayer(workflows=[Patient], interceptors=[tracing]) as replayer:
+    with Replayer(workflows=[WaitingWorkflow], interceptors=[tracing]) as replayer:
         replayer.replay(history)
-    assert recorded.names == names
+    assert recorder.names == names
 
 
-def test_span_durations_need_deterministic_ids() -> None:
-    """Without ids that follow from the run a span could not be known before it ends: refused, with what to say."""
+def test_span_durations_require_the_run_id_generator() -> None:
+    """Otherwise the id of a span would be unknown before it ends."""
     with pytest.raises(UsageError, match="RunIdGenerator"):
-        TracingInterceptor(Recorded(stable=False).tracer, durations=True)
+        TracingInterceptor(SpanRecorder(deterministic=False).tracer, durations=True)
     with pytest.raises(NotInWorkflowError), workflow_span("nowhere"):
         pass

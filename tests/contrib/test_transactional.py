@@ -1,4 +1,6 @@
-"""`@transactional`: the effect in the user's database and the record of it commit together, whatever dies."""
+"""`@transactional`: an effect in the user's database and its record commit in one transaction, whichever process
+dies.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ def engine(database_url: str) -> Iterator[Engine]:
     made.dispose()
 
 
-def paid(engine: Engine) -> int:
+def count_payments(engine: Engine) -> int:
     with engine.connect() as connection:
         return connection.execute(select(func.count()).select_from(payments)).scalar_one()
 
@@ -52,8 +54,8 @@ ATTEMPT = Info(
 )
 
 
-def run(fn: Any, *args: Any, **changes: Any) -> Any:
-    """Run a function as an attempt of the same activity each time, unless something is changed."""
+def run_attempt(fn: Any, *args: Any, **changes: Any) -> Any:
+    """Run a function as an attempt of one activity, with changes to its `Info`."""
     return ActivityEnvironment(info=replace(ATTEMPT, **changes)).run(fn, *args)
 
 
@@ -63,8 +65,8 @@ class Receipt:
     cents: int
 
 
-def test_retry_returns_the_recorded_result(engine: Engine) -> None:
-    """It is of the declared type, the function is not called, and another activity, run or workflow has a record of its own."""
+def test_transactional_retry_returns_the_recorded_result_without_a_call(engine: Engine) -> None:
+    """Other activities, runs, workflows and namespaces have their own records."""
     calls: list[str] = []
 
     @transactional(engine)
@@ -73,38 +75,35 @@ def test_retry_returns_the_recorded_result(engine: Engine) -> None:
         pay(session, invoice)
         return Receipt(invoice, 5)
 
-    assert run(bill, "a") == run(bill, "a", attempt=2) == Receipt("a", 5)
+    assert run_attempt(bill, "a") == run_attempt(bill, "a", attempt=2) == Receipt("a", 5)
     assert calls == ["a"]
-    run(bill, "b", activity_id="2")
-    run(bill, "c", workflow_run_id="r2")
-    run(bill, "d", workflow_id="w2")
-    run(bill, "e", namespace="other")
-    assert paid(engine) == 5
+    run_attempt(bill, "b", activity_id="2")
+    run_attempt(bill, "c", workflow_run_id="r2")
+    run_attempt(bill, "d", workflow_id="w2")
+    run_attempt(bill, "e", namespace="other")
+    assert count_payments(engine) == 5
 
 
-def test_concurrent_attempts_run_the_transaction_once(engine: Engine) -> None:
-    """A second attempt that begins while the first is in its transaction waits for it, and gets its result."""
-    entered, go_on = threading.Event(), threading.Event()
+def test_concurrent_attempts_run_a_transactional_function_once(engine: Engine) -> None:
+    entered, release = threading.Event(), threading.Event()
 
     @transactional(engine)
     def bill(connection: Connection, number: int) -> int:
         pay(connection)
         entered.set()
-        assert go_on.wait(60)
+        assert release.wait(60)
         return number
 
     with ThreadPoolExecutor() as pool:
-        first = pool.submit(run, bill, 1)
+        first = pool.submit(run_attempt, bill, 1)
         assert entered.wait(60)
-        second = pool.submit(run, bill, 2)
-        go_on.set()
+        second = pool.submit(run_attempt, bill, 2)
+        release.set()
         assert (first.result(60), second.result(60)) == (1, 1)
-    assert paid(engine) == 1
+    assert count_payments(engine) == 1
 
 
-def test_failed_transaction_leaves_nothing(engine: Engine) -> None:
-    """A function that raises leaves neither effect nor record: the next attempt does it. So does a result that cannot be sent."""
-
+def test_failed_transactional_function_leaves_no_effect_and_no_record(engine: Engine) -> None:
     @transactional(engine)
     def bill(session: Session, result: Any) -> Any:
         pay(session)
@@ -113,17 +112,15 @@ def test_failed_transaction_leaves_nothing(engine: Engine) -> None:
         return result
 
     with pytest.raises(ValueError, match="no money"):
-        run(bill, ValueError("no money"))
+        run_attempt(bill, ValueError("no money"))
     with pytest.raises(EncodeError):
-        run(bill, object())
-    assert paid(engine) == 0
-    assert run(bill, 7) == 7
-    assert paid(engine) == 1
+        run_attempt(bill, object())
+    assert count_payments(engine) == 0
+    assert run_attempt(bill, 7) == 7
+    assert count_payments(engine) == 1
 
 
-def test_commits_and_rollbacks_by_the_activity_are_rejected(engine: Engine) -> None:
-    """A record without a result is never committed."""
-
+def test_transactional_function_that_commits_or_rolls_back_is_rejected(engine: Engine) -> None:
     @transactional(engine)
     def commits(connection: Connection) -> None:
         pay(connection)
@@ -134,16 +131,16 @@ def test_commits_and_rollbacks_by_the_activity_are_rejected(engine: Engine) -> N
         pay(session)
         session.rollback()
 
-    with pytest.raises(ApplicationError, match="commits its transaction itself") as refused:
-        run(commits)
+    with pytest.raises(ApplicationError, match="commits its transaction") as refused:
+        run_attempt(commits)
     assert refused.value.non_retryable
-    with pytest.raises(ApplicationError, match="rolls its transaction back"):
-        run(rolls_back)
-    assert paid(engine) == 0
+    with pytest.raises(ApplicationError, match="rolls back its transaction"):
+        run_attempt(rolls_back)
+    assert count_payments(engine) == 0
 
 
-def test_second_transaction_in_an_attempt_is_rejected(engine: Engine) -> None:
-    """A second one in the same attempt would find the record of the first: it is refused."""
+def test_second_transactional_call_in_an_attempt_is_rejected(engine: Engine) -> None:
+    """It would find the record of the first."""
 
     @transactional(engine)
     def bill(session: Session) -> int:
@@ -154,24 +151,24 @@ def test_second_transaction_in_an_attempt_is_rejected(engine: Engine) -> None:
         return bill() + bill()
 
     with pytest.raises(ApplicationError, match="second @transactional"):
-        run(both)
-    assert paid(engine) == 1
+        run_attempt(both)
+    assert count_payments(engine) == 1
 
 
-def test_autocommit_engines_are_rejected(engine: Engine) -> None:
-    """AUTOCOMMIT, said of the engine or later, would commit the effect without its record."""
-    for bad in (
+def test_transactional_rejects_engines_with_autocommit(engine: Engine) -> None:
+    """AUTOCOMMIT would commit the effect without its record."""
+    for autocommit_engine in (
         engine.execution_options(isolation_level="AUTOCOMMIT"),
         create_engine(engine.url, isolation_level="AUTOCOMMIT"),
     ):
-        bill = transactional(bad)(lambda_of(Session))
+        bill = transactional(autocommit_engine)(pay_with(Session))
         with pytest.raises(ApplicationError, match="AUTOCOMMIT"):
-            run(bill)
-        bad.dispose()
+            run_attempt(bill)
+        autocommit_engine.dispose()
 
 
-def autocommitting(engine: Engine) -> Iterator[Engine]:
-    """Engines whose driver commits every statement, though SQLAlchemy is not told."""
+def autocommit_engines(engine: Engine) -> Iterator[Engine]:
+    """Yield engines whose driver commits every statement without SQLAlchemy's knowledge."""
     if engine.dialect.name == "sqlite":
         yield create_engine(engine.url, connect_args={"isolation_level": None})
     else:
@@ -188,19 +185,19 @@ def autocommitting(engine: Engine) -> Iterator[Engine]:
     yield listening
 
 
-def test_autocommitting_drivers_are_rejected(engine: Engine) -> None:
-    for bad in autocommitting(engine):
+def test_transactional_rejects_drivers_with_autocommit(engine: Engine) -> None:
+    for autocommit_engine in autocommit_engines(engine):
         with pytest.raises(ApplicationError, match="AUTOCOMMIT") as refused:
-            run(transactional(bad)(lambda_of(Session)))
+            run_attempt(transactional(autocommit_engine)(pay_with(Session)))
         assert refused.value.non_retryable
-        bad.dispose()
-    assert paid(engine) == 0
-    run(transactional(engine)(lambda_of(Session)))  # nothing was recorded
-    assert paid(engine) == 1
+        autocommit_engine.dispose()
+    assert count_payments(engine) == 0
+    run_attempt(transactional(engine)(pay_with(Session)))  # nothing was recorded
+    assert count_payments(engine) == 1
 
 
-def test_drivers_without_transactions_work_with_a_begin_listener(engine: Engine) -> None:
-    """SQLAlchemy's recipe for SQLite: the driver begins nothing, a listener sends BEGIN."""
+def test_transactional_accepts_sqlite_recipe_with_begin_listener(engine: Engine) -> None:
+    """SQLAlchemy's recipe for SQLite: the driver begins no transactions, a listener sends BEGIN."""
     if engine.dialect.name != "sqlite":
         pytest.skip("a recipe for SQLite")
     recipe = create_engine(engine.url, connect_args={"isolation_level": None})
@@ -209,16 +206,16 @@ def test_drivers_without_transactions_work_with_a_begin_listener(engine: Engine)
     def begin(connection: Connection) -> None:
         connection.exec_driver_sql("BEGIN IMMEDIATE")
 
-    run(transactional(recipe)(lambda_of(Session)))
-    assert paid(engine) == 1
+    run_attempt(transactional(recipe)(pay_with(Session)))
+    assert count_payments(engine) == 1
     recipe.dispose()
 
 
-def test_autocommitting_async_drivers_are_rejected(database_url: str, engine: Engine) -> None:
+def test_transactional_rejects_async_drivers_with_autocommit(database_url: str, engine: Engine) -> None:
     sqlite = engine.dialect.name == "sqlite"
     url = database_url.replace("sqlite:", "sqlite+aiosqlite:")
 
-    async def go() -> None:
+    async def run_once() -> None:
         made = create_async_engine(
             url, connect_args={"isolation_level": None} if sqlite else {"autocommit": True}
         )
@@ -233,11 +230,11 @@ def test_autocommitting_async_drivers_are_rejected(database_url: str, engine: En
             await made.dispose()
 
     with pytest.raises(ApplicationError, match="AUTOCOMMIT"):
-        run(go)
-    assert paid(engine) == 0
+        run_attempt(run_once)
+    assert count_payments(engine) == 0
 
 
-def test_session_commits_are_rejected(engine: Engine) -> None:
+def test_transactional_rejects_session_commits_and_accepts_savepoints(engine: Engine) -> None:
     def commit(session: Session) -> None:
         pay(session)
         session.commit()
@@ -251,31 +248,31 @@ def test_session_commits_are_rejected(engine: Engine) -> None:
             pay(session)
 
     for fn in (commit, commit_at_the_end):
-        with pytest.raises(ApplicationError, match=f"{fn.__name__} commits its transaction itself"):
-            run(transactional(engine)(fn))
-        assert paid(engine) == 0
-    run(transactional(engine)(use_savepoint))
-    assert paid(engine) == 1
+        with pytest.raises(ApplicationError, match=f"{fn.__name__} commits its transaction"):
+            run_attempt(transactional(engine)(fn))
+        assert count_payments(engine) == 0
+    run_attempt(transactional(engine)(use_savepoint))
+    assert count_payments(engine) == 1
 
 
-def test_commit_statement_is_reported_once(engine: Engine) -> None:
+def test_commit_on_the_driver_connection_is_reported_as_non_retryable(engine: Engine) -> None:
     @transactional(engine)
     def bill(connection: Connection) -> None:
         pay(connection)
         connection.connection.commit()
 
-    with pytest.raises(ApplicationError, match="ended its transaction itself"):
-        run(bill)
+    with pytest.raises(ApplicationError, match="ended its transaction"):
+        run_attempt(bill)
     with pytest.raises(ApplicationError, match="committed without a result") as again:
-        run(bill, attempt=2)
+        run_attempt(bill, attempt=2)
     assert again.value.non_retryable
 
 
 @pytest.mark.parametrize(
     "ending", ["COMMIT", "/* by hand */ commit;", "ROLLBACK", "driver commit", "driver rollback"]
 )
-def test_another_transaction_after_the_first_is_reported(engine: Engine, ending: str) -> None:
-    """The next statement begins a transaction by itself: that one is open when the function returns is not enough."""
+def test_statement_after_a_commit_or_rollback_is_reported(engine: Engine, ending: str) -> None:
+    """It begins a new transaction, so an open transaction at the end is not proof enough."""
 
     @transactional(engine)
     def bill(connection: Connection) -> None:
@@ -286,14 +283,16 @@ def test_another_transaction_after_the_first_is_reported(engine: Engine, ending:
             connection.exec_driver_sql(ending)
         pay(connection, "b")
 
-    with pytest.raises(ApplicationError, match="ended its transaction itself") as reported:
-        run(bill)
+    with pytest.raises(ApplicationError, match="ended its transaction") as reported:
+        run_attempt(bill)
     assert reported.value.non_retryable
-    assert paid(engine) == (1 if "commit" in ending.lower() else 0)  # what came after it is rolled back
+    assert count_payments(engine) == (
+        1 if "commit" in ending.lower() else 0
+    )  # what came after it is rolled back
 
 
-def test_ignored_statement_failure_is_reported(engine: Engine) -> None:
-    """PostgreSQL does nothing more in such a transaction, and would roll it back at its commit. SQLite goes on."""
+def test_suppressed_statement_error_is_reported_on_postgresql(engine: Engine) -> None:
+    """PostgreSQL would roll back at the commit. SQLite continues after such an error."""
 
     @transactional(engine)
     def bill(connection: Connection) -> None:
@@ -302,15 +301,15 @@ def test_ignored_statement_failure_is_reported(engine: Engine) -> None:
             connection.execute(text("SELECT * FROM gone"))
 
     if engine.dialect.name == "sqlite":
-        run(bill)
-        assert paid(engine) == 1
+        run_attempt(bill)
+        assert count_payments(engine) == 1
     else:
         with pytest.raises(ApplicationError, match="a statement that failed"):
-            run(bill)
-        assert paid(engine) == 0
+            run_attempt(bill)
+        assert count_payments(engine) == 0
 
 
-def lambda_of(kind: type[Any]) -> Any:
+def pay_with(kind: type[Any]) -> Any:
     def bill(session: Any) -> None:
         pay(session)
 
@@ -318,11 +317,10 @@ def lambda_of(kind: type[Any]) -> Any:
     return bill
 
 
-def test_async_engines(database_url: str, engine: Engine) -> None:
-    """An `async def` with an AsyncSession has the same promises."""
+def test_transactional_async_function_runs_once(database_url: str, engine: Engine) -> None:
     url = database_url.replace("sqlite:", "sqlite+aiosqlite:")
 
-    async def go(number: int) -> int:
+    async def run_once(number: int) -> int:
         made = create_async_engine(url)
 
         @transactional(made)
@@ -335,8 +333,8 @@ def test_async_engines(database_url: str, engine: Engine) -> None:
         finally:
             await made.dispose()
 
-    assert run(go, 1) == run(go, 2) == 1
-    assert paid(engine) == 1
+    assert run_attempt(run_once, 1) == run_attempt(run_once, 2) == 1
+    assert count_payments(engine) == 1
 
 
 class Till:
@@ -361,8 +359,7 @@ def takings(local: bool) -> str:
     return f"{one}, {Till.take.options(activity_id='mine').local('b')}"
 
 
-def test_methods_in_workflows(engine: Engine) -> None:
-    """A method is an activity with its own parameters only; as a local activity it needs an id that stays."""
+def test_transactional_method_is_an_activity_and_needs_a_fixed_id_if_local(engine: Engine) -> None:
     Till.engine = engine
     with (
         Client.connect("local:") as client,
@@ -372,35 +369,32 @@ def test_methods_in_workflows(engine: Engine) -> None:
         with pytest.raises(WorkflowFailedError) as failed:
             client.execute_workflow(takings, True, id="u")
     assert "whose id is not the same in all attempts" in str(failed.value.__cause__)
-    assert paid(engine) == 2
+    assert count_payments(engine) == 2
 
 
-def test_plain_call_is_one_transaction(engine: Engine) -> None:
-    """A plain call, as in a unit test, commits and records nothing."""
-    bill = transactional(engine)(lambda_of(Session))
+def test_transactional_function_called_directly_commits_without_a_record(engine: Engine) -> None:
+    bill = transactional(engine)(pay_with(Session))
     bill()
     bill()
-    assert paid(engine) == 2
+    assert count_payments(engine) == 2
 
 
-def test_misuse_is_reported_at_definition_or_first_call() -> None:
-    """What is decorated wrongly is refused at its definition; what has no transactions of ours, at its first call."""
+def test_transactional_misuse_raises_at_definition_or_first_call() -> None:
     engine = create_engine("sqlite://")
-    with pytest.raises(DefinitionError, match="takes an Engine"):
+    with pytest.raises(DefinitionError, match="needs an Engine"):
         transactional("sqlite://")  # type: ignore[arg-type]
     with pytest.raises(DefinitionError, match="Session or Connection"):
-        transactional(engine)(lambda_of(int))
-    with pytest.raises(DefinitionError, match="an async def takes"):
-        transactional(engine)(lambda_of(AsyncSession))
+        transactional(engine)(pay_with(int))
+    with pytest.raises(DefinitionError, match="an `async def` function needs"):
+        transactional(engine)(pay_with(AsyncSession))
     with pytest.raises(DefinitionError, match="below @activity"):
-        transactional(engine)(activity.defn(lambda_of(int)))
-    bill = transactional(lambda: "engine")(lambda_of(Session))  # type: ignore[arg-type,return-value]
+        transactional(engine)(activity.defn(pay_with(int)))
+    bill = transactional(lambda: "engine")(pay_with(Session))  # type: ignore[arg-type,return-value]
     with pytest.raises(UsageError, match="needs an Engine"):
-        run(bill)
+        run_attempt(bill)
 
 
-def test_kill_at_any_point_leaves_one_effect(database_url: str, tmp_path: Path) -> None:
-    """A process killed before its transaction, in it, before the commit, or between commit and answer leaves one payment."""
+def test_transactional_activity_pays_once_after_kill_at_any_point(database_url: str, tmp_path: Path) -> None:
     marks = tmp_path / "marks"
     marks.mkdir()
     command = [
@@ -412,7 +406,7 @@ def test_kill_at_any_point_leaves_one_effect(database_url: str, tmp_path: Path) 
     ]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert ended.returncode == 0, ended.stderr
-    *told, deaths = ended.stdout.splitlines()
+    *results, deaths = ended.stdout.splitlines()
     assert int(deaths) == len(PLACES) == len(os.listdir(marks))
     engine = create_engine(database_url)
     with engine.connect() as connection:
@@ -421,7 +415,7 @@ def test_kill_at_any_point_leaves_one_effect(database_url: str, tmp_path: Path) 
     assert Counter(invoice for invoice, _ in rows) == Counter(PLACES)
     assert steps == len(PLACES)
     # The answer is that of the attempt that paid, also where a later one told it.
-    assert told == [f"{place}: {dict(iter(rows))[place]}" for place in PLACES]
+    assert results == [f"{place}: {dict(iter(rows))[place]}" for place in PLACES]
     assert purge(engine, 3600) == 0
     assert purge(engine, 0) == len(PLACES)
     engine.dispose()

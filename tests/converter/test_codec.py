@@ -147,7 +147,7 @@ def test_codec_results_replace_payloads_in_order_along_a_chain_of_causes() -> No
 
 
 def test_mapping_that_loses_payloads_is_rejected() -> None:
-    with pytest.raises(PayloadError, match="2 payloads went in, 1 came out"):
+    with pytest.raises(PayloadError, match="expected 2 payloads, got 1"):
         map_payloads([encode(1), encode(2)], lambda payloads: payloads[:1])
 
 
@@ -169,7 +169,7 @@ class Broken:
     ("result", "message"),
     [
         (ValueError("key"), "raised ValueError"),
-        ([], "returned 0 payloads for 1"),
+        ([], "returned 0 payloads, expected 1"),
         ([b"x"], "returned a bytes, not a Payload"),
         (None, "raised TypeError"),
     ],

@@ -92,7 +92,9 @@ def test_composite_converter_restores_custom_and_other_values(value: Any, hint: 
 
 
 def test_composite_converter_errors_name_type_and_location() -> None:
-    with pytest.raises(EncodeError, match="object of class object at \\$\\[1\\] has no JSON form"):
+    with pytest.raises(
+        EncodeError, match="object of class object at \\$\\[1\\] cannot be represented in JSON"
+    ):
         BOTH.encode([Fraction(1, 2), object()])
     with pytest.raises(DecodeError, match=r"Fractions.to_typed_value raised ValueError"):
         BOTH.decode(Payload(b'"secret"'), Fraction)
@@ -124,7 +126,10 @@ def test_error_of_a_broken_converter_part_names_the_part() -> None:
     for result, why in (
         (KeyError, "Wrong.encode raised KeyError$"),
         (5, "returned a int, not a Payload"),
-        (Payload(b"", "binary/other"), "is for binary/wrong, and made a payload of binary/other"),
+        (
+            Payload(b"", "binary/other"),
+            "must create payloads with the encoding binary/wrong, not binary/other",
+        ),
     ):
         wrong.result = result
         with pytest.raises(EncodeError, match=why):

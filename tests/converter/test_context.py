@@ -136,7 +136,7 @@ class ValuesInAndOut:
     def run(self, text: str, other: str) -> list[Any]:
         results: list[Any] = [heartbeats(text), upper.local(text), workflow.step(str.title, text)]
         results.append(
-            workflow.execute_activity("quick", text, result_type=str, start_to_close_timeout=TIMEOUT)
+            workflow.execute_activity("upper", text, result_type=str, start_to_close_timeout=TIMEOUT)
         )
         try:
             fails(text)
@@ -295,7 +295,7 @@ def test_asynchronous_completion_uses_the_serialization_context_of_the_caller() 
         handle = client.get_activity_handle(token=completion_infos[0].task_token).with_context(context)
         handle.complete("done")
         assert run.result() == "done"
-        with pytest.raises(UsageError, match="a context is a SerializationContext"):
+        with pytest.raises(UsageError, match="context must be a SerializationContext"):
             handle.with_context("a-1")  # type: ignore[arg-type]
 
 

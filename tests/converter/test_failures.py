@@ -189,7 +189,7 @@ def test_circular_and_long_chains_of_causes_are_truncated() -> None:
     links = list(causes(to_failure(exc)))
     assert len(links) == MOST_CAUSES
     assert (links[0].message, links[-1].message) == ("2999", "0")
-    assert any("2951 more causes left out" in link.message for link in links)
+    assert any("2951 more causes omitted" in link.message for link in links)
 
 
 def test_received_chain_of_3000_causes_is_converted_without_recursion() -> None:

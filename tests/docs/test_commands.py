@@ -1,4 +1,4 @@
-"""Every `hourglass` command that a page types exists, with every option that it is given."""
+"""`hourglass` commands on the pages of the manual: each exists, with all its options."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _TYPED = re.compile(r"^\$ (?:\w+=\S+ )*(?:\S*/)?hourglass (.+)$", re.M)
 _INLINE = re.compile(r"`hourglass ([a-z][^`]*)`")
 
 
-def typed_in(page: Path) -> list[list[str]]:
-    """The words of each command that the page's console blocks type, lines that go on joined."""
+def console_commands(page: Path) -> list[list[str]]:
+    """Return the words of each command in a page's console blocks."""
     texts = [block.text.replace("\\\n", " ") for block in blocks_of(page) if block.language == "console"]
     return [shlex.split(line, comments=True) for text in texts for line in _TYPED.findall(text)]
 
 
-def named_in(page: Path) -> list[list[str]]:
-    """The words of each command that is named in the midst of a sentence."""
+def inline_commands(page: Path) -> list[list[str]]:
+    """Return the words of each command named in a page's text."""
     return [found.split() for found in _INLINE.findall(page.read_text())]
 
 
-def unknown(words: list[str]) -> list[str]:
-    """What of a typed command does not exist."""
+def unknown_words(words: list[str]) -> list[str]:
+    """Return the command or options of a command line that do not exist."""
     commands = CLI.commands  # type: ignore[attr-defined]
     if words[0] not in commands:
         return words[:1]
@@ -40,29 +40,31 @@ def unknown(words: list[str]) -> list[str]:
             return words[:2]
         command = command.commands[words[1]] if words[1:] else command
     options = {name for each in command.params for name in (*each.opts, *each.secondary_opts)} | {"--help"}
-    given = [word.split("=")[0] for word in words[1:] if word.startswith("--")]
-    return [option for option in given if option not in options]
+    used = [word.split("=")[0] for word in words[1:] if word.startswith("--")]
+    return [option for option in used if option not in options]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_commands_on_the_pages_exist(page: Path) -> None:
-    """No page sends its reader to a command or an option that is not there."""
-    assert [(words, unknown(words)) for words in typed_in(page) if unknown(words)] == []
-    assert [(words, unknown(words)) for words in named_in(page) if unknown(words)] == []
+def test_commands_in_the_manual_exist(page: Path) -> None:
+    assert [(words, unknown_words(words)) for words in console_commands(page) if unknown_words(words)] == []
+    assert [(words, unknown_words(words)) for words in inline_commands(page) if unknown_words(words)] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_message_name_precedes_the_workflow_id(page: Path) -> None:
-    """Signals, queries and updates are named before the workflow; the ids of our own keepers show it."""
-    sent = [words for words in typed_in(page) + named_in(page) if words[0] in ("signal", "query", "update")]
+def test_commands_in_the_manual_name_the_message_before_the_workflow_id(page: Path) -> None:
+    """The ids of internal workflows, which begin with `hourglass.`, reveal the opposite order."""
+    sent = [
+        words
+        for words in console_commands(page) + inline_commands(page)
+        if words[0] in ("signal", "query", "update")
+    ]
     assert [words for words in sent if len(words) > 1 and words[1].startswith("hourglass.")] == []
 
 
-def test_invalid_command_on_a_page_is_detected() -> None:
-    """The pages type commands, and one that does not exist would be noticed."""
-    assert sum(len(typed_in(page)) for page in PAGES) > 30
-    assert sum(len(named_in(page)) for page in PAGES) > 10
-    assert unknown(["shwo", "order-1"]) == ["shwo"]
-    assert unknown(["show", "order-1", "--htlm", "x"]) == ["--htlm"]
-    assert unknown(["schedule", "crate", "x"]) == ["schedule", "crate"]
-    assert unknown(["schedule", "create", "--evry", "x"]) == ["--evry"]
+def test_invalid_command_in_the_manual_is_detected() -> None:
+    assert sum(len(console_commands(page)) for page in PAGES) > 30
+    assert sum(len(inline_commands(page)) for page in PAGES) > 10
+    assert unknown_words(["shwo", "order-1"]) == ["shwo"]
+    assert unknown_words(["show", "order-1", "--htlm", "x"]) == ["--htlm"]
+    assert unknown_words(["schedule", "crate", "x"]) == ["schedule", "crate"]
+    assert unknown_words(["schedule", "create", "--evry", "x"]) == ["--evry"]

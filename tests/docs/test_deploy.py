@@ -1,4 +1,4 @@
-"""What is in `deploy`: its commands exist, the board asks for metrics that there are, the unit is one."""
+"""The files in `deploy`: commands, dashboard, systemd unit, containers and pinned dependencies."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from hourglass._worker.tree.worker_metrics import described
 from hourglass.metrics import Registry, prometheus_text
 from hourglass.testing import Environment
 
-from .test_commands import unknown
+from .test_commands import unknown_words
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 
 
-def _started() -> list[list[str]]:
-    """What containers and services start, after the name of our command."""
+def _commands() -> list[list[str]]:
+    """Return the command lines of containers and services, without the program's name."""
     docker, compose, unit = (
         (DEPLOY / name).read_text() for name in ("Dockerfile", "compose.yaml", "hourglass-worker.service")
     )
@@ -38,10 +38,9 @@ def _started() -> list[list[str]]:
     return found
 
 
-@pytest.mark.parametrize("words", _started(), ids=lambda words: str(words[0]))
-def test_deployed_command_and_options_exist(words: list[str]) -> None:
-    """The command and each of its options."""
-    assert unknown(words) == []
+@pytest.mark.parametrize("words", _commands(), ids=lambda words: str(words[0]))
+def test_command_lines_in_deploy_exist(words: list[str]) -> None:
+    assert unknown_words(words) == []
 
 
 @activity.defn
@@ -54,10 +53,9 @@ def flow() -> int:
     return step()
 
 
-def test_dashboard_uses_existing_metrics(tmp_path: Path) -> None:
-    """Every `hourglass_…` in its questions is in the text that a worker on a file gives to Prometheus."""
+def test_grafana_dashboard_uses_existing_metrics(tmp_path: Path) -> None:
     board = json.loads((DEPLOY / "grafana" / "board.json").read_text())
-    asked = {
+    used = {
         name
         for panel in board["panels"]
         for target in panel.get("targets", ())
@@ -69,10 +67,12 @@ def test_dashboard_uses_existing_metrics(tmp_path: Path) -> None:
         Worker(client, workflows=[flow], activities=[step], metrics=registry),
     ):
         client.execute_workflow(flow, id="one")
-        told = set(re.findall(r"^(hourglass_\w+)", prometheus_text(registry.collect()), re.MULTILINE))
-    named = told | {name for name, _, _ in described()}
-    assert len(asked) > 20
-    assert {each for each in asked if each not in told and each.removesuffix("_total") not in named} == set()
+        exported = set(re.findall(r"^(hourglass_\w+)", prometheus_text(registry.collect()), re.MULTILINE))
+    named = exported | {name for name, _, _ in described()}
+    assert len(used) > 20
+    assert {
+        each for each in used if each not in exported and each.removesuffix("_total") not in named
+    } == set()
     places = [each["gridPos"] for each in board["panels"]]
     assert all(each["x"] + each["w"] <= 24 for each in places)
     assert len({each["id"] for each in board["panels"]}) == len(board["panels"])
@@ -80,7 +80,6 @@ def test_dashboard_uses_existing_metrics(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd here")
 def test_systemd_unit_is_valid(tmp_path: Path) -> None:
-    """systemd understands every line of it."""
     text = (DEPLOY / "hourglass-worker.service").read_text()
     unit = tmp_path / "hourglass-worker.service"
     unit.write_text(re.sub(r"^ExecStart=\S+", "ExecStart=/bin/true", text, flags=re.MULTILINE))
@@ -92,8 +91,8 @@ def test_systemd_unit_is_valid(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd here")
-def test_systemd_unit_is_hardened() -> None:
-    """By systemd's own measure, of which 10 is the worst; below 2 it says OK."""
+def test_systemd_unit_has_an_exposure_below_two() -> None:
+    """On the scale of `systemd-analyze security`, where 10 is the worst."""
     found = subprocess.run(
         [
             "systemd-analyze",
@@ -109,8 +108,7 @@ def test_systemd_unit_is_hardened() -> None:
     assert found.returncode == 0, found.stdout + found.stderr
 
 
-def test_external_dependencies_are_pinned() -> None:
-    """Actions by commit, images by digest, packages by version and hash."""
+def test_deploy_actions_images_and_packages_are_pinned() -> None:
     workflows = "".join(path.read_text() for path in (DEPLOY.parent / ".github" / "workflows").glob("*.yml"))
     actions = re.findall(r"uses: (.*)", workflows)
     assert actions
@@ -127,12 +125,11 @@ def test_external_dependencies_are_pinned() -> None:
 
 
 @pytest.mark.parametrize("name", ["compose.yaml", "compose.temporal.yaml"])
-def test_every_container_is_hardened(name: str) -> None:
-    """All take the same block; secrets have no default."""
+def test_compose_services_are_hardened_and_secrets_have_no_default(name: str) -> None:
     text = (DEPLOY / name).read_text()
-    block = text.partition("x-hardened: &hardened\n")[2].partition("\n\n")[0]
+    hardened_block = text.partition("x-hardened: &hardened\n")[2].partition("\n\n")[0]
     assert {"read_only: true", "no-new-privileges:true", "cap_drop: [ALL]"} <= {
-        line.strip(" -") for line in block.splitlines()
+        line.strip(" -") for line in hardened_block.splitlines()
     }
     services = re.split(
         r"^  (?=\w+:$)", text.partition("\nservices:\n")[2].partition("\nvolumes:")[0], flags=re.MULTILINE
@@ -143,8 +140,7 @@ def test_every_container_is_hardened(name: str) -> None:
     assert "PASSWORD: admin" not in text
 
 
-def test_example_application_behaves_as_documented(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An order that is packed, and one that is not."""
+def test_deploy_example_application_packs_an_order_or_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(DEPLOY))
     app = importlib.import_module("app")
     del sys.modules["app"]  # for good: other tests have packages of this name
@@ -155,9 +151,9 @@ def test_example_application_behaves_as_documented(monkeypatch: pytest.MonkeyPat
         assert env.execute_workflow(app.Order, "o-2") == "receipt of o-2, not packed in time"
 
 
-def test_compose_variables_are_in_its_env_file() -> None:
-    """Compose reads its file anew for each command: what it insists on must be in a file beside it, not in one command's
-    environment. The page's lines and those of the file say the same.
+def test_compose_variables_are_set_in_an_env_file() -> None:
+    """Compose needs the required variables in every command, so they belong in a file. The page and the compose file
+    show the same commands.
     """
     compose = (DEPLOY / "compose.yaml").read_text()
     page = (DEPLOY.parent / "docs" / "operations.md").read_text()
@@ -165,15 +161,14 @@ def test_compose_variables_are_in_its_env_file() -> None:
         for text in (compose, page):
             assert f"echo {name}=$(" in text
             assert not re.search(rf"^.*{name}=\S.*docker compose", text, re.MULTILINE)
-    told = [line.removeprefix("#").strip() for line in compose.splitlines() if "docker compose " in line]
-    assert told
-    assert all(line in page for line in told)
+    exported = [line.removeprefix("#").strip() for line in compose.splitlines() if "docker compose " in line]
+    assert exported
+    assert all(line in page for line in exported)
 
 
-def test_stop_timeouts_exceed_the_drain_timeout() -> None:
-    """A container or a service that is stopped has the time that its activities were promised."""
+def test_container_stop_timeouts_exceed_the_drain_timeout() -> None:
     drain = max(
-        int(words[words.index("--drain-timeout") + 1]) for words in _started() if "--drain-timeout" in words
+        int(words[words.index("--drain-timeout") + 1]) for words in _commands() if "--drain-timeout" in words
     )
     texts = [
         (DEPLOY / name).read_text()

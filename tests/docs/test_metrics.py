@@ -1,4 +1,4 @@
-"""docs/howto/metrics.md tells of every metric that a worker gives, and of no other."""
+"""docs/howto/metrics.md lists exactly the metrics of a worker."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from hourglass.metrics import Registry
 PAGE = Path(__file__).parents[2] / "docs" / "howto" / "metrics.md"
 
 
-def test_page_has_a_row_for_every_metric() -> None:
-    """By the names under which Prometheus has them: counters end in `_total`."""
+def test_metrics_page_lists_every_metric() -> None:
+    """By the names in Prometheus, where counters end in `_total`."""
     rows = "\n".join(re.findall(r"(?m)^\| (`hourglass_[^|]*) \|", PAGE.read_text()))
-    shown = {name.removesuffix("_total") for name in re.findall(r"`(hourglass_\w+)`", rows)}
+    documented = {name.removesuffix("_total") for name in re.findall(r"`(hourglass_\w+)`", rows)}
     registry = Registry()
     ActivityMetrics(registry, "default", "q")
-    given = {name for name, _, _ in described()} | {each.name for each in registry.collect()}
-    assert given - shown == set(), "each wants a row of the table in docs/howto/metrics.md"
-    assert shown - given == set(), "docs/howto/metrics.md tells of metrics that are gone"
+    existing = {name for name, _, _ in described()} | {each.name for each in registry.collect()}
+    assert existing - documented == set(), "each wants a row of the table in docs/howto/metrics.md"
+    assert documented - existing == set(), "docs/howto/metrics.md tells of metrics that are gone"

@@ -35,7 +35,7 @@ _NOTES = re.compile(r"on a server|prints|not run: \S.*|file: \w+\.py")
 
 @dataclass(frozen=True)
 class Block:
-    """One fenced block: what it is, where it stands, and what is said about it."""
+    """A fenced block of a page: language, text, line, and the comment above it."""
 
     language: str
     text: str
@@ -44,12 +44,11 @@ class Block:
 
     @property
     def runs(self) -> bool:
-        """Whether it is Python that is run."""
+        """Whether this is Python code that is executed."""
         return self.language == "python" and not self.note.startswith("not run")
 
 
 def blocks_of(page: Path) -> list[Block]:
-    """The fenced blocks of a page, in order."""
     text = page.read_text()
     return [
         Block(
@@ -64,14 +63,13 @@ def blocks_of(page: Path) -> list[Block]:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
-    """A dev server for all pages that want one."""
     with dev_server() as started:
         yield started.target
 
 
 @pytest.fixture
 def page_module(request: pytest.FixtureRequest) -> Iterator[ModuleType]:
-    """A real module for a page's code: dataclasses and type hints look theirs up by name."""
+    """A module for a page's code, since dataclasses and type hints look their module up by name."""
     page: Path = request.getfixturevalue("page")
     module = ModuleType(f"page_{page.stem.lower()}")
     sys.modules[module.__name__] = module
@@ -89,7 +87,7 @@ def _compiled(block: Block, page: Path) -> object:
 @pytest.mark.server
 @pytest.mark.usefixtures("logging_as_it_was")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_code_blocks_of_a_page_run(
+def test_code_blocks_of_the_manual_run_and_print_the_shown_output(
     page: Path,
     page_module: ModuleType,
     request: pytest.FixtureRequest,
@@ -97,7 +95,6 @@ def test_code_blocks_of_a_page_run(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Every block that is to be run runs, and prints what the page says it prints."""
     monkeypatch.chdir(tmp_path)
     printed = ""
     for block in blocks_of(page):
@@ -122,8 +119,8 @@ def test_code_blocks_of_a_page_run(
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_code_block_comments_are_known(page: Path) -> None:
-    """A comment above a block is one that means something, so that none is overlooked for a typing error."""
+def test_comments_above_code_blocks_are_known(page: Path) -> None:
+    """Otherwise a misspelt comment would have no effect."""
     notes = [block.note for block in blocks_of(page) if block.note]
     assert [note for note in notes if not _NOTES.fullmatch(note)] == []
     lines = page.read_text().splitlines()
@@ -134,21 +131,18 @@ def test_code_block_comments_are_known(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PROSE, ids=lambda page: page.stem)
-def test_links_lead_to_existing_files(page: Path) -> None:
-    """Every link to a file of ours names a file that exists."""
+def test_relative_links_lead_to_existing_files(page: Path) -> None:
     missing = [link for link, _ in _LINK.findall(page.read_text()) if not (page.parent / link).exists()]
     assert not missing
 
 
-def test_every_page_is_in_the_navigation() -> None:
-    """mkdocs.yml lists each page once, and no page that is not there."""
+def test_navigation_lists_every_page_once() -> None:
     listed = re.findall(r"^\s+- .*?([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.M)
     docs = ROOT / "docs"
     assert sorted(listed) == sorted(page.relative_to(docs).as_posix() for page in docs.rglob("*.md"))
 
 
-def test_most_code_blocks_are_run() -> None:
-    """The pages are programs, not pictures of programs."""
+def test_at_least_80_percent_of_python_blocks_are_run() -> None:
     python = [block for page in PAGES for block in blocks_of(page) if block.language == "python"]
     assert len(python) >= 15
     assert sum(block.runs for block in python) >= 0.8 * len(python)

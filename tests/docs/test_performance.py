@@ -1,4 +1,4 @@
-"""The page on performance is written by `python -m benchmarks --publish`: its marks are there; writing twice gives the same."""
+"""The performance page, as `python -m benchmarks --publish` writes it."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ CASES = {
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_left_out() -> Iterator[None]:
+def _reset_left_out() -> Iterator[None]:
     report.LEFT_OUT.clear()
     yield
     report.LEFT_OUT.clear()
 
 
-def results(version: str = "1.0", factor: float = 1.0) -> Results:
-    """Something of every section."""
+def example_results(version: str = "1.0", factor: float = 1.0) -> Results:
+    """Return results for every section."""
     rows = [
         Row(section.part, case, subject, value * factor, section.unit)
         for section in SECTIONS
@@ -38,65 +38,70 @@ def results(version: str = "1.0", factor: float = 1.0) -> Results:
     return Results(version, machine, "python -m benchmarks", {"DBOS, SQLite": "not installed"}, rows)
 
 
-def test_performance_sections_are_rewritten_in_place(tmp_path: Path) -> None:
-    """Each section of the publisher has its marks on the page; what is written is a table, a link and a plot that is there."""
+def test_publishing_benchmarks_rewrites_sections_with_table_and_plot(tmp_path: Path) -> None:
+    """Publishing twice leaves the same page."""
     page = tmp_path / "performance.md"
     page.write_text(MANUAL.read_text())
-    written = write_manual(results(), page, tmp_path / "images")
+    written = write_manual(example_results(), page, tmp_path / "images")
     assert written == [section.name for section in SECTIONS]
-    once = page.read_text()
+    first_page = page.read_text()
     for section in SECTIONS:
-        assert f"(images/bench-{section.name}.svg)" in once
+        assert f"(images/bench-{section.name}.svg)" in first_page
         ElementTree.parse(tmp_path / "images" / f"bench-{section.name}.svg")
-    assert "| Hourglass, file | 1,2" in once
-    assert "Not measured: DBOS, SQLite (not installed)" in once
-    write_manual(results(), page, tmp_path / "images")
-    assert page.read_text() == once
+    assert "| Hourglass, file | 1,2" in first_page
+    assert "Not measured: DBOS, SQLite (not installed)" in first_page
+    write_manual(example_results(), page, tmp_path / "images")
+    assert page.read_text() == first_page
 
 
-def test_unmeasured_sections_are_unchanged(tmp_path: Path) -> None:
-    """A run of some parts rewrites their sections only; a page without the marks is an error, not a guess."""
+def test_publishing_some_benchmarks_keeps_other_sections(tmp_path: Path) -> None:
     page = tmp_path / "performance.md"
     page.write_text(MANUAL.read_text())
-    write_manual(results(), page, tmp_path / "images")
+    write_manual(example_results(), page, tmp_path / "images")
     before = page.read_text()
-    some = results("1.0", 2.0)
-    some = Results("1.0", some.machine, some.command, {}, [row for row in some.rows if row.part == "latency"])
-    written = write_manual(some, page, tmp_path / "images")
+    latency_results = example_results("1.0", 2.0)
+    latency_results = Results(
+        "1.0",
+        latency_results.machine,
+        latency_results.command,
+        {},
+        [row for row in latency_results.rows if row.part == "latency"],
+    )
+    written = write_manual(latency_results, page, tmp_path / "images")
     assert written == ["latency-p50", "latency-p99", "latency-p999"]
-    kept = before.partition("<!-- bench:cpu -->")[2].partition("<!-- /bench:cpu -->")[0]
-    assert kept in page.read_text()
+    cpu_section = before.partition("<!-- bench:cpu -->")[2].partition("<!-- /bench:cpu -->")[0]
+    assert cpu_section in page.read_text()
     with pytest.raises(ValueError, match="has no <!-- bench:throughput -->"):
         replaced("", "throughput", "")
 
 
-def test_results_are_stored_and_compared_by_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A later run of one part replaces that part; a comparison says what is better and what is worse, by the unit."""
+def test_benchmark_results_are_stored_and_compared_by_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(publish, "RESULTS", tmp_path)
-    publish.save(results("0.9"))
-    publish.save(results("0.10", 2.0))
-    fewer = [row for row in results("0.10", 4.0).rows if row.part == "latency"]
+    publish.save(example_results("0.9"))
+    publish.save(example_results("0.10", 2.0))
+    fewer = [row for row in example_results("0.10", 4.0).rows if row.part == "latency"]
     publish.save(Results("0.10", {}, "", {}, fewer))
     assert [each.stem for each in publish.kept()] == ["0.9", "0.10"]
     before, after = map(load, publish.kept())
     assert len(after.rows) == len(before.rows)
-    told = compared(before, after)
-    lines = {line.split("  ")[0] + line.split()[-1] for line in told.splitlines() if "steps/s" in line}
+    comparison = compared(before, after)
+    lines = {line.split("  ")[0] + line.split()[-1] for line in comparison.splitlines() if "steps/s" in line}
     assert all(line.endswith("better") for line in lines)
-    assert "ms p50" in told
-    assert "0.25x WORSE" in told
-    assert "0.50x WORSE" in told
+    assert "ms p50" in comparison
+    assert "0.25x WORSE" in comparison
+    assert "0.50x WORSE" in comparison
 
 
-def test_rates_and_times_are_compared_in_the_right_direction() -> None:
-    """Twice the rate and half the time are both twice as good."""
+def test_higher_rates_and_lower_times_are_better() -> None:
     rate, time = Row("p", "c", "s", 1.0, "steps/s"), Row("p", "c", "s", 1.0, "µs/step")
     assert better(rate, Row("p", "c", "s", 2.0, "steps/s")) == 2.0
     assert better(time, Row("p", "c", "s", 0.5, "µs/step")) == 2.0
 
 
-def test_missing_benchmark_subject_is_skipped(capsys: pytest.CaptureFixture[str]) -> None:
-    """The others are measured; one that is too slow for a case is left out of that case only."""
+def test_missing_benchmark_subject_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    """A subject that is too slow is left out of one case only."""
 
     def missing() -> dict[str, float]:
         raise NotHere("not installed")
@@ -111,8 +116,7 @@ def test_missing_benchmark_subject_is_skipped(capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().out.count("left out: gone: not installed") == 1
 
 
-def test_empty_and_zero_plots_are_drawn() -> None:
-    """A curve without points, a bar of no length: still a picture."""
+def test_empty_benchmark_plots_are_valid_svg() -> None:
     for text in (
         plots.lines("t", "u", "n", {}),
         plots.lines("t", "u", "n", {"a": [(1, 0)]}),

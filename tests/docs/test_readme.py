@@ -1,4 +1,4 @@
-"""The README as a newcomer meets it: its first program and its links, the package's facts, the manual."""
+"""The README and the package: first program, links, metadata, and the manual in the terminal."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ README = (ROOT / "README.md").read_text()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
-def test_first_program_survives_a_kill_and_charges_once(tmp_path: Path) -> None:
-    """Killed while it sleeps it goes on when it is run again; run once more, it is the same order. One charge in all."""
+def test_readme_program_continues_after_kill_and_charges_once(tmp_path: Path) -> None:
     program = re.search(r"```python\n(.*?)```", README, re.DOTALL)
     assert program is not None
     (tmp_path / "shop.py").write_text(program[1])
@@ -47,7 +46,7 @@ def test_first_program_survives_a_kill_and_charges_once(tmp_path: Path) -> None:
 
 
 def _wait_for_timer(folder: Path) -> None:
-    """Until the charge is on record and the program sleeps, as a command in the same folder sees it."""
+    """Wait until the run's history contains a started timer."""
     for _ in range(200):
         shown = subprocess.run(
             [
@@ -74,8 +73,8 @@ LINK = re.compile(r"\]\(([^)\s]+)\)")
 @pytest.mark.parametrize(
     "page", [*sorted(ROOT.glob("*.md")), ROOT / "examples" / "README.md"], ids=lambda page: page.name
 )
-def test_links_work_in_a_checkout(page: Path) -> None:
-    """Pages outside the manual link to files of this repository by relative paths, and these files and sections exist."""
+def test_relative_links_and_sections_exist_in_a_checkout(page: Path) -> None:
+    """Concerns pages outside the manual."""
     for link in LINK.findall(page.read_text()):
         assert not link.startswith(PROJECT["urls"]["Source"]), link
         if link.startswith("https://"):
@@ -92,8 +91,8 @@ def _sections(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
 
 
-def test_readme_links_are_absolute_on_the_package_index(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The build hook makes each relative link of the README absolute: pictures raw, everything else as a page."""
+def test_build_hook_makes_readme_links_absolute(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Links to pictures lead to the raw file, other links to a page."""
     stub = ModuleType("hatchling.metadata.plugin.interface")
     stub.MetadataHookInterface = object  # type: ignore[attr-defined]  # hatchling is there in builds alone
     monkeypatch.setitem(sys.modules, stub.__name__, stub)
@@ -110,15 +109,13 @@ def test_readme_links_are_absolute_on_the_package_index(monkeypatch: pytest.Monk
 
 
 def test_package_metadata_is_complete() -> None:
-    """Authors, keywords, URLs; and that its name on the index is not that of the package that is imported."""
     assert PROJECT["authors"]
     assert len(PROJECT["keywords"]) >= 5
     assert {"Homepage", "Documentation", "Source", "Issues", "Changelog"} <= set(PROJECT["urls"])
     assert f"The distribution is called `{PROJECT['name']}`" in README
 
 
-def test_manual_is_shown_in_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    """All pages are listed with their titles; one is shown by its name, however it is written; a wrong name is told."""
+def test_docs_command_lists_shows_and_searches_pages(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["docs"]) == 0
     listed = capsys.readouterr().out
     assert all(each.relative_to(manual()).with_suffix("").as_posix() in listed for each in pages(manual()))
@@ -131,12 +128,11 @@ def test_manual_is_shown_in_the_terminal(capsys: pytest.CaptureFixture[str]) -> 
     assert '"page": "workflows"' in capsys.readouterr().out
 
 
-def test_pages_named_in_messages_exist() -> None:
-    """A message of the program that sends its reader to a page of the manual names one that is there."""
+def test_manual_pages_named_in_messages_exist() -> None:
     named = set()
     for source in (ROOT / "src").rglob("*.py"):
         named.update(re.findall(r"hourglass docs ([a-z][\w/-]+)", source.read_text()))
     named.update(page for _, page in PAGES)
-    there = {each.relative_to(manual()).with_suffix("").as_posix() for each in pages(manual())}
-    there |= {each.rpartition("/")[2] for each in there}
-    assert named <= there
+    existing = {each.relative_to(manual()).with_suffix("").as_posix() for each in pages(manual())}
+    existing |= {each.rpartition("/")[2] for each in existing}
+    assert named <= existing

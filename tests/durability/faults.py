@@ -115,18 +115,18 @@ def full_disk(path: str) -> None:
         baskets = [client.start_workflow(Basket.run, id=f"basket-{number}") for number in range(5)]
         eat(ballast, leave=24 * MIB)
         said = until_refused(lambda number: client.start_workflow(Basket.run, id=f"late-{number}"))
-        assert said.startswith("RESOURCE_EXHAUSTED: no new workflow can be started: only"), said
+        assert said.startswith("RESOURCE_EXHAUSTED: new workflows cannot be started: only"), said
         baskets[0].signal(Basket.put, "x")  # those that run go on
         sent = [fill(basket, heard) for basket in baskets]
         said = refusal(lambda: client.start_workflow(Basket.run, id="too late"))
-        assert "there is no room left on its disk" in said, said
+        assert "its disk has no space left" in said, said
         assert any(thread is not None for _, thread in sent), "the disk was never full"
         assert all(thread.is_alive() for _, thread in sent if thread is not None), "it was acknowledged"
         os.unlink(ballast)
         for thread in [thread for _, thread in sent if thread is not None]:
             thread.join(PATIENCE)
             assert not thread.is_alive(), "a signal still waits"
-        assert heard.has("is written again; nothing was lost")
+        assert heard.has("works again; nothing was lost")
         for basket in baskets:
             basket.signal(Basket.stop)
         sizes = [basket.result(timeout=PATIENCE) for basket in baskets]
@@ -148,17 +148,17 @@ def full_at_opening(path: str) -> None:
     with Client.connect(f"local:{path}") as client:
         assert [each.id for each in client.list_workflows()] == ["basket"]
         assert client.get_workflow_handle("basket").describe().status.name == "RUNNING"
-        assert heard.has("has no room left on its disk: free some")
+        assert heard.has("has no space left on its disk: free some space")
         said = refusal(lambda: client.start_workflow(Basket.run, id="other"))
         assert said.startswith("RESOURCE_EXHAUSTED: the file"), said
-        assert "has no room left on its disk: free some" in said, said
+        assert "has no space left on its disk: free some space" in said, said
     with Client.connect(f"local:{path}") as client:
         heard = Heard()
         worker = Worker(client, workflows=[Basket], activities=[step])
         starting = threading.Thread(target=worker.start, daemon=True)
         starting.start()
-        eventually_true(lambda: heard.has("has no room left on its disk: free some"), "nobody is told")
-        assert not heard.has("cannot be trusted"), heard.lines
+        eventually_true(lambda: heard.has("has no space left on its disk: free some space"), "nobody is told")
+        assert not heard.has("may be damaged"), heard.lines
         os.unlink(ballast)
         starting.join(PATIENCE)
         assert not starting.is_alive(), "it does not begin when there is room"
@@ -193,7 +193,7 @@ def fill(basket: Any, heard: Heard) -> tuple[int, threading.Thread | None]:
         thread = threading.Thread(target=basket.signal, args=(Basket.put, "x" * MIB), daemon=True)
         thread.start()
         deadline = time.monotonic() + PATIENCE
-        while thread.is_alive() and not heard.has("there is no room left on its disk"):
+        while thread.is_alive() and not heard.has("its disk has no space left"):
             assert time.monotonic() < deadline
             thread.join(0.01)
         if thread.is_alive():
@@ -250,7 +250,7 @@ def file_deleted(path: str) -> None:
         assert path in said
         for _ in range(3):
             again = refusal(lambda: client.start_workflow(Basket.run, id="once more", rpc_timeout=5.0))
-            assert "is missing, but its log" in again or "was deleted" in again, again
+            assert "is missing, but its write-ahead log" in again or "was deleted" in again, again
         assert not os.path.exists(path)
 
 

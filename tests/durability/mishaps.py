@@ -254,7 +254,7 @@ def mounted(round: Round) -> None:
     round.begin()
     place = round.folder / "mounted.db"
     place.touch()
-    round.refused(place, "is mounted by itself", within=(*MOUNTED, str(round.path), str(place)))
+    round.refused(place, "is mounted as a single file", within=(*MOUNTED, str(round.path), str(place)))
     round.load.wait_for("ack", 5)
     round.check(round.path)
 
@@ -300,7 +300,7 @@ def restored_after_kill(round: Round) -> None:
     round.load.stop()  # a client without a worker would open the file itself
     round.kill_all()
     shutil.copyfile(backup, round.path)
-    round.refused(round.path, "belongs to the file that was there before")
+    round.refused(round.path, "belongs to the previous file")
     round.end()
     workflow_ids_alone(round)
 

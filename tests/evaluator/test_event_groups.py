@@ -31,7 +31,6 @@ def groups_by_kind(completion: WorkflowActivationCompletion) -> list[tuple[str |
 
 
 def test_event_groups_of_coroutines_match_temporalio() -> None:
-    """Each command of a workflow has the same groups, in the same order, as under temporalio."""
     ours, theirs = Driver(OURS), Official(grouped_coroutines.Grouped, 7, counting=False)
     activations: list[tuple[e.AnyEvent, ...]] = [
         (ours.started,),
@@ -146,7 +145,7 @@ def test_local_activity_keeps_its_event_groups_after_a_long_backoff() -> None:
     [
         (lambda: workflow.create_event_group(""), "must not be empty"),
         (lambda: workflow.create_event_group(7), "must be a str"),  # type: ignore[arg-type]
-        (lambda: workflow.create_event_group("a", label=""), "None means"),
+        (lambda: workflow.create_event_group("a", label=""), "pass None for"),
         (lambda: workflow.start_activity("a", event_groups=["order"]), "create_event_group, not str"),  # type: ignore[list-item]
         (lambda: workflow.start_activity("a", event_groups="order"), "must be a list"),  # type: ignore[arg-type]
         (lambda: workflow.continue_as_new(event_groups=[None]), "not NoneType"),  # type: ignore[list-item]

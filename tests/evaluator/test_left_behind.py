@@ -112,8 +112,8 @@ def test_closing_run_reports_the_number_of_unread_signals(drive: Drive) -> None:
     d.send(signal("notes", "first"), signal("notes", "secret"), signal("notes", "third"), signal("nots", "x"))
     assert d.result == "first"
     assert [notice.partition(",")[0] for notice in d.run.notices] == [
-        "signal 'notes' was received 2×",
-        "signal 'nots' was received 1×",
+        "signal 'notes' has unread messages (2)",
+        "signal 'nots' has unread messages (1)",
     ]
     assert "secret" not in "".join(d.run.notices)
 

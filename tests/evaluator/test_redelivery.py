@@ -90,7 +90,7 @@ def test_activation_without_a_start_fails_the_task(drive: Drive, event: Any) -> 
     d = drive(Collector)
     completion = d.run.activate(d.activation(event))
     assert isinstance(completion, TaskFailed)
-    assert "never started" in completion.failure.message
+    assert "has not been started" in completion.failure.message
     assert d.run.state.journal == []
 
 

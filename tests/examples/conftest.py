@@ -1,4 +1,4 @@
-"""The examples, as programs of their own in an empty folder; and importable, so that their workflows can be tested."""
+"""Runs the examples as programs in an empty directory, and makes them importable for tests of their workflows."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ sys.path.append(str(EXAMPLES))
 Program = Callable[..., str]
 
 
-def unforeseen(errors: str) -> list[str]:
-    """The lines on the error stream but those that tell of attempts and runs which fail, as some examples want them to."""
-    told = re.compile(r"  .*|activity \S+ of workflow \S+ \(.*\) failed .*|\S+ \S+ failed after .*")
-    return [line for line in errors.splitlines() if not told.fullmatch(line)]
+def unexpected_errors(errors: str) -> list[str]:
+    """Return the lines on stderr, except those about failed attempts and runs, which some examples intend."""
+    expected = re.compile(r"  .*|activity \S+ of workflow \S+ \(.*\) failed .*|\S+ \S+ failed after .*")
+    return [line for line in errors.splitlines() if not expected.fullmatch(line)]
 
 
 @pytest.fixture
-def program(tmp_path: Path) -> Program:
-    """Runs a program of Python's in an empty folder: gives what it printed, and wants silence on the error stream."""
+def run_program(tmp_path: Path) -> Program:
+    """Run a Python program in an empty directory and return its output. Its stderr must be empty."""
 
     def run(*arguments: str, **environment: str) -> str:
         named = ("HOURGLASS_TARGET", "TEMPORAL_ADDRESS")
         inherited = {key: value for key, value in os.environ.items() if key not in named}
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-W", "error", *arguments],
             env=inherited | environment,
             cwd=tmp_path,
@@ -40,7 +40,9 @@ def program(tmp_path: Path) -> Program:
             timeout=120,
             check=False,
         )
-        assert (done.returncode, unforeseen(done.stderr)) == (0, []), done.stdout + done.stderr
-        return done.stdout
+        assert (process.returncode, unexpected_errors(process.stderr)) == (0, []), (
+            process.stdout + process.stderr
+        )
+        return process.stdout
 
     return run

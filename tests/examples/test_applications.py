@@ -1,6 +1,5 @@
-"""The three applications: an ETL of five hundred limited items, an agent that streams, an order service in two processes.
-
-Their workflows on virtual time; the service also as it is run, with uvicorn, two processes, one file, and a kill.
+"""The three applications: an ETL with limits, a streaming agent, and an order service with two processes. Their
+workflows run on virtual time; the service also runs with uvicorn, two processes and one file.
 """
 
 from __future__ import annotations
@@ -29,8 +28,7 @@ from .conftest import EXAMPLES
 # --- the ETL ---------------------------------------------------------------------------------------------------------
 
 
-def test_etl_loads_all_valid_rows(hourglass_env: Environment) -> None:
-    """Five rows of five hundred are broken and set aside; loading is tried again where it fails."""
+def test_etl_example_loads_valid_rows_and_sets_invalid_rows_aside(hourglass_env: Environment) -> None:
     env = hourglass_env
 
     def load(id: int, cents: int) -> None:
@@ -52,8 +50,7 @@ def test_etl_loads_all_valid_rows(hourglass_env: Environment) -> None:
     ]
 
 
-def test_etl_keeps_its_limits(hourglass_env: Environment) -> None:
-    """Never more than ten loads at a time, nor more than two hundred calls in a second, by two runs together."""
+def test_etl_example_keeps_concurrency_and_rate_limits_across_two_runs(hourglass_env: Environment) -> None:
     env = hourglass_env
     env.fake(etl.extract, returns='{"id": 1, "cents": 1}')
     env.fake(etl.load, returns=None, takes=0.5)
@@ -69,16 +66,13 @@ def test_etl_keeps_its_limits(hourglass_env: Environment) -> None:
 
 
 @workflow.defn
-def unlimited(count: int) -> int:
-    """As many loads, as many at a time, without limits."""
+def load_without_slots(count: int) -> int:
     workflow.map(lambda number: etl.load(number, 1), range(count), limit=etl.AT_A_TIME)
     return count
 
 
 @workflow.defn
-def limited(count: int) -> int:
-    """The same with a slot for each."""
-
+def load_with_slots(count: int) -> int:
     def one(number: int) -> None:
         with limits.slot("warehouse", etl.AT_A_TIME):
             etl.load(number, 1)
@@ -87,13 +81,12 @@ def limited(count: int) -> int:
     return count
 
 
-def test_limits_add_few_events_for_five_hundred_items(hourglass_env: Environment) -> None:
-    """The history of the run is a tenth longer at most, and there is no other."""
+def test_slots_add_at_most_ten_percent_of_history_events_for_500_items(hourglass_env: Environment) -> None:
     env = hourglass_env
     env.fake(etl.load, returns=None, takes=1)
-    plain, quiet = env.start_workflow(unlimited, 500), env.start_workflow(limited, 500)
-    assert (plain.result(), quiet.result()) == (500, 500)
-    assert len(quiet.history().events) <= 1.1 * len(plain.history().events)
+    plain, with_slots = env.start_workflow(load_without_slots, 500), env.start_workflow(load_with_slots, 500)
+    assert (plain.result(), with_slots.result()) == (500, 500)
+    assert len(with_slots.history().events) <= 1.1 * len(plain.history().events)
     assert env.client.count_workflows() == 2  # nothing else keeps the limit
 
 
@@ -102,8 +95,7 @@ def test_limits_add_few_events_for_five_hundred_items(hourglass_env: Environment
 QUESTION = "What shall I wear in Oslo and in Rome?"
 
 
-def test_agent_streams_the_models_words(hourglass_env: Environment) -> None:
-    """Word by word, from the activity that asks the model, without an event more."""
+def test_agent_example_streams_words_without_history_events(hourglass_env: Environment) -> None:
     env = hourglass_env
     run = env.start_workflow(agent.agent, QUESTION)
     run.signal(agent.consents, True)
@@ -112,8 +104,9 @@ def test_agent_streams_the_models_words(hourglass_env: Environment) -> None:
     assert not any("MARKER" in each or "UPDATE" in each for each in kinds)
 
 
-def test_agent_streams_again_after_a_model_failure(hourglass_env: Environment) -> None:
-    """What was said before the model broke off stays; the next attempt says so by its number."""
+def test_agent_example_streams_again_with_the_attempt_number_after_a_failure(
+    hourglass_env: Environment,
+) -> None:
     env = hourglass_env
 
     def model(messages: list[agent.Message]) -> agent.Message:
@@ -125,15 +118,14 @@ def test_agent_streams_again_after_a_model_failure(hourglass_env: Environment) -
 
     env.fake(agent.ask, model)
     stream = agent.tokens.follow(env.start_workflow(agent.agent, QUESTION))
-    said = [(piece, stream.origin.attempt) for piece in stream if stream.origin is not None]
-    assert said == [("Hel", 1), ("Hel", 2), ("lo", 2)]
+    pieces = [(piece, stream.origin.attempt) for piece in stream if stream.origin is not None]
+    assert pieces == [("Hel", 1), ("Hel", 2), ("lo", 2)]
 
 
 # --- the order service -----------------------------------------------------------------------------------------------
 
 
-def test_paid_order_is_shipped(hourglass_env: Environment) -> None:
-    """Charged once, with the order's number, and sent."""
+def test_order_service_charges_a_paid_order_once_and_ships_it(hourglass_env: Environment) -> None:
     env = hourglass_env
     run = env.start_workflow(order_service.fulfil, order_service.Order("lamp", 3900), id="o-1")
     env.after(hours=5).signal(run, order_service.payments, "4242")
@@ -142,13 +134,12 @@ def test_paid_order_is_shipped(hourglass_env: Environment) -> None:
     assert list(order_service.stages.follow(run))[-1] == "shipped"
 
 
-def test_unpaid_order_is_undone(hourglass_env: Environment) -> None:
-    """After three days, or when the card does not work, the goods are released."""
+def test_order_service_releases_goods_of_unpaid_or_declined_orders(hourglass_env: Environment) -> None:
     env = hourglass_env
-    begin = env.now()
+    start = env.now()
     with pytest.raises(WorkflowFailedError, match="never paid"):
         env.execute_workflow(order_service.fulfil, order_service.Order("lamp", 3900), id="o-1")
-    assert env.now() - begin == timedelta(days=3)
+    assert env.now() - start == timedelta(days=3)
     env.fake(order_service.charge, raises=ApplicationError("no cover", non_retryable=True))
     run = env.start_workflow(order_service.fulfil, order_service.Order("rug", 100), id="o-2")
     run.signal(order_service.payments, "1")
@@ -158,8 +149,7 @@ def test_unpaid_order_is_undone(hourglass_env: Environment) -> None:
     assert env.calls(order_service.ship) == []
 
 
-def test_order_survives_crashes(hourglass_env: Environment) -> None:
-    """Wherever the process dies."""
+def test_order_service_charges_once_despite_worker_crashes(hourglass_env: Environment) -> None:
     env = hourglass_env
     run = env.start_workflow(order_service.fulfil, order_service.Order("lamp", 3900), id="o-1")
     env.crash()
@@ -170,8 +160,8 @@ def test_order_survives_crashes(hourglass_env: Environment) -> None:
 
 
 @pytest.fixture
-def service(tmp_path: Path) -> Iterator[str]:
-    """The service as it is run: uvicorn with two processes, on one file."""
+def order_service_url(tmp_path: Path) -> Iterator[str]:
+    """Run the service with uvicorn, two processes and one file. Yield its URL."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -190,28 +180,29 @@ def service(tmp_path: Path) -> Iterator[str]:
         running.wait(30)
 
 
-def test_web_service_in_two_processes(service: str) -> None:
-    """Both answer for the same orders; one is killed, and what it had begun goes on."""
+def test_order_service_continues_after_one_of_two_processes_is_killed(order_service_url: str) -> None:
     transport = httpx.HTTPTransport(retries=30)  # until the processes listen
-    with httpx.Client(base_url=service, transport=transport, timeout=60) as web:
+    with httpx.Client(base_url=order_service_url, transport=transport, timeout=60) as web:
         placed = web.put("/orders/o-1", json={"item": "lamp", "cents": 3900}).json()
         assert web.put("/orders/o-1", json={"item": "lamp", "cents": 3900}).json() == placed
         owners = set()
         while len(owners) < 2:  # the kernel spreads connections: both answer in the end
             with httpx.Client(
-                base_url=service, transport=httpx.HTTPTransport(retries=30), timeout=60
+                base_url=order_service_url, transport=httpx.HTTPTransport(retries=30), timeout=60
             ) as other:
                 owners.add(other.get("/orders/o-1").json()["answered_by"])
     os.kill(owners.pop(), signal.SIGKILL)
-    with httpx.Client(base_url=service, transport=httpx.HTTPTransport(retries=30), timeout=60) as web:
-        assert again(web, "POST", "/orders/o-1/payment").status_code == 202
-        assert again(web, "GET", "/orders/o-1/result").json() == {"parcel": "parcel-o-1"}
-        assert "data: shipped" in again(web, "GET", "/orders/o-1/events").text
-        assert again(web, "GET", "/orders/none").status_code == 404
+    with httpx.Client(
+        base_url=order_service_url, transport=httpx.HTTPTransport(retries=30), timeout=60
+    ) as web:
+        assert request_until_answered(web, "POST", "/orders/o-1/payment").status_code == 202
+        assert request_until_answered(web, "GET", "/orders/o-1/result").json() == {"parcel": "parcel-o-1"}
+        assert "data: shipped" in request_until_answered(web, "GET", "/orders/o-1/events").text
+        assert request_until_answered(web, "GET", "/orders/none").status_code == 404
 
 
-def again(web: httpx.Client, method: str, path: str) -> httpx.Response:
-    """Ask until a process answers: the one that was killed takes the connections along that it had accepted."""
+def request_until_answered(web: httpx.Client, method: str, path: str) -> httpx.Response:
+    """Repeat a request until a process answers. A killed process takes its accepted connections with it."""
     while True:
         try:
             return web.request(method, path)

@@ -1,4 +1,4 @@
-"""The encryption example keeps secrets secret: on disk, in histories, and from whoever tampers."""
+"""The encryption example: stored data is encrypted, keys can be replaced, and foreign payloads are rejected."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ PLAIN = Payload(b'"measles"')
 
 
 @pytest.mark.parametrize("codec", [None, Encryption({"a": KEY}, "a")], ids=["plain", "encrypted"])
-def test_stored_data_is_encrypted(codec: Encryption | None, tmp_path: Path) -> None:
-    """With the codec neither the file nor the history holds the secret. Without it both do, so this test can see."""
+def test_encryption_codec_hides_values_in_file_and_history(codec: Encryption | None, tmp_path: Path) -> None:
+    """Without the codec both contain the value, which proves that this test can find it."""
     file = tmp_path / "clinic.db"
     with (
         Client.connect(f"local:{file}", codec=codec) as client,
@@ -31,22 +31,19 @@ def test_stored_data_is_encrypted(codec: Encryption | None, tmp_path: Path) -> N
     assert (in_history, on_disk) == (codec is None, codec is None)
 
 
-def test_encryption_keys_can_be_replaced() -> None:
-    """What an old key has sealed is still read when a new one is current."""
+def test_encryption_codec_decodes_payloads_of_an_older_key() -> None:
     sealed = Encryption({"old": KEY}, "old").encode([PLAIN])
     both = Encryption({"old": KEY, "new": AESGCM.generate_key(256)}, "new")
     assert both.decode(sealed) == [PLAIN]
     assert both.decode(both.encode([PLAIN])) == [PLAIN]
 
 
-def test_equal_values_have_different_ciphertexts() -> None:
-    """Nobody can tell that two values are the same."""
+def test_encryption_codec_encrypts_equal_values_differently() -> None:
     codec = Encryption({"a": KEY}, "a")
     assert codec.encode([PLAIN]) != codec.encode([PLAIN])
 
 
-def test_foreign_payloads_are_rejected() -> None:
-    """Plain payloads, unknown keys and changed ciphertexts are refused."""
+def test_encryption_codec_rejects_plain_foreign_and_changed_payloads() -> None:
     codec = Encryption({"a": KEY}, "a")
     with pytest.raises(ValueError, match="not encrypted with a key of ours"):
         codec.decode([PLAIN])

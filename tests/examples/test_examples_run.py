@@ -1,4 +1,4 @@
-"""The examples do what they say, as programs of their own."""
+"""The checkout demo as a program: in memory, interrupted and continued on a file, and on a server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import unforeseen
+from .conftest import unexpected_errors
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 TARGETS = ("HOURGLASS_TARGET", "TEMPORAL_ADDRESS")
@@ -22,59 +22,58 @@ def _command(name: str, *arguments: object) -> list[str]:
     return [sys.executable, "-W", "error", str(EXAMPLES / name), *map(str, arguments)]
 
 
-def _clean(**environment: str) -> dict[str, str]:
-    """The environment, with no target but the one that is given."""
+def _environment(**environment: str) -> dict[str, str]:
+    """Return the environment without any target except these variables."""
     return {key: value for key, value in os.environ.items() if key not in TARGETS} | environment
 
 
 def _run(name: str, *arguments: object, **environment: str) -> str:
-    """Run an example; its output, and nothing on the error stream."""
-    done = subprocess.run(
+    """Run an example and return its output. Its stderr must be empty."""
+    process = subprocess.run(
         _command(name, *arguments),
-        env=_clean(**environment),
+        env=_environment(**environment),
         capture_output=True,
         stdin=subprocess.DEVNULL,
         text=True,
         timeout=120,
         check=False,
     )
-    assert (done.returncode, unforeseen(done.stderr)) == (0, []), done.stdout + done.stderr
-    return done.stdout
+    assert (process.returncode, unexpected_errors(process.stderr)) == (0, []), process.stdout + process.stderr
+    return process.stdout
 
 
 def _run_until(text: str, end: signal.Signals, name: str, *arguments: object) -> tuple[int, str]:
-    """Run an example until it says something, then send it a signal; its exit status and output."""
+    """Run an example until a line contains the text, then send it a signal. Return exit status and output."""
     with subprocess.Popen(
         _command(name, *arguments),
-        env=_clean(),
+        env=_environment(),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     ) as process:
         assert process.stdout is not None
-        said = ""
+        output = ""
         for line in process.stdout:
-            said += line
+            output += line
             if text in line:
                 process.send_signal(end)
                 break
-        said += process.stdout.read()
-        return process.wait(60), said
+        output += process.stdout.read()
+        return process.wait(60), output
 
 
 def _in_order(text: str, *pieces: str) -> bool:
-    """Whether the pieces stand in the text, one after another."""
+    """Return whether the pieces occur in the text in this order."""
     return re.search(".*".join(re.escape(piece) for piece in pieces), text, re.DOTALL) is not None
 
 
-def test_checkout_in_memory() -> None:
-    """The demo also runs against a target that the environment names; here the engine in memory."""
+def test_checkout_example_runs_in_memory() -> None:
     assert "approved_by='Ann'" in _run("checkout.py", "--pace", 0, HOURGLASS_TARGET="local:")
 
 
-def test_checkout_continues_after_a_kill(tmp_path: Path) -> None:
-    """Killed by SIGKILL, then by Ctrl-C, the demo goes on where it was, and the bank has charged once."""
+def test_checkout_example_continues_after_kill_and_charges_once(tmp_path: Path) -> None:
+    """First killed by SIGKILL, then interrupted by Ctrl-C."""
     folder = tmp_path / "place"
     paced = ("checkout.py", "--folder", folder, "--pace", 0.05)
     status, first = _run_until("the bank does not answer", signal.SIGKILL, *paced)
@@ -106,8 +105,7 @@ def test_checkout_continues_after_a_kill(tmp_path: Path) -> None:
 
 
 @pytest.mark.server
-def test_checkout_on_temporal(tmp_path: Path) -> None:
-    """On a server the demo fails once, retries, waits for its signal and its timer, returns, replays, and stops its server."""
+def test_checkout_example_runs_on_a_server_and_stops_it(tmp_path: Path) -> None:
     output = _run("checkout.py", "--temporal", "--pace", 0)
     assert _in_order(
         output,

@@ -1,4 +1,4 @@
-"""The example that explores a checkout: it holds as it is, and finds what breaks it."""
+"""The example that explores a checkout: it passes, and finds a bug that is added."""
 
 from __future__ import annotations
 
@@ -21,14 +21,13 @@ def _pytest(folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_explored_checkout_passes() -> None:
-    """The example passes."""
-    done = _pytest(EXAMPLES)
-    assert done.returncode == 0, done.stdout + done.stderr
+def test_explored_checkout_example_passes() -> None:
+    process = _pytest(EXAMPLES)
+    assert process.returncode == 0, process.stdout + process.stderr
 
 
-def test_bug_in_the_explored_checkout_is_found(tmp_path: Path) -> None:
-    """A checkout that ships before it has charged is found out, and the story says how."""
+def test_explored_checkout_example_finds_an_added_bug(tmp_path: Path) -> None:
+    """The checkout then ships before it has charged."""
     for name in ("checkout.py", "test_checkout_explored.py"):
         (tmp_path / name).write_text((EXAMPLES / name).read_text())
     program = (tmp_path / "checkout.py").read_text()
@@ -36,7 +35,7 @@ def test_bug_in_the_explored_checkout_is_found(tmp_path: Path) -> None:
     broken = program.replace(paid, f"    workflow.spawn(ship, order.items[0])\n{paid}")
     assert broken != program
     (tmp_path / "checkout.py").write_text(broken)
-    done = _pytest(tmp_path)
-    assert done.returncode == 1
-    assert "shipped, and not paid" in done.stdout
-    assert "repeat: the same call with story=" in done.stdout
+    process = _pytest(tmp_path)
+    assert process.returncode == 1
+    assert "shipped, and not paid" in process.stdout
+    assert "repeat: the same call with story=" in process.stdout

@@ -1,4 +1,4 @@
-"""Each example is one command, on the embedded engine and on a Temporal server, and prints what it should."""
+"""Each example is one command, on the embedded engine and on a Temporal server, and prints the documented lines."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from .conftest import EXAMPLES, Program
 
 HOURGLASS = str(Path(sys.executable).with_name("hourglass"))
 
-# What each script says, in this order; other lines may stand between.
-SAYS = {
+# The expected lines of each script, in order; other lines may occur in between.
+EXPECTED_OUTPUT = {
     "hello.py": ["Hello, world!"],
     "saga.py": [
         "parcel-o-1",
@@ -66,19 +66,19 @@ SAYS = {
         "report-lamps-2026-01-06T08:00:00Z: 5 orders, 99.95",
     ],
 }
-ELSEWHERE = {
+TESTED_IN = {
     "checkout.py": "test_examples_run.py",
     "fastapi_app.py": "test_web.py",
     "flask_app.py": "test_web.py",
     "order_service.py": "test_applications.py",
     "orders.py": "test_web.py",
-    "test_approval.py": "test_approval_test_suite_passes below",
+    "test_approval.py": "test_approval_example_test_suite_passes below",
     "test_checkout_explored.py": "test_explored_example.py",
 }
 
 
-def says(output: str, pieces: list[str]) -> None:
-    """The pieces stand in the output, one after another."""
+def check_output(output: str, pieces: list[str]) -> None:
+    """Check that the pieces occur in the output in this order."""
     at = 0
     for piece in pieces:
         at = output.find(piece, at)
@@ -86,22 +86,19 @@ def says(output: str, pieces: list[str]) -> None:
         at += len(piece)
 
 
-def test_every_example_is_tested() -> None:
-    """No example without a test."""
-    assert {file.name for file in EXAMPLES.glob("*.py")} <= SAYS.keys() | ELSEWHERE.keys()
+def test_every_example_has_a_test() -> None:
+    assert {file.name for file in EXAMPLES.glob("*.py")} <= EXPECTED_OUTPUT.keys() | TESTED_IN.keys()
 
 
-def test_every_example_is_listed() -> None:
-    """The page and the README name every example, and none that is not there."""
+def test_example_pages_list_every_example() -> None:
     for page in (EXAMPLES / "README.md", EXAMPLES.parent / "docs" / "examples.md"):
         named = set(re.findall(r"`(\w+\.py)`", page.read_text()))
         assert named == {file.name for file in EXAMPLES.glob("*.py")}, page
 
 
-@pytest.mark.parametrize("name", sorted(SAYS))
-def test_example_runs_on_a_file(name: str, program: Program, tmp_path: Path) -> None:
-    """Without a target an example works in `hourglass.db`, in the folder where it was started."""
-    says(program(str(EXAMPLES / name)), SAYS[name])
+@pytest.mark.parametrize("name", sorted(EXPECTED_OUTPUT))
+def test_example_runs_without_target_on_hourglass_db(name: str, run_program: Program, tmp_path: Path) -> None:
+    check_output(run_program(str(EXAMPLES / name)), EXPECTED_OUTPUT[name])
     assert (tmp_path / "hourglass.db").is_file()
 
 
@@ -109,33 +106,30 @@ def test_example_runs_on_a_file(name: str, program: Program, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     "name", ["agent.py", "children.py", "entity.py", "limits.py", "report.py", "saga.py"]
 )
-def test_example_runs_on_a_server(
-    name: str, program: Program, quick_server: DevServer, tmp_path: Path
+def test_example_runs_on_a_server_and_creates_no_file(
+    name: str, run_program: Program, quick_server: DevServer, tmp_path: Path
 ) -> None:
-    """The same command with `HOURGLASS_TARGET` does the same on a Temporal server, and leaves no file."""
-    says(program(str(EXAMPLES / name), HOURGLASS_TARGET=quick_server.target), SAYS[name])
+    check_output(
+        run_program(str(EXAMPLES / name), HOURGLASS_TARGET=quick_server.target), EXPECTED_OUTPUT[name]
+    )
     assert list(tmp_path.iterdir()) == []
 
 
-def test_example_runs_twice_on_one_file(program: Program) -> None:
-    """An example whose workflows have names can be run again on the same file."""
+def test_example_runs_twice_on_one_file(run_program: Program) -> None:
     for _ in range(2):
-        says(program(str(EXAMPLES / "entity.py")), SAYS["entity.py"])
+        check_output(run_program(str(EXAMPLES / "entity.py")), EXPECTED_OUTPUT["entity.py"])
 
 
-def test_example_runs_from_the_command_line(program: Program) -> None:
-    """`hourglass run FILE` runs the workflow of an example, with arguments as its page says."""
-    assert "Hello, Ann!" in program(HOURGLASS, "run", "--quiet", str(EXAMPLES / "hello.py"), "Ann")
+def test_hourglass_run_executes_an_example_with_arguments(run_program: Program) -> None:
+    assert "Hello, Ann!" in run_program(HOURGLASS, "run", "--quiet", str(EXAMPLES / "hello.py"), "Ann")
     order = '{"id": "o-1", "items": ["lamp"], "cents": 3900}'
-    assert "parcel-o-1" in program(HOURGLASS, "run", "--quiet", str(EXAMPLES / "saga.py"), order)
+    assert "parcel-o-1" in run_program(HOURGLASS, "run", "--quiet", str(EXAMPLES / "saga.py"), order)
 
 
-def test_linter_finds_nothing_in_the_examples(program: Program) -> None:
-    """`hourglass check` has nothing to say against the examples."""
-    assert "nothing found" in program(HOURGLASS, "check", str(EXAMPLES))
+def test_linter_finds_nothing_in_the_examples(run_program: Program) -> None:
+    assert "no findings" in run_program(HOURGLASS, "check", str(EXAMPLES))
 
 
-def test_approval_test_suite_passes(program: Program) -> None:
-    """The suite that shows how to test passes, for whoever runs it as its page says."""
-    output = program("-m", "pytest", "-q", "-p", "no:cacheprovider", str(EXAMPLES / "test_approval.py"))
+def test_approval_example_test_suite_passes(run_program: Program) -> None:
+    output = run_program("-m", "pytest", "-q", "-p", "no:cacheprovider", str(EXAMPLES / "test_approval.py"))
     assert "9 passed" in output

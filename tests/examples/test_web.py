@@ -1,7 +1,5 @@
-"""The web applications start workflows and follow them.
-
-Flask's own test client drives one. The other is driven by httpx over ASGI, as FastAPI's manual has it for asynchronous
-tests: requests can then run side by side, and an order be paid while it is followed.
+"""The web applications: they start, signal and follow orders. Flask's test client drives one application, httpx over
+ASGI the other, so that a request can be sent while another one streams.
 """
 
 from __future__ import annotations
@@ -20,30 +18,32 @@ from hourglass import Client, Worker
 
 
 @pytest.fixture
-def in_fastapi(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[AsyncClient], Awaitable[None]]], None]:
-    """Runs a conversation with the FastAPI application and its worker, on an engine in memory."""
+def run_with_fastapi(
+    monkeypatch: pytest.MonkeyPatch,
+) -> Callable[[Callable[[AsyncClient], Awaitable[None]]], None]:
+    """Run a coroutine function with a client of the FastAPI application and its worker, on an in-memory engine."""
     monkeypatch.setenv("HOURGLASS_TARGET", "local:")
 
-    async def converse(conversation: Callable[[AsyncClient], Awaitable[None]]) -> None:
+    async def run_application(conversation: Callable[[AsyncClient], Awaitable[None]]) -> None:
         async with (
             fastapi_app.lifespan(fastapi_app.app),
             AsyncClient(transport=ASGITransport(fastapi_app.app), base_url="http://test") as web,
         ):
             await conversation(web)
 
-    return lambda conversation: asyncio.run(converse(conversation))
+    return lambda conversation: asyncio.run(run_application(conversation))
 
 
 @pytest.fixture
 def flask_client() -> Iterator[FlaskClient]:
-    """The Flask application and a worker, on an engine in memory."""
+    """A client of the Flask application with a worker, on an in-memory engine."""
     with Client.connect("local:") as client, Worker(client, "orders", modules=["orders"]):
         yield flask_app.create_app(client).test_client()
 
 
-def test_fastapi_application_handles_an_order(in_fastapi: Callable[..., None]) -> None:
-    """An order is started, asked for, paid and waited for."""
-
+def test_fastapi_example_creates_charges_and_completes_an_order(
+    run_with_fastapi: Callable[..., None],
+) -> None:
     async def conversation(web: AsyncClient) -> None:
         created = await web.post("/orders", json={"item": "lamp", "quantity": 2})
         assert created.status_code == 201
@@ -53,39 +53,38 @@ def test_fastapi_application_handles_an_order(in_fastapi: Callable[..., None]) -
         assert (await web.get(f"{order}/result")).json() == "2 × lamp on the way"
         assert (await web.get(order)).json() == {"stage": "shipped", "paid": True}
 
-    in_fastapi(conversation)
+    run_with_fastapi(conversation)
 
 
-def test_fastapi_streams_an_open_order(in_fastapi: Callable[..., None]) -> None:
-    """The stream has every stage until the order is closed, and goes on after the event that was seen last."""
-
+def test_fastapi_example_streams_stages_and_resumes_after_last_event_id(
+    run_with_fastapi: Callable[..., None],
+) -> None:
     async def conversation(web: AsyncClient) -> None:
         order = f"/orders/{(await web.post('/orders', json={'item': 'lamp'})).json()['id']}"
         events, _ = await asyncio.gather(web.get(f"{order}/events"), web.post(f"{order}/payment"))
         assert events.headers["content-type"].startswith("text/event-stream")
         stages = re.findall("^data: (.*)$", events.text, re.M)
         assert stages == ["reserving", "waiting for payment", "shipping", "shipped"]
-        seen = re.findall("^id: (.*)$", events.text, re.M)
-        again = await web.get(f"{order}/events", headers={"Last-Event-ID": seen[2]})
-        assert re.findall("^data: (.*)$", again.text, re.M) == ["shipped"]
+        event_ids = re.findall("^id: (.*)$", events.text, re.M)
+        resumed = await web.get(f"{order}/events", headers={"Last-Event-ID": event_ids[2]})
+        assert re.findall("^data: (.*)$", resumed.text, re.M) == ["shipped"]
 
-    in_fastapi(conversation)
+    run_with_fastapi(conversation)
 
 
-def test_fastapi_rejects_invalid_requests(in_fastapi: Callable[..., None]) -> None:
-    """An order that is not there is a 404, a body that is none a 422."""
-
+def test_fastapi_example_returns_404_for_unknown_orders_and_422_for_invalid_bodies(
+    run_with_fastapi: Callable[..., None],
+) -> None:
     async def conversation(web: AsyncClient) -> None:
         for path in ("", "/events", "/result"):
             assert (await web.get(f"/orders/none{path}")).status_code == 404
         assert (await web.post("/orders/none/payment")).status_code == 404
         assert (await web.post("/orders", json={"quantity": 2})).status_code == 422
 
-    in_fastapi(conversation)
+    run_with_fastapi(conversation)
 
 
-def test_flask_application_handles_an_order(flask_client: FlaskClient) -> None:
-    """An order is started, asked for, paid and waited for."""
+def test_flask_example_creates_charges_and_completes_an_order(flask_client: FlaskClient) -> None:
     created = flask_client.post("/orders", json={"item": "rug"})
     assert created.status_code == 201
     order = f"/orders/{created.get_json()['id']}"
@@ -95,7 +94,6 @@ def test_flask_application_handles_an_order(flask_client: FlaskClient) -> None:
     assert flask_client.get(order).get_json() == {"stage": "shipped", "paid": True}
 
 
-def test_flask_rejects_unknown_orders(flask_client: FlaskClient) -> None:
-    """An order that is not there is a 404, and so is paying for it."""
+def test_flask_example_returns_404_for_unknown_orders(flask_client: FlaskClient) -> None:
     assert flask_client.get("/orders/none").status_code == 404
     assert flask_client.post("/orders/none/payment").status_code == 404

@@ -1,4 +1,4 @@
-"""The workflows of the examples, on virtual time: what they promise, also where things go wrong."""
+"""The workflows of the examples on virtual time, also with failures."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ ORDER = saga.Order("o-1", ["lamp"], 3900)
 # --- saga ------------------------------------------------------------------------------------------------------------
 
 
-def test_saga_compensates_in_reverse_order(hourglass_env: Environment) -> None:
-    """A parcel that cannot be sent: the refund, tried until it works, and then the release."""
+def test_saga_example_compensates_in_reverse_order_and_retries_compensations(
+    hourglass_env: Environment,
+) -> None:
     env = hourglass_env
     steps: list[str] = []
 
@@ -45,8 +46,7 @@ def test_saga_compensates_in_reverse_order(hourglass_env: Environment) -> None:
     assert steps == ["refund", "refund", "refund", "release"]
 
 
-def test_cancelled_saga_compensates(hourglass_env: Environment) -> None:
-    """Cancelled while the bank takes its time, the order is undone as well."""
+def test_saga_example_compensates_when_cancelled(hourglass_env: Environment) -> None:
     env = hourglass_env
     env.fake(saga.charge, returns=None, takes=timedelta(minutes=5))
     order = env.start_workflow(saga.checkout, ORDER)
@@ -57,8 +57,7 @@ def test_cancelled_saga_compensates(hourglass_env: Environment) -> None:
     assert env.calls(saga.release) == [call("o-1")]
 
 
-def test_saga_compensates_in_every_explored_order(hourglass_env: Environment) -> None:
-    """Whatever fails, and whenever: what was begun is undone where the order fails, and only there."""
+def test_saga_example_compensates_completed_steps_in_every_explored_order(hourglass_env: Environment) -> None:
     env = hourglass_env
     for step in (saga.reserve, saga.release, saga.charge, saga.refund):
         env.fake(step, returns=None)
@@ -75,19 +74,17 @@ def test_saga_compensates_in_every_explored_order(hourglass_env: Environment) ->
 # --- billing ---------------------------------------------------------------------------------------------------------
 
 
-def test_billing_for_a_year(hourglass_env: Environment) -> None:
-    """Twelve charges, a month apart, and the end after the last month."""
+def test_billing_example_charges_twelve_times_a_month_apart(hourglass_env: Environment) -> None:
     env = hourglass_env
-    begun = env.now()
+    start = env.now()
     assert env.execute_workflow(billing.subscription, billing.Plan("ann", 900)) == "ended: 12 months paid"
-    assert env.now() - begun == timedelta(days=360)
-    assert [each.time - begun for each in env.calls(billing.charge)] == [
+    assert env.now() - start == timedelta(days=360)
+    assert [each.time - start for each in env.calls(billing.charge)] == [
         timedelta(days=30 * month) for month in range(12)
     ]
 
 
-def test_billing_waits_for_a_valid_card(hourglass_env: Environment) -> None:
-    """A card that works on the third day is charged then; one that never does suspends the subscription."""
+def test_billing_example_retries_declined_cards_then_suspends(hourglass_env: Environment) -> None:
     env = hourglass_env
     env.fake(billing.charge, returns="paid", raises=[ApplicationError("declined")] * 2)
     assert (
@@ -95,14 +92,13 @@ def test_billing_waits_for_a_valid_card(hourglass_env: Environment) -> None:
         == "ended: 1 months paid"
     )
     env.fake(billing.charge, raises=ApplicationError("declined"))
-    begun = env.now()
+    start = env.now()
     suspended = env.execute_workflow(billing.subscription, billing.Plan("bob", 900))
     assert suspended == "suspended: month 1 was not paid"
-    assert env.now() - begun == timedelta(days=4)
+    assert env.now() - start == timedelta(days=4)
 
 
-def test_billing_ends_with_the_subscription(hourglass_env: Environment) -> None:
-    """Who leaves in the fourth month has paid four."""
+def test_billing_example_stops_when_the_customer_leaves(hourglass_env: Environment) -> None:
     env = hourglass_env
     handle = env.start_workflow(billing.subscription, billing.Plan("eve", 900))
     env.after(days=100).signal(handle, billing.leaving, "moved")
@@ -113,43 +109,41 @@ def test_billing_ends_with_the_subscription(hourglass_env: Environment) -> None:
 # --- fan-out, polling, resuming --------------------------------------------------------------------------------------
 
 
-def test_fanout_keeps_its_limit_and_reports_progress(hourglass_env: Environment) -> None:
-    """Fifty at a time: after each minute that an item takes, fifty more are done."""
+def test_fanout_example_keeps_its_limit_and_reports_progress(hourglass_env: Environment) -> None:
     env = hourglass_env
     env.fake(fanout.thumbnail, lambda image: f"name {image}", takes=timedelta(minutes=1))
     handle = env.start_workflow(fanout.thumbnails, 1000)
     env.skip(minutes=3, seconds=30)
     assert handle.query("progress", result_type=fanout.Progress) == fanout.Progress(150, 1000)
     assert len(env.calls(fanout.thumbnail)) == 200
-    begun = env.now()
+    start = env.now()
     assert handle.result() == 1000
-    assert env.now() - begun == timedelta(minutes=16, seconds=30)
+    assert env.now() - start == timedelta(minutes=16, seconds=30)
 
 
-def test_polling_backs_off_and_gives_up(hourglass_env: Environment) -> None:
-    """Asked more and more rarely, at most every five minutes, and for six hours."""
+def test_polling_example_backs_off_to_five_minutes_and_gives_up_after_six_hours(
+    hourglass_env: Environment,
+) -> None:
     env = hourglass_env
     env.fake(polling.outcome, raises=ApplicationError("not yet", type="NotYet"))
-    begun = env.now()
+    start = env.now()
     assert env.execute_workflow(polling.transcription, "http://nowhere.invalid").startswith("given up: ")
-    assert env.now() - begun <= timedelta(hours=6)
+    assert env.now() - start <= timedelta(hours=6)
     times = [each.time for each in env.calls(polling.outcome)]
     pauses = [(later - earlier).total_seconds() for earlier, later in pairwise(times)]
     assert pauses[:4] == pytest.approx([0.2, 0.4, 0.8, 1.6])
     assert max(pauses) == 300
 
 
-def test_polling_respects_the_retry_delay_of_the_api(hourglass_env: Environment) -> None:
-    """The pause that the API asks for counts, not the policy's."""
+def test_polling_example_uses_the_retry_delay_of_the_api(hourglass_env: Environment) -> None:
     env = hourglass_env
     env.fake(polling.outcome, returns="text", raises=[ApplicationError("not yet", next_retry_delay=3600)])
-    begun = env.now()
+    start = env.now()
     assert env.execute_workflow(polling.transcription, "http://nowhere.invalid") == "done: text"
-    assert env.now() - begun == timedelta(hours=1)
+    assert env.now() - start == timedelta(hours=1)
 
 
-def test_retry_resumes_after_the_processed_rows(tmp_path: Path) -> None:
-    """A second attempt begins after the rows that the first has reported, and a finished file is finished."""
+def test_resume_example_continues_after_rows_in_heartbeat_details(tmp_path: Path) -> None:
     file = tmp_path / "rows.csv"
     file.write_text("a,1\nb,2\nc,3\n")
     resume.warehouse.clear()
@@ -163,14 +157,14 @@ def test_retry_resumes_after_the_processed_rows(tmp_path: Path) -> None:
 # --- children, entity ------------------------------------------------------------------------------------------------
 
 
-def test_failing_child_does_not_fail_its_siblings(hourglass_env: Environment) -> None:
-    """A child that fails is named with its reason, and the others are closed."""
+def test_children_example_reports_failed_child_and_completes_its_siblings(hourglass_env: Environment) -> None:
     summary = hourglass_env.execute_workflow(children.monthly_close, ["north", "atlantis"])
     assert summary == children.Summary({"north": 15003}, {"atlantis": "there is no such region"})
 
 
-def test_entity_rejects_overspending_and_continues_as_new(hourglass_env: Environment) -> None:
-    """Points survive the change to a new run, and nobody spends more than there are."""
+def test_entity_example_keeps_points_across_continue_as_new_and_rejects_overspending(
+    hourglass_env: Environment,
+) -> None:
     env = hourglass_env
     account = env.start_workflow(entity.Loyalty.run, entity.Account("ann"), id="loyalty-ann")
     earned = 0
@@ -190,8 +184,8 @@ def test_entity_rejects_overspending_and_continues_as_new(hourglass_env: Environ
 QUESTION = "What shall I wear in Rome?"
 
 
-def test_agent_asks_for_approval(hourglass_env: Environment) -> None:
-    """Without consent no mail is sent, whether somebody says no or nobody says anything for two days."""
+def test_agent_example_sends_no_mail_without_approval(hourglass_env: Environment) -> None:
+    """The user refuses, or does not answer within two days."""
     env = hourglass_env
     refused = env.start_workflow(agent.agent, QUESTION)
     refused.signal(agent.consents, False)
@@ -200,29 +194,29 @@ def test_agent_asks_for_approval(hourglass_env: Environment) -> None:
     assert env.calls(agent.mail) == []
 
 
-def test_agent_reports_tool_errors_to_the_model(hourglass_env: Environment) -> None:
-    """A tool that does not work, does not exist or is used wrongly is an answer to the model, not the end."""
+def test_agent_example_reports_tool_errors_to_the_model(hourglass_env: Environment) -> None:
     env = hourglass_env
-    wanted = [
+    tool_calls = [
         agent.ToolCall("1", "weather", {"city": "Rome"}),
         agent.ToolCall("2", "teleport", {}),
         agent.ToolCall("3", "weather", {"planet": "Mars"}),
     ]
-    seen: list[agent.Message] = []
+    messages_seen: list[agent.Message] = []
 
     def model(messages: list[agent.Message]) -> agent.Message:
-        seen[:] = messages
-        return agent.Message("model", "sorry") if len(messages) > 1 else agent.Message("model", calls=wanted)
+        messages_seen[:] = messages
+        return (
+            agent.Message("model", "sorry") if len(messages) > 1 else agent.Message("model", calls=tool_calls)
+        )
 
     env.fake(agent.ask, model)
     env.fake(agent.weather, raises=ConnectionError("no route"))
     assert env.execute_workflow(agent.agent, QUESTION) == "sorry"
-    assert [each.text.partition(":")[0] for each in seen[2:]] == ["failed"] * 3
+    assert [each.text.partition(":")[0] for each in messages_seen[2:]] == ["failed"] * 3
     assert len(env.calls(agent.weather)) == 3
 
 
-def test_endless_agent_is_stopped(hourglass_env: Environment) -> None:
-    """A model that never comes to an end is ended."""
+def test_agent_example_fails_at_its_step_limit(hourglass_env: Environment) -> None:
     env = hourglass_env
     loop = agent.Message("model", calls=[agent.ToolCall("1", "weather", {"city": "Rome"})])
     env.fake(agent.ask, returns=loop)

@@ -80,7 +80,7 @@ def test_unknown_host_is_named() -> None:
 @pytest.mark.parametrize("answer", [speaks_http, hangs_up])
 def test_server_that_is_not_temporal_is_named(answer: Callable[[socket.socket], None]) -> None:
     """Without waiting for the timeout."""
-    with peer(answer) as target, pytest.raises(ServiceError, match=rf"{target}: the process at this address"):
+    with peer(answer) as target, pytest.raises(ServiceError, match=rf"{target}: the server closed"):
         Client.connect(target, timeout=LONG)
 
 

@@ -99,7 +99,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
     "argument as an option": (
         lambda c: c.start_workflow(takes_two, one=1),
         UsageError,
-        "'one', which is an argument of workflow takes_two: a workflow's own arguments are given by position",
+        "'one', which is an argument of workflow takes_two: pass the workflow's own arguments by position",
     ),
     "option of another client": (
         lambda c: c.start_workflow(takes_two, 1, "2", workflow_id="x"),
@@ -126,7 +126,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
     "dict that is no such class": (
         lambda c: c.start_workflow(takes_item, {"name": "pen"}),
         ArgumentError,
-        "argument 'item' of workflow takes_item: Item is missing its field 'cents'",
+        "argument 'item' of workflow takes_item: Item: field 'cents' is missing",
     ),
     "nothing for something": (
         lambda c: c.execute_workflow(takes_item, None),
@@ -153,7 +153,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
         "argument 'one'",
     ),
     "workflow called": (lambda c: takes_two(1, "2"), UsageError, "client.start_workflow"),
-    "worker with nothing": (lambda c: _Worker(c), UsageError, "needs workflows or activities"),
+    "worker with nothing": (lambda c: _Worker(c), UsageError, "needs workflows, activities"),
     "worker with undecorated": (lambda c: _Worker(c, workflows=[plain]), DefinitionError, "@workflow.defn"),
     "worker with both lists swapped": (
         lambda c: _Worker(c, workflows=[good], activities=[takes_two]),
@@ -281,12 +281,12 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
     "path as a value": (
         lambda c: c.start_workflow(errs, Path("a.csv")),
         EncodeError,
-        r"PosixPath at \$ has no JSON form: pass str\(path\)",
+        r"PosixPath at \$ cannot be represented in JSON: pass str\(path\)",
     ),
     "open file as a value": (
         lambda c: c.start_workflow(errs, io.BytesIO()),
         EncodeError,
-        "open files do not travel, pass the path",
+        "an open file cannot be sent, so pass its path",
     ),
     "error as a value": (lambda c: c.start_workflow(errs, ValueError("x")), EncodeError, r"str\(error\)"),
     "array as a value": (lambda c: c.start_workflow(errs, Array()), EncodeError, r"pass value\.tolist\(\)"),
@@ -375,7 +375,7 @@ def test_arguments_that_do_not_fit_the_workflow_are_logged_once(
     text = " ".join(each.getMessage() for each in start_errors)
     for words in (
         "begin-0, run ",
-        "cannot start: argument 'item' of workflow takes_item: Item is missing its field 'cents' (json/plain as Item). ",
+        "cannot start: argument 'item' of workflow takes_item: Item: field 'cents' is missing (json/plain as Item). ",
         "cannot start: workflow takes_item takes 1 to 3 arguments (item, most, tags), got 0. ",
         "cannot start: workflow takes_item takes 1 to 3 arguments (item, most, tags), got 4. ",
     ):
@@ -433,4 +433,4 @@ def test_sys_exit_in_a_workflow_parks_the_run_and_names_its_line(caplog: pytest.
         handle.terminate()
     line = exits_workflow.fn.__code__.co_firstlineno + 2
     assert f"is parked: SystemExit at {__file__}:{line}" in caplog.text
-    assert "A workflow ends by `return`" in caplog.text
+    assert "Use `return` to complete" in caplog.text

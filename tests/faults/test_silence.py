@@ -237,7 +237,7 @@ def test_waiting_client_logs_a_missing_worker_on_a_server(
     with Client.connect(quick_server.target) as client:
         handle = client.start_workflow(order, "o", id="unserved-1", task_queue="silence-unserved")
         (record,) = logged_while_waiting(handle, lambda: messages(caplog, "has no worker"))
-    assert record == "workflow unserved-1 has no worker: none polls its task queue 'silence-unserved'"
+    assert record == "workflow unserved-1 has no worker: no worker polls its task queue 'silence-unserved'"
 
 
 @workflow.defn
@@ -329,7 +329,7 @@ def test_waiting_client_logs_a_missing_worker_in_memory(
     with Client.connect("local:") as client:
         handle = client.start_workflow(order, "o", id="unserved-2")
         (record,) = logged_while_waiting(handle, lambda: messages(caplog, "has no worker"))
-    assert record == "workflow unserved-2 has no worker: none polls its task queue 'default'"
+    assert record == "workflow unserved-2 has no worker: no worker polls its task queue 'default'"
 
 
 @workflow.defn
@@ -352,7 +352,7 @@ def test_waiting_client_logs_an_update_without_a_worker(
     with ThreadPoolExecutor(1) as thread:
         waiting = thread.submit(handle.execute_update, Basket.put, "pear")
         (record,) = until(lambda: messages(caplog, "has no worker"))
-        assert record == f"workflow basket-1 has no worker: none polls its task queue {queue!r}"
+        assert record == f"workflow basket-1 has no worker: no worker polls its task queue {queue!r}"
         with Worker(client, queue, workflows=[Basket]):
             assert waiting.result(60) == "pear"
             handle.terminate("enough")
@@ -415,7 +415,7 @@ def test_unusable_file_is_reported_without_our_frames(
 ) -> None:
     (tmp_path / "dir.db").mkdir()
     (tmp_path / "text.db").write_text("no database, but long enough to be one\n" * 100)
-    with pytest.raises(StorageError, match="is a directory: name a file") as refused:
+    with pytest.raises(StorageError, match="is a directory: pass the path of a file") as refused:
         Client.connect(f"local:{tmp_path / 'dir.db'}")
     with (
         Client.connect(f"local:{tmp_path / 'text.db'}") as client,
@@ -452,7 +452,10 @@ def test_attempt_timeout_without_a_worker_is_logged_by_the_engine(caplog: pytest
         client.execute_workflow(schedules_without_worker, id="nobody-1")
     (record,) = [each for each in records(caplog) if each.name == "hourglass.embedded"]
     assert record.levelname == "ERROR"
-    text = "activity charge of workflow nobody-1 (id 1, attempt 1) timed out, and no worker had it: it is not retried"
+    text = (
+        "activity charge of workflow nobody-1 (id 1, attempt 1) timed out while no worker was executing it; "
+        "it will not be retried"
+    )
     assert record.getMessage() == text
     assert (record.workflow_id, record.activity_type, record.task_queue) == ("nobody-1", "charge", "nobody")
 
@@ -487,7 +490,10 @@ def test_attempt_lost_with_its_process_is_logged_by_the_next(tmp_path: Path) -> 
     assert subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == -9
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert "lived" in done.stdout
-    lost = "activity dies of workflow risky-1 (id 1, attempt 1) was lost with the process of its worker; it is retried"
+    lost = (
+        "activity dies of workflow risky-1 (id 1, attempt 1) was lost, because the process of its worker ended; "
+        "it will be retried"
+    )
     assert done.stderr.count(lost) == 1
 
 

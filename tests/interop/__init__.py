@@ -1,1 +1,1 @@
-"""Hourglass and Temporal's own Python SDK on one server: each other's clients, activities, open runs and histories."""
+"""Hourglass and Temporal's Python SDK on one server: each other's clients, activities, open runs and histories."""

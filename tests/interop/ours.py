@@ -1,4 +1,4 @@
-"""Our side: plain functions."""
+"""Workflows and activities of Hourglass."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ ONE_MINUTE = {"start_to_close_timeout": 60, "heartbeat_timeout": None}
 
 @workflow.defn(name="Relay")
 def relay() -> list[str]:
-    """Equivalent to their `Relay`."""
+    """Equivalent to temporalio's `Relay` in `theirs.py`."""
     batons = workflow.Channel("baton", str)
     log = [act.options(**ONE_MINUTE)("first")]  # type: ignore[arg-type]
     log.append(batons.receive())

@@ -1,4 +1,4 @@
-"""The values that both sides send each other. Both SDKs read the same annotations."""
+"""Values that both SDKs send to each other; both read the same annotations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients, activities, open runs and histories, across the two SDKs, on a real server."""
+"""Clients, activities, open runs and histories across Hourglass and temporalio on a server."""
 
 from __future__ import annotations
 
@@ -35,28 +35,26 @@ OURS: dict[str, Any] = {
 
 @pytest.fixture
 def client(quick_server: DevServer) -> Iterator[Client]:
-    """Our client."""
     with Client.connect(quick_server.target) as client:
         yield client
 
 
 @pytest.fixture
 def queue() -> str:
-    """A queue of its own."""
     return f"interop-{uuid.uuid4().hex[:8]}"
 
 
-def until(handle: Any, event: str, count: int = 1) -> None:
-    """Wait until so many events of a kind stand in the history."""
+def wait_for_events(handle: Any, event: str, count: int = 1) -> None:
+    """Wait until the history has this many events of a type."""
     deadline = time.monotonic() + 30
     while [e["eventType"] for e in handle.history().events].count(f"EVENT_TYPE_{event}") < count:
         assert time.monotonic() < deadline, f"there never were {count} {event}"
 
 
-def test_temporalio_client_uses_our_workflow(quick_server: DevServer, client: Client, queue: str) -> None:
-    """Starts it with a dataclass, an enum, a time and a UUID, signals and queries it, reads its result."""
-
-    async def talk() -> None:
+def test_temporalio_client_starts_signals_and_queries_an_hourglass_workflow(
+    quick_server: DevServer, client: Client, queue: str
+) -> None:
+    async def run_client() -> None:
         theirs_client = await temporalio.client.Client.connect(quick_server.target)
         handle = await theirs_client.start_workflow(
             "Conversation",
@@ -72,19 +70,16 @@ def test_temporalio_client_uses_our_workflow(quick_server: DevServer, client: Cl
         result = await handle.result()
         assert result.note == "hello GREEN, bye RED"
         assert (result.id, result.at) == (PARCEL.id, PARCEL.at)
-        with pytest.raises(
-            temporalio.client.WorkflowQueryFailedError, match="no handler for query 'nothing'"
-        ):
+        with pytest.raises(temporalio.client.WorkflowQueryFailedError, match="unknown query 'nothing'"):
             await handle.query("nothing")
 
     with Worker(client, queue, verify="always", **OURS):
-        asyncio.run(talk())
+        asyncio.run(run_client())
 
 
-def test_our_workflow_calls_a_temporalio_activity(
+def test_hourglass_workflow_calls_a_temporalio_activity(
     quick_server: DevServer, client: Client, queue: str
 ) -> None:
-    """A dataclass goes to an activity of theirs and comes back whole; a failure of theirs arrives in full."""
     other = f"{queue}-theirs"
     with theirs.worker(quick_server.target, other), Worker(client, queue, verify="always", **OURS):
         assert client.execute_workflow(ours.calls_theirs, other, PARCEL, task_queue=queue) == PARCEL
@@ -100,39 +95,42 @@ def test_our_workflow_calls_a_temporalio_activity(
     )
 
 
-def test_temporalio_workflow_calls_our_activity(quick_server: DevServer, client: Client, queue: str) -> None:
-    """The other way round."""
+def test_temporalio_workflow_calls_an_hourglass_activity(
+    quick_server: DevServer, client: Client, queue: str
+) -> None:
     other = f"{queue}-theirs"
     with theirs.worker(quick_server.target, other), Worker(client, queue, **OURS):
         echoed = client.execute_workflow("CallsOurs", queue, PARCEL, task_queue=other, result_type=Parcel)
         assert echoed == PARCEL
-        said = client.execute_workflow("CatchesOurs", queue, task_queue=other)
-    assert said == ["LookupError", "nothing here"]
+        failure = client.execute_workflow("CatchesOurs", queue, task_queue=other)
+    assert failure == ["LookupError", "nothing here"]
 
 
 EXPECTED = ["first!", "one", "left!", "right!", "two", "last!"]
 
 
-def test_temporalio_continues_our_run(quick_server: DevServer, client: Client, queue: str) -> None:
-    """Begun by our worker, stopped in the middle, finished by theirs."""
+def test_temporalio_worker_continues_an_hourglass_run(
+    quick_server: DevServer, client: Client, queue: str
+) -> None:
     with Worker(client, queue, verify="always", **OURS):
         handle = client.start_workflow("Relay", task_queue=queue)
-        until(handle, "ACTIVITY_TASK_COMPLETED")
+        wait_for_events(handle, "ACTIVITY_TASK_COMPLETED")
         handle.signal("baton", "one")
-        until(handle, "ACTIVITY_TASK_COMPLETED", 3)
+        wait_for_events(handle, "ACTIVITY_TASK_COMPLETED", 3)
     with theirs.worker(quick_server.target, queue):
         handle.signal("baton", "two")
         assert handle.result(timeout=60) == EXPECTED
     assert_replays_on_both(handle)
 
 
-def test_our_worker_continues_a_temporalio_run(quick_server: DevServer, client: Client, queue: str) -> None:
-    """Begun by their worker, stopped in the middle, finished by ours."""
+def test_hourglass_worker_continues_a_temporalio_run(
+    quick_server: DevServer, client: Client, queue: str
+) -> None:
     with theirs.worker(quick_server.target, queue):
         handle = client.start_workflow("Relay", task_queue=queue)
-        until(handle, "ACTIVITY_TASK_COMPLETED")
+        wait_for_events(handle, "ACTIVITY_TASK_COMPLETED")
         handle.signal("baton", "one")
-        until(handle, "ACTIVITY_TASK_COMPLETED", 3)
+        wait_for_events(handle, "ACTIVITY_TASK_COMPLETED", 3)
     with Worker(client, queue, verify="always", **OURS):
         handle.signal("baton", "two")
         assert handle.result(timeout=60) == EXPECTED
@@ -140,22 +138,21 @@ def test_our_worker_continues_a_temporalio_run(quick_server: DevServer, client: 
 
 
 @pytest.mark.parametrize("engine", ["local", "server"])
-def test_our_histories_replay_in_temporalio(quick_server: DevServer, queue: str, engine: str) -> None:
-    """A whole run of ours, on either engine, replays in Temporal's own replayer on the equivalent coroutine."""
+def test_hourglass_histories_replay_in_temporalio(quick_server: DevServer, queue: str, engine: str) -> None:
     with (
         Client.connect("local:" if engine == "local" else quick_server.target) as client,
         Worker(client, queue, verify="always", **OURS),
     ):
         handle = client.start_workflow("Relay", task_queue=queue)
         handle.signal("baton", "one")
-        until(handle, "ACTIVITY_TASK_COMPLETED", 3)
+        wait_for_events(handle, "ACTIVITY_TASK_COMPLETED", 3)
         handle.signal("baton", "two")
         assert sorted(handle.result(timeout=60)) == sorted(EXPECTED)
         assert_replays_on_both(handle)
 
 
 def assert_replays_on_both(handle: Any) -> None:
-    """The run's history fits our function and their class."""
+    """Check that the history replays with our function and with temporalio's class."""
     history = handle.history()
     with Replayer(workflows=[ours.relay]) as replayer:
         assert replayer.replay(history).ok
@@ -168,9 +165,9 @@ def assert_replays_on_both(handle: Any) -> None:
     asyncio.run(replay())
 
 
-def test_unreadable_payload_parks_one_run(quick_server: DevServer, client: Client, queue: str) -> None:
-    """Bytes that no converter of ours would write park one run, with a message, and disturb no other."""
-
+def test_undecodable_payload_from_temporalio_parks_only_its_run(
+    quick_server: DevServer, client: Client, queue: str
+) -> None:
     async def start() -> None:
         theirs_client = await temporalio.client.Client.connect(quick_server.target)
         nonsense = RawPayload(metadata={"encoding": b"json/plain", "x": b"\xff"}, data=b"{nonsense")
@@ -181,7 +178,7 @@ def test_unreadable_payload_parks_one_run(quick_server: DevServer, client: Clien
     with Worker(client, queue, **OURS) as worker:
         asyncio.run(start())
         handle = client.get_workflow_handle(queue)
-        until(handle, "WORKFLOW_TASK_FAILED")
+        wait_for_events(handle, "WORKFLOW_TASK_FAILED")
         assert "ArgumentError" in next(iter(worker.statistics().parked.values()))
         other = client.start_workflow("Relay", task_queue=queue)
         other.signal("baton", "one")

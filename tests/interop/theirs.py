@@ -1,4 +1,4 @@
-"""Temporal's Python SDK's side: the same workflows as coroutines, and a worker in a thread of its own."""
+"""The equivalent workflows and activities for temporalio, and a worker of it in a thread."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def act(name: str) -> str:
 
 @workflow.defn(name="Relay")
 class Relay:
-    """Equivalent to our `relay`."""
+    """Equivalent to Hourglass's `relay` in `ours.py`."""
 
     def __init__(self) -> None:
         self.batons: list[str] = []
@@ -100,7 +100,7 @@ ACTIVITIES: list[Any] = [their_echo, their_failure, act]
 
 @contextmanager
 def worker(target: str, queue: str) -> Iterator[None]:
-    """Their worker, on a loop of its own, in a thread of its own."""
+    """Run a temporalio worker on its own event loop and thread."""
     started, stop, failed = threading.Event(), threading.Event(), []
 
     async def main() -> None:

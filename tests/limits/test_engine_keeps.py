@@ -183,7 +183,7 @@ def test_damaged_limit_in_the_file_is_logged_and_dropped(
     ):
         holder = client.start_workflow(hold_until_signalled, "good")
         assert next(inside.follow(holder, timeout=TIMEOUT)) == "in"
-    assert sum("cannot be read and is dropped" in record.message for record in caplog.records) >= 3
+    assert sum("cannot be read and is discarded" in record.message for record in caplog.records) >= 3
 
 
 class ReversingCodec:

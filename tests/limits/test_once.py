@@ -63,5 +63,5 @@ def test_once_replaces_a_failed_run_only_with_retry_failed() -> None:
 
 
 def test_once_rejects_a_workflow_id() -> None:
-    with Environment() as env, pytest.raises(UsageError, match="the key is the id"):
+    with Environment() as env, pytest.raises(UsageError, match="the key is the workflow id"):
         once(env.client, pay, "i", key="k", id="other")

@@ -1,4 +1,4 @@
-"""Nexus operations: called from a workflow, served by a worker as plain functions, on a real server; refused on a file."""
+"""Nexus operations on a real server: called from workflows, served by workers; rejected by the embedded engine."""
 
 from __future__ import annotations
 
@@ -40,28 +40,29 @@ class Charge:
 
 
 @payments.operation
-def charge(wanted: Charge) -> str:
-    told = nexus.info()
+def charge(request: Charge) -> str:
+    info = nexus.info()
     assert nexus.in_operation()
-    return f"{wanted.order}: {wanted.cents} by {told.service}.{told.operation} for {told.headers.get('who')}"
+    return (
+        f"{request.order}: {request.cents} by {info.service}.{info.operation} for {info.headers.get('who')}"
+    )
 
 
 @payments.operation(name="quick")
-async def awaited(number: int) -> int:
+async def double(number: int) -> int:
     await asyncio.sleep(0)
     return number * 2
 
 
 @payments.operation
-def started() -> str:
-    """Starts a workflow, once for each call."""
+def starts_workflow() -> str:
     handle = nexus.client().start_workflow("quiet", id=f"pay-{nexus.info().request_id}", task_queue="none")
     return handle.id
 
 
 @payments.operation
-def refuses(why: str) -> str:
-    match why:
+def fails(reason: str) -> str:
+    match reason:
         case "for good":
             raise nexus.OperationError("no money")
         case "cancelled":
@@ -72,12 +73,12 @@ def refuses(why: str) -> str:
             raise ApplicationError("broken", non_retryable=True)
 
 
-held = threading.Event()
+release_waiting = threading.Event()
 
 
 @payments.operation
 def waits() -> str:
-    held.wait(LIMIT)
+    release_waiting.wait(LIMIT)
     return "late"
 
 
@@ -115,23 +116,23 @@ async def packed(order: str) -> nexus.OperationHandle[str]:
 
 
 @payments.operation
-def forever(order: str) -> nexus.OperationHandle[str]:
+def runs_endless(order: str) -> nexus.OperationHandle[str]:
     return nexus.start_workflow(endless, order, id=order)
 
 
 @payments.operation
-def stubborn(order: str) -> nexus.OperationHandle[str]:
+def runs_endless_with_own_cancel(order: str) -> nexus.OperationHandle[str]:
     return nexus.start_workflow(endless, order, id=order)
 
 
-@stubborn.on_cancel
-async def stops(handle: nexus.OperationHandle[Any]) -> None:
+@runs_endless_with_own_cancel.on_cancel
+async def terminate_on_cancel(handle: nexus.OperationHandle[Any]) -> None:
     found = nexus.client().get_workflow_handle(handle.workflow_id)
     await asyncio.to_thread(found.terminate, "as its operation was cancelled")
 
 
 @workflow.defn
-def takes_its_time(endpoint: str) -> list[Any]:
+def calls_long_operations(endpoint: str) -> list[Any]:
     client = workflow.create_nexus_client(payments, endpoint=endpoint)
     handle = client.start_operation(deliver, "o-1", start_to_close_timeout=LIMIT)
     token = handle.operation_token or ""
@@ -145,7 +146,7 @@ def takes_its_time(endpoint: str) -> list[Any]:
 
 
 @workflow.defn
-def changes_its_mind(endpoint: str, operation: str, order: str) -> str:
+def cancels_operation(endpoint: str, operation: str, order: str) -> str:
     client = workflow.create_nexus_client("payments", endpoint=endpoint)
     handle = client.start_operation(operation, order, result_type=str)
     handle.cancel()
@@ -156,18 +157,18 @@ def changes_its_mind(endpoint: str, operation: str, order: str) -> str:
 
 
 @workflow.defn
-def calls(endpoint: str) -> list[Any]:
+def calls_short_operations(endpoint: str) -> list[Any]:
     client = workflow.create_nexus_client(payments, endpoint=endpoint)
     first = client.execute_operation(charge, Charge("o-1", 500), headers={"Who": "ann"}, summary="pay")
     handle = client.start_operation("quick", 21, result_type=int, schedule_to_close_timeout=LIMIT)
-    return [first, handle.result(), handle.operation_token, client.execute_operation(started)[:4]]
+    return [first, handle.result(), handle.operation_token, client.execute_operation(starts_workflow)[:4]]
 
 
 @workflow.defn
-def is_refused(endpoint: str, operation: str, why: str) -> list[str]:
+def calls_failing_operation(endpoint: str, operation: str, reason: str) -> list[str]:
     client = workflow.create_nexus_client("payments", endpoint=endpoint)
     try:
-        client.execute_operation(operation, why)
+        client.execute_operation(operation, reason)
     except NexusOperationError as error:
         cause = error.cause
         return [type(cause).__name__, str(cause), error.service, error.operation]
@@ -175,7 +176,7 @@ def is_refused(endpoint: str, operation: str, why: str) -> list[str]:
 
 
 @workflow.defn
-def gives_up(endpoint: str) -> str:
+def calls_with_timeout(endpoint: str) -> str:
     client = workflow.create_nexus_client(payments, endpoint=endpoint)
     try:
         client.execute_operation(waits, schedule_to_close_timeout=0.5)
@@ -184,24 +185,30 @@ def gives_up(endpoint: str) -> str:
     return "no"
 
 
-ALL = [calls, is_refused, gives_up, takes_its_time, changes_its_mind, delivery, endless]
+ALL = [
+    calls_short_operations,
+    calls_failing_operation,
+    calls_with_timeout,
+    calls_long_operations,
+    cancels_operation,
+    delivery,
+    endless,
+]
 
 
 @pytest.fixture(scope="module")
 def endpoint(quick_server: DevServer) -> Iterator[str]:
-    """An endpoint of the server, which leads to the queue of the same name."""
+    """An endpoint of the server that leads to the task queue of the same name."""
     name = f"payments-{uuid4().hex[:8]}"
     with Client.connect(quick_server.target) as client:
         client.create_nexus_endpoint(name, task_queue=name, description="for tests")
         yield name
         client.delete_nexus_endpoint(name)
-        with pytest.raises(ServiceError, match="there is no endpoint"):
+        with pytest.raises(ServiceError, match=r"Nexus endpoint .* does not exist"):
             client.delete_nexus_endpoint(name)
 
 
-class Backwards:
-    """A codec: operations pass it, too."""
-
+class ReversingCodec:
     def encode(self, payloads: Sequence[Payload]) -> Sequence[Payload]:
         return [
             Payload(each.data[::-1], "binary/turned", {"was": each.encoding.encode()}) for each in payloads
@@ -214,10 +221,12 @@ class Backwards:
 
 
 @pytest.mark.server
-@pytest.mark.parametrize("codec", [None, Backwards()], ids=["plain", "codec"])
-def test_nexus_operations_are_called_and_served(quick_server: DevServer, endpoint: str, codec: Any) -> None:
-    """A workflow calls plain functions of another worker, by themselves and by name; they know the call, and its headers; a
-    worker with services alone serves; runs are executed again to the same end.
+@pytest.mark.parametrize("codec", [None, ReversingCodec()], ids=["plain", "codec"])
+def test_workflow_calls_nexus_operations_by_function_and_by_name(
+    quick_server: DevServer, endpoint: str, codec: Any
+) -> None:
+    """A worker with services and no workflows serves the calls. The calling runs are executed again from their
+    history.
     """
     with (
         Client.connect(quick_server.target, codec=codec) as client,
@@ -225,42 +234,46 @@ def test_nexus_operations_are_called_and_served(quick_server: DevServer, endpoin
         Worker(client, f"{endpoint}-callers", workflows=ALL, max_cached_workflows=0),
     ):
         queue = f"{endpoint}-callers"
-        made = client.execute_workflow(calls, endpoint, task_queue=queue)
-        assert made == ["o-1: 500 by payments.charge for ann", 42, None, "pay-"]
-        for why, expected in (
+        result = client.execute_workflow(calls_short_operations, endpoint, task_queue=queue)
+        assert result == ["o-1: 500 by payments.charge for ann", 42, None, "pay-"]
+        for reason, expected in (
             ("for good", ["ApplicationError", "no money"]),
             ("cancelled", ["CancelledError", "gave up"]),
         ):
-            got = client.execute_workflow(is_refused, endpoint, "refuses", why, task_queue=queue)
-            assert got == [*expected, "payments", "refuses"]
+            result = client.execute_workflow(
+                calls_failing_operation, endpoint, "fails", reason, task_queue=queue
+            )
+            assert result == [*expected, "payments", "fails"]
 
 
 @pytest.mark.server
-def test_failing_nexus_calls_reach_the_caller(quick_server: DevServer, endpoint: str) -> None:
-    """An operation that is not there, an argument that does not fit, and what a handler will not try again are told to the
-    caller; what takes too long times out, and its worker ends all the same.
-    """
+def test_nexus_operation_errors_and_timeouts_are_raised_in_the_caller(
+    quick_server: DevServer, endpoint: str
+) -> None:
+    """The worker shuts down although the timed-out operation still runs."""
     with Client.connect(quick_server.target) as client:
         server = Worker(client, endpoint, nexus_services=[payments], graceful_shutdown_timeout=1)
         queue = f"{endpoint}-callers"
         with server, Worker(client, queue, workflows=ALL):
-            for operation, why, text in (
-                ("refuses", "not there", "no such account"),
-                ("refuses", "at all", "the operation raised ApplicationError"),
+            for operation, reason, text in (
+                ("fails", "not there", "no such account"),
+                ("fails", "at all", "the operation raised ApplicationError"),
                 ("no such", "x", "has no operation 'no such'"),
                 ("quick", "text", "int"),
             ):
-                got = client.execute_workflow(is_refused, endpoint, operation, why, task_queue=queue)
-                assert text in got[1], got
-            assert client.execute_workflow(gives_up, endpoint, task_queue=queue) == "TimedOutError"
-            held.set()
+                result = client.execute_workflow(
+                    calls_failing_operation, endpoint, operation, reason, task_queue=queue
+                )
+                assert text in result[1], result
+            assert client.execute_workflow(calls_with_timeout, endpoint, task_queue=queue) == "TimedOutError"
+            release_waiting.set()
 
 
-class Watching(interceptors.Interceptor):
-    """Sees calls on both sides, and adds a header to them."""
+class RecordingInterceptor(interceptors.Interceptor):
+    """Records operations, and adds a header to calls."""
 
     def __init__(self) -> None:
-        self.seen: list[str] = []
+        self.calls: list[str] = []
 
     def intercept_workflow(self, next: Any) -> Any:
         return _Inbound(next)
@@ -268,7 +281,7 @@ class Watching(interceptors.Interceptor):
     def intercept_nexus_operation(
         self, next: interceptors.NexusOperationInboundInterceptor
     ) -> interceptors.NexusOperationInboundInterceptor:
-        return _Operations(next, self.seen)
+        return _Operations(next, self.calls)
 
 
 class _Inbound(interceptors.WorkflowInboundInterceptor):
@@ -285,39 +298,38 @@ class _Outbound(interceptors.WorkflowOutboundInterceptor):
 class _Operations(interceptors.NexusOperationInboundInterceptor):
     def __init__(self, next: interceptors.NexusOperationInboundInterceptor, seen: list[str]) -> None:
         super().__init__(next)
-        self._seen = seen
+        self._calls = seen
 
     def execute_nexus_operation_start(self, input: interceptors.ExecuteNexusOperationStartInput) -> Any:
-        self._seen.append(f"{input.operation.name} for {input.headers.get('who')}")
+        self._calls.append(f"{input.operation.name} for {input.headers.get('who')}")
         return super().execute_nexus_operation_start(input)
 
     async def execute_async_nexus_operation_start(
         self, input: interceptors.ExecuteNexusOperationStartInput
     ) -> Any:
-        self._seen.append(f"async {input.operation.name} for {input.headers.get('who')}")
+        self._calls.append(f"async {input.operation.name} for {input.headers.get('who')}")
         return await super().execute_async_nexus_operation_start(input)
 
     def execute_nexus_operation_cancel(self, input: interceptors.ExecuteNexusOperationCancelInput) -> None:
-        self._seen.append(f"cancel {input.operation.name} {input.handle.workflow_id}")
+        self._calls.append(f"cancel {input.operation.name} {input.handle.workflow_id}")
         super().execute_nexus_operation_cancel(input)
 
     async def execute_async_nexus_operation_cancel(
         self, input: interceptors.ExecuteNexusOperationCancelInput
     ) -> None:
-        self._seen.append(f"async cancel {input.operation.name}")
+        self._calls.append(f"async cancel {input.operation.name}")
         await super().execute_async_nexus_operation_cancel(input)
 
 
 @pytest.mark.server
-@pytest.mark.parametrize("codec", [None, Backwards()], ids=["plain", "codec"])
-def test_nexus_operation_is_backed_by_a_workflow_or_activity(
+@pytest.mark.parametrize("codec", [None, ReversingCodec()], ids=["plain", "codec"])
+def test_nexus_operation_runs_a_workflow_or_activity_and_cancels_it(
     quick_server: DevServer, endpoint: str, codec: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An operation is a workflow, or an activity, until that ends; cancelling it cancels that."""
     caplog.set_level("INFO", logger="hourglass.nexus")
-    watching, registry = Watching(), Registry()
+    interceptor, registry = RecordingInterceptor(), Registry()
     with (
-        Client.connect(quick_server.target, codec=codec, interceptors=[watching]) as client,
+        Client.connect(quick_server.target, codec=codec, interceptors=[interceptor]) as client,
         ThreadPoolExecutor(4) as own,
         Worker(
             client,
@@ -330,32 +342,31 @@ def test_nexus_operation_is_backed_by_a_workflow_or_activity(
             nexus_task_poller_behavior=PollerBehaviorSimpleMaximum(2),
         ),
     ):
-        run = client.start_workflow(takes_its_time, endpoint, task_queue=endpoint)
+        run = client.start_workflow(calls_long_operations, endpoint, task_queue=endpoint)
         assert run.result() == ["delivered o-1", "delivery-", True, "packed o-2"]
         histories = [run.history()]
         first, second = f"{endpoint}-1-{codec is None}", f"{endpoint}-2-{codec is None}"
-        for operation, order in (("forever", first), ("stubborn", second)):
-            run = client.start_workflow(changes_its_mind, endpoint, operation, order, task_queue=endpoint)
-            assert run.result() == ("CancelledError" if operation == "forever" else "TerminatedError")
+        for operation, order in (("runs_endless", first), ("runs_endless_with_own_cancel", second)):
+            run = client.start_workflow(cancels_operation, endpoint, operation, order, task_queue=endpoint)
+            assert run.result() == ("CancelledError" if operation == "runs_endless" else "TerminatedError")
             histories.append(run.history())
         assert client.get_workflow_handle(first).describe().status is WorkflowStatus.CANCELED
         assert client.get_workflow_handle(second).describe().status is WorkflowStatus.TERMINATED
-        with Replayer(workflows=ALL, codec=codec, interceptors=[watching]) as replayer:
+        with Replayer(workflows=ALL, codec=codec, interceptors=[interceptor]) as replayer:
             for history in histories:
                 replayer.replay(history)
     assert {
         "deliver for watcher",
         "async packs for watcher",
-        f"cancel forever {first}",
-        "async cancel stubborn",
-    } <= set(watching.seen)
+        f"cancel runs_endless {first}",
+        "async cancel runs_endless_with_own_cancel",
+    } <= set(interceptor.calls)
     assert "delivers (operation payments.deliver)" in caplog.text
     assert 'nexus_operation="deliver"' in prometheus_text(registry.collect())
 
 
 @pytest.mark.server
-def test_replay_detects_a_different_nexus_operation(quick_server: DevServer, endpoint: str) -> None:
-    """Code that calls with another argument, or another operation, than its history is nondeterministic, and both are named."""
+def test_replay_detects_a_changed_nexus_operation_or_argument(quick_server: DevServer, endpoint: str) -> None:
     with (
         Client.connect(quick_server.target) as client,
         Worker(client, endpoint, nexus_services=[payments], workflows=[first_call]),
@@ -380,11 +391,10 @@ def test_replay_detects_a_different_nexus_operation(quick_server: DevServer, end
 @workflow.defn
 def first_call(endpoint: str) -> int:
     client = workflow.create_nexus_client(payments, endpoint=endpoint)
-    return client.execute_operation(awaited, 4)
+    return client.execute_operation(double, 4)
 
 
-def test_nexus_operation_tokens_match_temporals() -> None:
-    """A token is Temporal's own; what is none is refused."""
+def test_nexus_operation_tokens_match_temporalio() -> None:
     handle: nexus.OperationHandle[str] = nexus.OperationHandle(namespace="default", workflow_id="w-1")
     assert handle.token == "eyJ0IjoxLCJucyI6ImRlZmF1bHQiLCJ3aWQiOiJ3LTEifQ"
     assert WorkflowHandle.from_token(handle.token).workflow_id == "w-1"
@@ -392,31 +402,30 @@ def test_nexus_operation_tokens_match_temporals() -> None:
     assert nexus.OperationHandle.from_token(theirs) == nexus.OperationHandle(
         namespace="other", workflow_id="w-2"
     )
-    for wrong in ("", "%", "e30", "WzFd", "eyJ0Ijo5fQ", "eyJ0IjoxfQ", "eyJ0IjoxLCJ3aWQiOjV9"):
+    for invalid in ("", "%", "e30", "WzFd", "eyJ0Ijo5fQ", "eyJ0IjoxfQ", "eyJ0IjoxLCJ3aWQiOjV9"):
         with pytest.raises(UsageError, match="token"):
-            nexus.OperationHandle.from_token(wrong)
+            nexus.OperationHandle.from_token(invalid)
 
 
 def test_embedded_engine_rejects_nexus(caplog: pytest.LogCaptureFixture) -> None:
-    """A worker with services does not start, and a workflow that calls one gets an error."""
     with Client.connect("local:") as client:
-        with pytest.raises(UsageError, match="the embedded engine has no Nexus"):
+        with pytest.raises(UsageError, match="the embedded engine does not support Nexus"):
             Worker(client, nexus_services=[payments]).start()
-        told = nexus.NexusCallback(url="http://localhost/", headers={"secret": "x"})
-        assert "secret" not in repr(told)
-        with pytest.raises(ServiceError, match="the embedded engine has no Nexus"):
-            client.start_workflow(delivery, "o", callbacks=[told])
-        with pytest.raises(ServiceError, match="the embedded engine has no Nexus"):
-            client.start_activity(pack, "o", callbacks=[told])
-        with pytest.raises(ServiceError, match="the embedded engine has no Nexus"):
+        callback = nexus.NexusCallback(url="http://localhost/", headers={"secret": "x"})
+        assert "secret" not in repr(callback)
+        with pytest.raises(ServiceError, match="the embedded engine does not support Nexus"):
+            client.start_workflow(delivery, "o", callbacks=[callback])
+        with pytest.raises(ServiceError, match="the embedded engine does not support Nexus"):
+            client.start_activity(pack, "o", callbacks=[callback])
+        with pytest.raises(ServiceError, match="the embedded engine does not support Nexus"):
             client.create_nexus_endpoint("e", task_queue="q")
         with pytest.raises(UsageError, match="task_queue must be a non-empty str"):
             client.create_nexus_endpoint("e", task_queue="")
         with pytest.raises(UsageError, match="cannot be started with a signal"):
-            client.start_workflow(delivery, "o", callbacks=[told], start_signal="s")
+            client.start_workflow(delivery, "o", callbacks=[callback], start_signal="s")
         with Worker(client, workflows=ALL):
-            run = client.start_workflow(calls, "e", execution_timeout=60)
-            while "cannot continue: the embedded engine has no Nexus" not in caplog.text:
+            run = client.start_workflow(calls_short_operations, "e", execution_timeout=60)
+            while "cannot continue: the embedded engine does not support Nexus" not in caplog.text:
                 run.describe()
             run.terminate()
             with pytest.raises(WorkflowFailedError):
@@ -424,7 +433,6 @@ def test_embedded_engine_rejects_nexus(caplog: pytest.LogCaptureFixture) -> None
 
 
 def test_invalid_nexus_services_are_rejected() -> None:
-    """Services and operations that cannot be are refused where they are said."""
     service = nexus.Service("s")
     with pytest.raises(DefinitionError, match="at most one argument"):
         service.operation(lambda a, b: None)
@@ -437,9 +445,9 @@ def test_invalid_nexus_services_are_rejected() -> None:
     assert once() is None
     with pytest.raises(DefinitionError, match="two operations"):
         service.operation(name="once")(lambda: None)
-    for wrong in ("", 5):
+    for invalid in ("", 5):
         with pytest.raises(UsageError, match="must be a non-empty str"):
-            nexus.Service(wrong)  # type: ignore[arg-type]
+            nexus.Service(invalid)  # type: ignore[arg-type]
     with pytest.raises(DefinitionError, match="must be callable, not int"):
         once.on_cancel(5)  # type: ignore[arg-type]
     for call in (
@@ -447,14 +455,14 @@ def test_invalid_nexus_services_are_rejected() -> None:
         nexus.client,
         nexus.is_worker_shutdown,
         nexus.metric_meter,
-        lambda: forever("o"),
+        lambda: runs_endless("o"),
     ):
         with pytest.raises(UsageError, match="inside a running Nexus operation"):
             call()
     with Client.connect("local:") as client:
-        for given, why in (
-            ([service, nexus.Service("s")], "are called 's'"),
-            ([once], "objects of nexus.Service"),
+        for services, reason in (
+            ([service, nexus.Service("s")], "have the name 's'"),
+            ([once], "nexus.Service objects"),
         ):
-            with pytest.raises(UsageError, match=why):
-                Worker(client, nexus_services=given)
+            with pytest.raises(UsageError, match=reason):
+                Worker(client, nexus_services=services)

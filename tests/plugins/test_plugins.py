@@ -1,4 +1,4 @@
-"""Plugins set up clients, workers and replayers, and stand around a worker's life; settings are dictionaries."""
+"""Plugins: they configure clients, workers and replayers, and run around a worker's life."""
 
 from __future__ import annotations
 
@@ -40,13 +40,12 @@ def greets(name: str) -> str:
         (ReplayerConfig, Replayer),
     ],
 )
-def test_plugin_settings_match_the_arguments(config: Any, call: Any) -> None:
-    """A setting that is forgotten here, or not there any more, is seen."""
+def test_plugin_config_keys_match_the_parameters_of_the_call(config: Any, call: Any) -> None:
     assert list(config.__annotations__) == list(inspect.signature(call).parameters)
 
 
-class Noting(Plugin):
-    """Writes down when it is asked, and what it sees; leads workers to a queue of its own."""
+class RecordingPlugin(Plugin):
+    """Records its calls, and appends its name to the identity and the task queue."""
 
     def __init__(self, name: str, log: list[str]) -> None:
         self._name = name
@@ -77,10 +76,10 @@ class Noting(Plugin):
             self.log.append(f"out {self.name}")
 
 
-def test_plugins_are_applied_in_order() -> None:
-    """Each receives the result of the previous one; those of a client also apply to its workers, first and once."""
+def test_client_and_worker_plugins_are_applied_in_order() -> None:
+    """The plugins of a client also apply to its workers, before the worker's own, and once."""
     log: list[str] = []
-    a, b = Noting("a", log), Noting("b", log)
+    a, b = RecordingPlugin("a", log), RecordingPlugin("b", log)
     with Client.connect("local:", plugins=[a]) as client:
         assert client.identity == "a"
         with Worker(client, "q", workflows=[greets], activities=[greet], plugins=[a, b]) as worker:
@@ -90,13 +89,12 @@ def test_plugins_are_applied_in_order() -> None:
     assert log == ["client a", "worker a", "worker b", "in a q-a-b", "in b q-a-b", "works", "out b", "out a"]
 
 
-def test_plugins_on_an_event_loop() -> None:
-    """The same for an `AsyncClient` and `async with`."""
+def test_plugins_apply_to_async_clients_and_workers() -> None:
     log: list[str] = []
 
     async def main() -> str:
         async with (
-            await AsyncClient.connect("local:", plugins=[Noting("a", log)]) as client,
+            await AsyncClient.connect("local:", plugins=[RecordingPlugin("a", log)]) as client,
             Worker(client, "q", workflows=[greets], activities=[greet]),
         ):
             answer: str = await client.execute_workflow(greets, "Bob", task_queue="q-a")
@@ -106,9 +104,7 @@ def test_plugins_on_an_event_loop() -> None:
     assert log == ["client a", "worker a", "in a q-a", "out a"]
 
 
-class Loud(Interceptor):
-    """Makes activities loud."""
-
+class ExclamationInterceptor(Interceptor):
     def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
         class Inbound(ActivityInboundInterceptor):
             def execute_activity(self, input: ExecuteActivityInput) -> Any:
@@ -117,17 +113,13 @@ class Loud(Interceptor):
         return Inbound(next)
 
 
-class Marked(Converter):
-    """Leaves a mark on what it encodes."""
-
+class MarkingConverter(Converter):
     def encode(self, value: Any) -> Payload:
-        made = super().encode(value)
-        return Payload(made.data, made.encoding, {"mark": b"1"})
+        worker = super().encode(value)
+        return Payload(worker.data, worker.encoding, {"mark": b"1"})
 
 
-class Backwards:
-    """A codec that turns bytes round."""
-
+class ReversingCodec:
     def encode(self, payloads: Sequence[Payload]) -> Sequence[Payload]:
         return [Payload(each.data[::-1], "binary/backwards") for each in payloads]
 
@@ -135,13 +127,13 @@ class Backwards:
         return [Payload(each.data[::-1]) for each in payloads]
 
 
-class Desk:
-    """A resource."""
+class DeskResource:
+    pass
 
 
 @activity.defn
 def at_desk() -> str:
-    return type(activity.resource(Desk)).__name__
+    return type(activity.resource(DeskResource)).__name__
 
 
 @workflow.defn
@@ -149,61 +141,59 @@ def works_at_desk() -> str:
     return at_desk()
 
 
-@pytest.mark.parametrize("where", ["memory", pytest.param("server", marks=pytest.mark.server)])
-def test_simple_plugin_adds_parts(where: str, request: pytest.FixtureRequest) -> None:
-    """Workflows, activities, interceptors, resources, a converter, a codec and a context manager; also for replaying."""
-    life: list[str] = []
+@pytest.mark.parametrize("engine", ["memory", pytest.param("server", marks=pytest.mark.server)])
+def test_simple_plugin_adds_all_its_parts_to_client_worker_and_replayer(
+    engine: str, request: pytest.FixtureRequest
+) -> None:
+    lifecycle: list[str] = []
 
     @contextmanager
-    def around() -> Iterator[Desk]:
-        life.append("in")
-        yield Desk()
-        life.append("out")
+    def run_context() -> Iterator[DeskResource]:
+        lifecycle.append("in")
+        yield DeskResource()
+        lifecycle.append("out")
 
-    loud = Loud()
+    interceptor = ExclamationInterceptor()
     plugin = SimplePlugin(
         "acme",
-        converter=lambda before: Marked(),
-        codec=Backwards(),
-        interceptors=[loud],
+        converter=lambda before: MarkingConverter(),
+        codec=ReversingCodec(),
+        interceptors=[interceptor],
         workflows=[greets, works_at_desk],
         activities=[greet, at_desk],
         failure_exceptions=[KeyError],
-        run_context=around,
+        run_context=run_context,
     )
     target = "local:"
-    if where == "server":
+    if engine == "server":
         server: DevServer = request.getfixturevalue("quick_server")
         target = server.target
     with Client.connect(target, plugins=[plugin]) as client, Worker(client, "acme") as worker:
         assert client.execute_workflow(greets, "Cid", task_queue="acme", id="acme-1") == "hello Cid!"
-        assert client.execute_workflow(works_at_desk, task_queue="acme") == "Desk!"
+        assert client.execute_workflow(works_at_desk, task_queue="acme") == "DeskResource!"
         history = client.get_workflow_handle("acme-1").history()
-        told = worker.config()
-        assert told["failure_exceptions"] == (KeyError,)
-        assert isinstance(client.config()["codec"], Backwards)
-        assert life == ["in"]
-    assert life == ["in", "out"]
-    again = Replayer(plugins=[plugin])
-    assert again.replay(history).ok
-    assert Replayer(**again.config()).replay(history).ok
+        config = worker.config()
+        assert config["failure_exceptions"] == (KeyError,)
+        assert isinstance(client.config()["codec"], ReversingCodec)
+        assert lifecycle == ["in"]
+    assert lifecycle == ["in", "out"]
+    recreated = Replayer(plugins=[plugin])
+    assert recreated.replay(history).ok
+    assert Replayer(**recreated.config()).replay(history).ok
 
 
-def test_config_creates_an_equal_object() -> None:
-    """The plugins are not applied a second time."""
+def test_config_of_client_and_worker_recreates_them_without_applying_plugins_again() -> None:
     log: list[str] = []
-    with Client.connect("local:", plugins=[Noting("a", log)]) as client:
-        made = Worker(client, "q", workflows=[greets], activities=[greet])
+    with Client.connect("local:", plugins=[RecordingPlugin("a", log)]) as client:
+        worker = Worker(client, "q", workflows=[greets], activities=[greet])
         with Client.connect(**client.config()) as other:
             assert other.identity == "a"
-            again = Worker(**{**made.config(), "client": other})
-            assert again.task_queue == "q-a"
+            recreated = Worker(**{**worker.config(), "client": other})
+            assert recreated.task_queue == "q-a"
     assert log == ["client a", "worker a"]
 
 
-class Forgets(Plugin):
-    """Returns nothing."""
-
+class FaultyPlugin(Plugin):
     def configure_client(self, config: ClientConfig) -> ClientConfig:
         return None  # type: ignore[return-value]
 
@@ -212,23 +202,25 @@ class Forgets(Plugin):
 
 
 def test_invalid_plugins_are_rejected() -> None:
-    """A plugin that is none, returns nothing, or makes settings that do not exist is named."""
-    with pytest.raises(UsageError, match=r"Plugin's subclasses, not .*give an instance"):
+    with pytest.raises(UsageError, match=r"Plugin's subclasses, not .*pass an instance"):
         Client.connect("local:", plugins=[Plugin])  # type: ignore[list-item]
-    with pytest.raises(UsageError, match=r"configure_client of plugin .*Forgets must return the settings"):
-        Client.connect("local:", plugins=[Forgets()])
+    with pytest.raises(
+        UsageError, match=r"configure_client of plugin .*FaultyPlugin must return the settings"
+    ):
+        Client.connect("local:", plugins=[FaultyPlugin()])
     with (
         Client.connect("local:") as client,
-        pytest.raises(UsageError, match=r"Forgets made settings .* WorkerConfig: task_que"),
+        pytest.raises(
+            UsageError, match=r"FaultyPlugin returned settings that WorkerConfig does not have: task_que"
+        ),
     ):
-        Worker(client, plugins=[Forgets()])
+        Worker(client, plugins=[FaultyPlugin()])
 
 
-def test_failing_run_worker_of_a_plugin() -> None:
-    """An exception before the worker starts is raised there, and earlier context managers exit; the worker can start again."""
+def test_failing_run_worker_of_a_plugin_exits_earlier_plugins_and_allows_a_restart() -> None:
     log: list[str] = []
 
-    class Bad(Plugin):
+    class FailingPlugin(Plugin):
         fails = True
 
         @contextmanager
@@ -240,12 +232,18 @@ def test_failing_run_worker_of_a_plugin() -> None:
         def run_worker(self, worker: Worker) -> AbstractContextManager[object]:
             return self._around()
 
-    bad = Bad()
+    failing_plugin = FailingPlugin()
     with Client.connect("local:") as client:
-        worker = Worker(client, "q", workflows=[greets], activities=[greet], plugins=[Noting("a", log), bad])
+        worker = Worker(
+            client,
+            "q",
+            workflows=[greets],
+            activities=[greet],
+            plugins=[RecordingPlugin("a", log), failing_plugin],
+        )
         with pytest.raises(OSError, match="no room"):
             worker.start()
         assert log[-2:] == ["in a q-a", "out a"]
-        bad.fails = False
+        failing_plugin.fails = False
         with worker:
             assert client.execute_workflow(greets, "Dan", task_queue="q-a") == "hello Dan"

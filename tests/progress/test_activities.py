@@ -1,4 +1,4 @@
-"""What activities publish, on each engine: it reaches those who follow the run, in order, and leaves no event."""
+"""Progress items published by activities, on each engine: order, retries, positions, codec and errors."""
 
 from __future__ import annotations
 
@@ -27,26 +27,24 @@ pytestmark = pytest.mark.server
 LIMIT = 60.0
 
 words = Progress("words", str)
-others = Progress("others", int)
+other_progress = Progress("others", int)
 
-seen = threading.Event()
-heard = threading.Event()
-"""On a server a follower has two seconds for the last items of an attempt that fails, which may be too few on a busy
-machine: there the attempts of these tests fail once the follower has them. On our own engine they never wait.
+may_finish = threading.Event()
+items_read = threading.Event()
+"""Lets failing attempts fail once their items were read. On a busy server the two seconds in which a follower can fetch the last
+items of a failing attempt may be too short. On the embedded engine it is set from the start.
 """
 
 
 @activity.defn
-def speak(text: str) -> int:
-    """Publish word by word."""
+def publish_words(text: str) -> int:
     for word in text.split():
         words.publish(word)
     return len(text.split())
 
 
 @activity.defn
-async def speak_async(text: str) -> int:
-    """The same on the loop of activities."""
+async def publish_words_on_loop(text: str) -> int:
     for word in text.split():
         activity.publish("words", word)
         await asyncio.sleep(0)
@@ -54,141 +52,148 @@ async def speak_async(text: str) -> int:
 
 
 @activity.defn(executor="process")
-def speak_apart(text: str) -> int:
-    """The same in a process of its own."""
+def publish_words_in_process(text: str) -> int:
     for word in text.split():
         words.publish(word)
     return len(text.split())
 
 
 @activity.defn(retry_policy=RetryPolicy(initial_interval=0.01, maximum_attempts=2))
-def stumble(text: str) -> str:
-    """Fail in the middle the first time."""
+def publish_and_fail_once(text: str) -> str:
     attempt = activity.info().attempt
     for number, word in enumerate(text.split()):
         if attempt == 1 and number == 2:
-            assert heard.wait(LIMIT)
+            assert items_read.wait(LIMIT)
             raise ValueError("stumbled")
         words.publish(f"{word}{attempt}")
     return text
 
 
 @activity.defn
-def wait_for_reader() -> str:
-    """Publish, and return only when the test has read it."""
+def publish_and_wait_for_reader() -> str:
     words.publish("now")
-    assert seen.wait(LIMIT)
+    assert may_finish.wait(LIMIT)
     return "read"
 
 
 @activity.defn
-def beat(cursor: int) -> list[int]:
-    """Heartbeats and items side by side."""
+def heartbeat_and_publish(cursor: int) -> list[int]:
     activity.heartbeat(cursor)
     words.publish("between")
     activity.heartbeat(cursor + 1)
     if activity.info().attempt == 1:
-        assert heard.wait(LIMIT)
+        assert items_read.wait(LIMIT)
         raise ValueError("again")
     return list(activity.info().heartbeat_details)
 
 
 @activity.defn(retry_policy=RetryPolicy(maximum_attempts=1))
-def fail(text: str) -> None:
-    """Publish, and fail for good."""
+def publish_and_fail(text: str) -> None:
     words.publish(text)
-    assert heard.wait(LIMIT)
+    assert items_read.wait(LIMIT)
     raise ValueError("broken")
 
 
 @workflow.defn
-def tell(kinds: list[str]) -> int:
-    """Say what comes, have it said, and say what came of it."""
+def publish_around_activities(kinds: list[str]) -> int:
     total = 0
     for kind in kinds:
         words.publish(f"<{kind}>")
-        function = {"thread": speak, "loop": speak_async, "process": speak_apart}[kind]
+        function = {
+            "thread": publish_words,
+            "loop": publish_words_on_loop,
+            "process": publish_words_in_process,
+        }[kind]
         total += function(f"{kind} says a b c")
         words.publish(f"</{kind}>")
     return total
 
 
 @workflow.defn
-def try_again() -> str:
-    """An activity whose first attempt fails."""
-    return stumble("one two three four")
+def runs_failing_activity() -> str:
+    return publish_and_fail_once("one two three four")
 
 
 @workflow.defn
-def live() -> str:
-    """An activity that goes on when it was heard."""
-    return wait_for_reader()
+def runs_waiting_activity() -> str:
+    return publish_and_wait_for_reader()
 
 
 @workflow.defn
-def beats() -> list[int]:
-    """An activity with heartbeats."""
-    return beat(5)
+def runs_heartbeating_activity() -> list[int]:
+    return heartbeat_and_publish(5)
 
 
 @workflow.defn
-def fails() -> str:
-    """An activity that fails for good."""
+def publishes_after_failed_activity() -> str:
     try:
-        fail("last words")
+        publish_and_fail("last words")
     except ActivityError:
         words.publish("it failed")
     return "done"
 
 
 @workflow.defn
-def local() -> int:
-    """An activity that has no way to those who follow."""
-    return speak.local("x")
+def runs_local_activity() -> int:
+    return publish_words.local("x")
 
 
 @workflow.defn
-def both(texts: list[str]) -> list[int]:
-    """Several at once."""
-    return workflow.map(speak, texts)
+def runs_concurrent_activities(texts: list[str]) -> list[int]:
+    return workflow.map(publish_words, texts)
 
 
-WORKFLOWS = [tell, try_again, live, beats, fails, both]
-ACTIVITIES = [speak, speak_async, speak_apart, stumble, wait_for_reader, beat, fail]
+WORKFLOWS = [
+    publish_around_activities,
+    runs_failing_activity,
+    runs_waiting_activity,
+    runs_heartbeating_activity,
+    publishes_after_failed_activity,
+    runs_concurrent_activities,
+]
+ACTIVITIES = [
+    publish_words,
+    publish_words_on_loop,
+    publish_words_in_process,
+    publish_and_fail_once,
+    publish_and_wait_for_reader,
+    heartbeat_and_publish,
+    publish_and_fail,
+]
 
 
 @pytest.fixture(params=["memory", "file", "server"])
 def client(request: pytest.FixtureRequest, quick_server: DevServer, tmp_path: Path) -> Iterator[Client]:
-    """A client of each engine."""
     targets = {"memory": "local:", "file": f"local:{tmp_path / 'p.db'}", "server": quick_server.target}
     if request.param == "server":
-        heard.clear()
+        items_read.clear()
     else:
-        heard.set()
+        items_read.set()
     with Client.connect(targets[request.param]) as client:
         yield client
 
 
-def hear(stream: Iterator[str], last: str) -> Iterator[str]:
-    """The stream's items; the attempt that fails after `last` may do so once it was read."""
+def signal_when_read(stream: Iterator[str], last: str) -> Iterator[str]:
+    """Yield the stream's items. After `last`, set `items_read`, so that the attempt may fail."""
     for word in stream:
         if word == last:
-            heard.set()
+            items_read.set()
         yield word
 
 
 @pytest.fixture
 def queue(client: Client) -> Iterator[str]:
-    """A queue with a worker."""
     name = f"published-{uuid.uuid4().hex[:8]}"
     with Worker(client, name, workflows=WORKFLOWS, activities=ACTIVITIES, verify="always"):
         yield name
 
 
-def test_items_of_workflow_and_activities_are_one_stream(client: Client, queue: str) -> None:
-    """From threads, the loop and processes, between the workflow's own, in the order in which they were published."""
+def test_progress_items_of_workflow_and_activities_form_one_ordered_stream(
+    client: Client, queue: str
+) -> None:
+    """The activities run in threads, on the event loop and in processes. Publishing adds no history events."""
     kinds = ["thread", "loop", "process", "thread"]
-    handle = client.start_workflow(tell, kinds, task_queue=queue)
+    handle = client.start_workflow(publish_around_activities, kinds, task_queue=queue)
     stream = words.follow(handle, timeout=LIMIT)
     assert list(stream) == [
         word for kind in kinds for word in (f"<{kind}>", *f"{kind} says a b c".split(), f"</{kind}>")
@@ -207,146 +212,138 @@ def test_items_of_workflow_and_activities_are_one_stream(client: Client, queue: 
     }
 
 
-def test_item_arrives_while_the_activity_runs(client: Client, queue: str) -> None:
-    """The activity ends only when its item was read."""
-    seen.clear()
-    handle = client.start_workflow(live, task_queue=queue)
+def test_progress_item_arrives_while_the_activity_runs(client: Client, queue: str) -> None:
+    may_finish.clear()
+    handle = client.start_workflow(runs_waiting_activity, task_queue=queue)
     assert words.latest(handle) in (None, "now")
     stream = words.follow(handle, timeout=LIMIT)
     assert next(stream) == "now"
     assert words.latest(handle) == "now"
-    assert stream.origin == Origin("1", "wait_for_reader", 1, 0)
-    seen.set()
+    assert stream.origin == Origin("1", "publish_and_wait_for_reader", 1, 0)
+    may_finish.set()
     assert handle.result() == "read"
     assert list(stream) == []
 
 
-def test_retry_publishes_from_its_first_item(client: Client, queue: str) -> None:
-    """The items of the first attempt have arrived; the second begins with its own first item."""
-    handle = client.start_workflow(try_again, task_queue=queue)
+def test_retried_activity_publishes_again_from_its_first_item(client: Client, queue: str) -> None:
+    handle = client.start_workflow(runs_failing_activity, task_queue=queue)
     stream = words.follow(handle, timeout=LIMIT)
     found = []
-    for word in hear(stream, "two1"):
+    for word in signal_when_read(stream, "two1"):
         assert stream.origin is not None
         found.append((word, stream.origin.attempt, stream.origin.number))
     assert found[:2] == [("one1", 1, 0), ("two1", 1, 1)]
     assert found[2:] == [("one2", 2, 0), ("two2", 2, 1), ("three2", 2, 2), ("four2", 2, 3)]
 
 
-def test_reader_resumes_at_its_position(client: Client, queue: str) -> None:
-    """A position counts the items of activities, too."""
-    seen.clear()
-    handle = client.start_workflow(live, task_queue=queue)
+def test_progress_position_includes_items_of_activities(client: Client, queue: str) -> None:
+    may_finish.clear()
+    handle = client.start_workflow(runs_waiting_activity, task_queue=queue)
     stream = words.follow(handle, timeout=LIMIT)
     assert next(stream) == "now"
     position = stream.position
-    seen.set()
+    may_finish.set()
     handle.result()
     assert list(words.follow(client.get_workflow_handle(handle.id), after=position, timeout=LIMIT)) == []
 
 
-def test_published_items_do_not_change_heartbeat_details(client: Client, queue: str) -> None:
-    """The next attempt finds the details of the last heartbeat, and nothing else."""
-    handle = client.start_workflow(beats, task_queue=queue)
-    assert list(hear(words.follow(handle, timeout=LIMIT), "between")) == ["between", "between"]
+def test_publishing_progress_does_not_change_heartbeat_details(client: Client, queue: str) -> None:
+    handle = client.start_workflow(runs_heartbeating_activity, task_queue=queue)
+    assert list(signal_when_read(words.follow(handle, timeout=LIMIT), "between")) == ["between", "between"]
     assert handle.result() == [6]
 
 
 @pytest.mark.parametrize("codec", [None, "upside"])
-def test_late_heartbeat_loses_no_item(
+def test_late_heartbeat_does_not_lose_a_published_item(
     codec: str | None, quick_server: DevServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A server keeps items and details in one place, and hears of them by two ways: what a heartbeat has written over that was
-    under way when the item came is brought again, while the activity waits.
+    """A server stores items and heartbeat details in one place, but receives them in two ways. A delayed heartbeat
+    overwrites the item, which is then sent again while the activity runs.
     """
-    taken = threading.Event()
-    late: list[Callable[[], None]] = []
-    held_back = iter([True])
+    applied = threading.Event()
+    delayed: list[Callable[[], None]] = []
+    delay_next = iter([True])
 
     def heartbeat(handle: CoreHandle, token: bytes, details: Payloads) -> None:
-        if next(held_back, False):
-            late.append(lambda: send(handle, token, details))
+        if next(delay_next, False):
+            delayed.append(lambda: send_heartbeat(handle, token, details))
         else:
-            send(handle, token, details)
+            send_heartbeat(handle, token, details)
 
-    def is_taken(publishing: _Publishing, *what: Any) -> None:
-        is_in(publishing, *what)
-        while late:
-            late.pop()()
-        taken.set()
+    def record_apply(publishing: _Publishing, *what: Any) -> None:
+        apply(publishing, *what)
+        while delayed:
+            delayed.pop()()
+        applied.set()
 
-    send, is_in = CoreHandle.heartbeat, _Publishing.apply
+    send_heartbeat, apply = CoreHandle.heartbeat, _Publishing.apply
     monkeypatch.setattr(CoreHandle, "heartbeat", heartbeat)
-    monkeypatch.setattr(_Publishing, "apply", is_taken)
-    heard.clear()
+    monkeypatch.setattr(_Publishing, "apply", record_apply)
+    items_read.clear()
     queue = f"published-{uuid.uuid4().hex[:8]}"
     with (
-        Client.connect(quick_server.target, codec=Upside() if codec else None) as client,  # type: ignore[arg-type]
+        Client.connect(quick_server.target, codec=ReversingCodec() if codec else None) as client,  # type: ignore[arg-type]
         Worker(client, queue, workflows=WORKFLOWS, activities=ACTIVITIES),
     ):
-        handle = client.start_workflow(beats, task_queue=queue)
-        assert taken.wait(LIMIT)
-        assert list(hear(words.follow(handle, timeout=LIMIT), "between")) == ["between", "between"]
+        handle = client.start_workflow(runs_heartbeating_activity, task_queue=queue)
+        assert applied.wait(LIMIT)
+        assert list(signal_when_read(words.follow(handle, timeout=LIMIT), "between")) == [
+            "between",
+            "between",
+        ]
         assert handle.result() == [6]
 
 
-def test_last_items_of_a_failed_attempt(client: Client, queue: str) -> None:
-    """They come before the workflow's items about the failure."""
-    handle = client.start_workflow(fails, task_queue=queue)
-    assert list(hear(words.follow(handle, timeout=LIMIT), "last words")) == ["last words", "it failed"]
+def test_items_of_a_failed_attempt_precede_later_workflow_items(client: Client, queue: str) -> None:
+    handle = client.start_workflow(publishes_after_failed_activity, task_queue=queue)
+    assert list(signal_when_read(words.follow(handle, timeout=LIMIT), "last words")) == [
+        "last words",
+        "it failed",
+    ]
 
 
-def test_follower_receives_one_name(client: Client, queue: str) -> None:
-    """Another name is another stream, and a reader of new items gets no old ones."""
-    handle = client.start_workflow(tell, ["thread"], task_queue=queue)
-    assert list(others.follow(handle, timeout=LIMIT)) == []
+def test_progress_follower_receives_only_items_of_its_name(client: Client, queue: str) -> None:
+    handle = client.start_workflow(publish_around_activities, ["thread"], task_queue=queue)
+    assert list(other_progress.follow(handle, timeout=LIMIT)) == []
     handle.result()
     assert list(words.follow(handle, last=0, timeout=LIMIT)) == []
 
 
-def test_concurrent_activities_keep_their_order(client: Client, queue: str) -> None:
-    """Items of concurrent activities are distinguished, and each activity keeps its order."""
+def test_progress_items_of_concurrent_activities_keep_their_order(client: Client, queue: str) -> None:
     texts = [" ".join(f"{name}{number}" for number in range(50)) for name in "abc"]
-    handle = client.start_workflow(both, texts, task_queue=queue)
+    handle = client.start_workflow(runs_concurrent_activities, texts, task_queue=queue)
     found = list(words.follow(handle, timeout=LIMIT))
     for text, name in zip(texts, "abc", strict=True):
         assert [word for word in found if word.startswith(name)] == text.split()
 
 
-class Upside:
-    """A codec for tests: turns bytes around."""
-
+class ReversingCodec:
     def encode(self, payloads: list[Payload]) -> list[Payload]:
-        """Turn around."""
-        return [Payload(repr_of(each)[::-1], "binary/upside") for each in payloads]
+        return [Payload(to_bytes(each)[::-1], "binary/upside") for each in payloads]
 
     def decode(self, payloads: list[Payload]) -> list[Payload]:
-        """Turn back."""
-        return [read(each.data[::-1]) for each in payloads]
+        return [from_bytes(each.data[::-1]) for each in payloads]
 
 
-def repr_of(payload: Payload) -> bytes:
-    """A payload with its metadata as bytes."""
+def to_bytes(payload: Payload) -> bytes:
     import msgspec
 
     return msgspec.msgpack.encode(payload)
 
 
-def read(data: bytes) -> Payload:
-    """The reverse."""
+def from_bytes(data: bytes) -> Payload:
     import msgspec
 
     return msgspec.msgpack.decode(data, type=Payload)
 
 
-def test_published_items_are_encoded_by_the_codec(quick_server: DevServer) -> None:
-    """On a server, where items are sent with heartbeats and results: a reader with the codec can read them, the server cannot."""
+def test_progress_items_on_a_server_are_encoded_by_the_codec(quick_server: DevServer) -> None:
     queue = f"published-{uuid.uuid4().hex[:8]}"
     with (
-        Client.connect(quick_server.target, codec=Upside()) as client,  # type: ignore[arg-type]
-        Worker(client, queue, workflows=[tell], activities=[speak]),
+        Client.connect(quick_server.target, codec=ReversingCodec()) as client,  # type: ignore[arg-type]
+        Worker(client, queue, workflows=[publish_around_activities], activities=[publish_words]),
     ):
-        handle = client.start_workflow(tell, ["thread"], task_queue=queue)
+        handle = client.start_workflow(publish_around_activities, ["thread"], task_queue=queue)
         found = list(words.follow(handle, timeout=LIMIT))
     assert found == ["<thread>", *["thread", "says", "a", "b", "c"], "</thread>"]
     with Client.connect(quick_server.target) as plain:
@@ -364,31 +361,31 @@ with Client.connect(sys.argv[1]) as client:
 """
 
 
-def test_reader_in_another_process(tmp_path: Path) -> None:
-    """Over the socket of the process that owns the file, while the activity runs there."""
+def test_reader_process_receives_progress_from_the_owner_of_the_file(tmp_path: Path) -> None:
     target = f"local:{tmp_path / 'p.db'}"
-    seen.clear()
-    with Client.connect(target) as client, Worker(client, "q", workflows=[live], activities=ACTIVITIES):
-        handle = client.start_workflow(live, task_queue="q")
+    may_finish.clear()
+    with (
+        Client.connect(target) as client,
+        Worker(client, "q", workflows=[runs_waiting_activity], activities=ACTIVITIES),
+    ):
+        handle = client.start_workflow(runs_waiting_activity, task_queue="q")
         with subprocess.Popen(
             [sys.executable, "-c", READER, target, handle.id], stdout=subprocess.PIPE, text=True
         ) as reader:
             assert reader.stdout is not None
             assert reader.stdout.readline() == "now\n"
-            seen.set()
+            may_finish.set()
             assert reader.stdout.read() == ""
             assert reader.wait() == 0
 
 
-def test_async_reader_of_activity_items(tmp_path: Path) -> None:
-    """The same awaited."""
-
+def test_async_client_follows_progress_of_an_activity(tmp_path: Path) -> None:
     async def main() -> list[str]:
         async with (
             await AsyncClient.connect(f"local:{tmp_path / 'p.db'}") as client,
-            Worker(client, "q", workflows=[tell], activities=ACTIVITIES),
+            Worker(client, "q", workflows=[publish_around_activities], activities=ACTIVITIES),
         ):
-            handle = await client.start_workflow(tell, ["thread"], task_queue="q")
+            handle = await client.start_workflow(publish_around_activities, ["thread"], task_queue="q")
             return [word async for word in words.follow(handle)]
 
     assert asyncio.run(main())[1:-1] == ["thread", "says", "a", "b", "c"]
@@ -397,58 +394,53 @@ def test_async_reader_of_activity_items(tmp_path: Path) -> None:
 # --- on virtual time ----------------------------------------------------------------------------------
 
 
-def test_activity_items_on_virtual_time() -> None:
-    """Real activities and fakes publish, and the order is that of the workflow."""
+def test_activities_and_fakes_publish_progress_on_virtual_time() -> None:
     with Environment() as env:
-        handle = env.start_workflow(tell, ["thread", "loop"])
+        handle = env.start_workflow(publish_around_activities, ["thread", "loop"])
         assert [word for word in words.follow(handle) if word.startswith("<")] == [
             "<thread>",
             "</thread>",
             "<loop>",
             "</loop>",
         ]
-        env.fake(speak, lambda text: words.publish("fake") or 1)
-        handle = env.start_workflow(tell, ["thread"])
+        env.fake(publish_words, lambda text: words.publish("fake") or 1)
+        handle = env.start_workflow(publish_around_activities, ["thread"])
         assert list(words.follow(handle)) == ["<thread>", "fake", "</thread>"]
         assert words.latest(handle) == "</thread>"
 
 
-def test_retry_after_worker_crash_publishes_again() -> None:
-    """An attempt whose worker died is retried, from its first item."""
+def test_activity_retried_after_worker_crash_publishes_again() -> None:
     with Environment() as env:
-        handle = env.start_workflow(both, ["a b", "c d"])
+        handle = env.start_workflow(runs_concurrent_activities, ["a b", "c d"])
         env.crash()
         assert handle.result() == [2, 2]
         assert sorted(words.follow(handle)) == sorted(["a", "b", "c", "d"])
 
 
-def test_local_activity_cannot_publish() -> None:
-    """No engine knows of it before it ends: it raises an error that says so."""
+def test_publishing_progress_in_a_local_activity_raises() -> None:
     with Environment() as env, pytest.raises((WorkflowFailedError, WorkflowParked)) as caught:
-        env.execute_workflow(local)
+        env.execute_workflow(runs_local_activity)
     assert "local activity" in _chain(caught.value)
 
 
 def _chain(error: BaseException | None) -> str:
-    told = []
+    messages = []
     while error is not None:
-        told.append(str(error))
+        messages.append(str(error))
         error = error.__cause__ or getattr(error, "cause", None)
-    return " ".join(told)
+    return " ".join(messages)
 
 
-def test_too_large_item_is_rejected() -> None:
-    """Items are sent with heartbeats: a large one raises an error in `publish`."""
+def test_publish_rejects_large_items_and_invalid_progress() -> None:
     env = ActivityEnvironment()
     with pytest.raises(UsageError, match="65,536"):
-        env.run(speak, "x" * 70_000)
+        env.run(publish_words, "x" * 70_000)
     with pytest.raises(UsageError, match="takes a Progress or its name"):
         env.run(lambda: activity.publish(7, "x"))  # type: ignore[arg-type]
-    assert env.run(speak, "a b") == 2
+    assert env.run(publish_words, "a b") == 2
     assert env.published == [("words", "a"), ("words", "b")]
 
 
-def test_publish_outside_a_run_is_rejected() -> None:
-    """A plain call has no run that could be followed."""
+def test_publishing_progress_outside_a_run_raises() -> None:
     with pytest.raises(UsageError):
         activity.publish("words", "x")

@@ -1,4 +1,4 @@
-"""Progress on each engine, in real time: in memory, in a file, on a Temporal server."""
+"""Progress on each engine in real time: in memory, on a file, on a Temporal server."""
 
 from __future__ import annotations
 
@@ -21,13 +21,11 @@ go = workflow.Channel("go", int)
 
 @activity.defn
 def double(number: int) -> int:
-    """Twice as much."""
     return 2 * number
 
 
 @workflow.defn
-def count(to: int) -> int:
-    """Publish between activities."""
+def publish_between_activities(to: int) -> int:
     for number in range(to):
         numbers.publish(number)
         double(number)
@@ -36,8 +34,7 @@ def count(to: int) -> int:
 
 
 @workflow.defn
-def echo(rounds: int) -> str:
-    """Publish the signalled numbers, and continue as new from time to time."""
+def publish_signals(rounds: int) -> str:
     for _ in range(2):
         numbers.publish(go.receive())
     if rounds > 1:
@@ -47,7 +44,6 @@ def echo(rounds: int) -> str:
 
 @pytest.fixture(params=["memory", "file", "server"])
 def client(request: pytest.FixtureRequest, quick_server: DevServer, tmp_path: Path) -> Iterator[Client]:
-    """A client of each engine."""
     targets = {"memory": "local:", "file": f"local:{tmp_path / 'p.db'}", "server": quick_server.target}
     with Client.connect(targets[request.param]) as client:
         yield client
@@ -55,15 +51,19 @@ def client(request: pytest.FixtureRequest, quick_server: DevServer, tmp_path: Pa
 
 @pytest.fixture
 def queue(client: Client) -> Iterator[str]:
-    """A queue with a worker."""
     name = f"progress-{uuid.uuid4().hex[:8]}"
-    with Worker(client, name, workflows=[count, echo], activities=[double], verify="always"):
+    with Worker(
+        client,
+        name,
+        workflows=[publish_between_activities, publish_signals],
+        activities=[double],
+        verify="always",
+    ):
         yield name
 
 
-def test_several_readers_follow_a_running_workflow(client: Client, queue: str) -> None:
-    """Three readers in threads of their own get every item, in order, once."""
-    handle = client.start_workflow(count, 20, task_queue=queue)
+def test_three_readers_receive_every_progress_item_in_order(client: Client, queue: str) -> None:
+    handle = client.start_workflow(publish_between_activities, 20, task_queue=queue)
     found: list[list[int]] = [[], [], []]
 
     def follow(into: list[int]) -> None:
@@ -78,9 +78,9 @@ def test_several_readers_follow_a_running_workflow(client: Client, queue: str) -
     assert numbers.latest(handle) == 20
 
 
-def test_item_arrives_while_the_run_waits(client: Client, queue: str) -> None:
-    """This also works across continue-as-new, and from a saved position."""
-    handle = client.start_workflow(echo, 2, task_queue=queue)
+def test_progress_items_arrive_while_the_run_waits_for_signals(client: Client, queue: str) -> None:
+    """Also after continue-as-new and from a stored position."""
+    handle = client.start_workflow(publish_signals, 2, task_queue=queue)
     stream = numbers.follow(handle, timeout=60)
     for number in range(3):
         handle.signal(go, number)
@@ -91,9 +91,8 @@ def test_item_arrives_while_the_run_waits(client: Client, queue: str) -> None:
     assert list(numbers.follow(client.get_workflow_handle(handle.id), after=position, timeout=60)) == [3]
 
 
-def test_following_adds_no_event(client: Client, queue: str) -> None:
-    """The history of a followed run contains only the run's own events."""
-    handle = client.start_workflow(count, 3, task_queue=queue)
+def test_following_progress_adds_no_history_events(client: Client, queue: str) -> None:
+    handle = client.start_workflow(publish_between_activities, 3, task_queue=queue)
     assert list(numbers.follow(handle, timeout=60)) == [0, 1, 2, 3]
     kinds = {event["eventType"].removeprefix("EVENT_TYPE_") for event in handle.history().events}
     assert kinds == {
@@ -108,14 +107,13 @@ def test_following_adds_no_event(client: Client, queue: str) -> None:
     }
 
 
-def test_reader_continues_after_a_worker_restart(client: Client) -> None:
-    """A reader that waits while there is no worker continues when there is one."""
+def test_progress_reader_continues_after_a_worker_restart(client: Client) -> None:
     queue = f"progress-{uuid.uuid4().hex[:8]}"
-    with Worker(client, queue, workflows=[echo]):
-        handle = client.start_workflow(echo, 1, task_queue=queue)
+    with Worker(client, queue, workflows=[publish_signals]):
+        handle = client.start_workflow(publish_signals, 1, task_queue=queue)
         stream = numbers.follow(handle, timeout=60)
         handle.signal(go, 1)
         assert next(stream) == 1
     handle.signal(go, 2)
-    with Worker(client, queue, workflows=[echo]):
+    with Worker(client, queue, workflows=[publish_signals]):
         assert list(stream) == [2]

@@ -1,4 +1,4 @@
-"""A follower against a scripted engine: what it asks, when, and what it makes of answers that fail."""
+"""The follower of a progress stream, with a scripted engine: its requests and its handling of failed answers."""
 
 from __future__ import annotations
 
@@ -24,76 +24,82 @@ END = (
 )
 
 
-class Script:
-    """Stands for a session: histories and answers come as they are written down."""
+class ScriptedSession:
+    """A session that returns prepared history pages and query answers in order."""
 
     converter = default_converter
 
     def __init__(self, pages: Sequence[Any], answers: Sequence[Any]) -> None:
         self.pages = list(pages)
         self.answers = list(answers)
-        self.asked: list[Any] = []
+        self.requests: list[Any] = []
 
     async def call(self, request: Any) -> Any:
-        """The next that is written down for this kind of request."""
-        self.asked.append(request)
+        self.requests.append(request)
         if isinstance(request, GetHistory):
-            said = self.pages.pop(0)
+            answer = self.pages.pop(0)
         else:
             assert isinstance(request, QueryWorkflow)
-            said = self.answers.pop(0)
-        if isinstance(said, Exception):
-            raise said
-        return said
+            answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
     def within(self, seconds: float | None) -> AbstractAsyncContextManager[object]:
-        """A time limit."""
         return asyncio.timeout(seconds)
 
     @property
     def offsets(self) -> list[int]:
-        """From where it was asked."""
+        """The first offset of each query."""
         return [
             default_converter.decode(each.arguments[0], int)
-            for each in self.asked
+            for each in self.requests
             if isinstance(each, QueryWorkflow)
         ]
 
 
-def page(*events: bytes, more: bool = True) -> HistoryPage:
-    """A page of a history that goes on, or not."""
+def history_page(*events: bytes, more: bool = True) -> HistoryPage:
     return HistoryPage(events, b"token" if more else b"")
 
 
-def batch(first: int, published: int, *items: str) -> QueryAnswer:
-    """An answer of the workflow."""
+def query_answer(first: int, published: int, *items: str) -> QueryAnswer:
     return QueryAnswer((default_converter.encode([first, published, list(items)]),))
 
 
-def read(script: Script, begin: str | int = 0, limit: float | None = None) -> tuple[list[str], Follower[str]]:
-    """Read to the end."""
-    follower: Follower[str] = Follower("lines", str, Reference("w", "r"), begin, limit)
+def read_to_end(
+    script: ScriptedSession, start: str | int = 0, limit: float | None = None
+) -> tuple[list[str], Follower[str]]:
+    follower: Follower[str] = Follower("lines", str, Reference("w", "r"), start, limit)
     while not follower.ended:
         operation = follower.more()
         operation.parse(asyncio.run(operation.ask(script)))  # type: ignore[arg-type]
     return list(follower.pending), follower
 
 
-def test_follower_queries_after_completed_tasks_only() -> None:
-    """Other events of the run change nothing that it has published."""
-    script = Script(
-        [page(TASK), page(OTHER), page(), page(OTHER), page(TASK), page(END, more=False)],
-        [batch(0, 1, "a"), batch(1, 2, "b"), batch(2, 2)],
+def test_progress_follower_queries_only_after_completed_workflow_tasks() -> None:
+    script = ScriptedSession(
+        [
+            history_page(TASK),
+            history_page(OTHER),
+            history_page(),
+            history_page(OTHER),
+            history_page(TASK),
+            history_page(END, more=False),
+        ],
+        [query_answer(0, 1, "a"), query_answer(1, 2, "b"), query_answer(2, 2)],
     )
-    assert read(script)[0] == ["a", "b"]
+    assert read_to_end(script)[0] == ["a", "b"]
     assert script.offsets == [0, 1, 2]
 
 
-def test_partial_answer_is_followed_by_another_query_at_once() -> None:
-    """While there is more, nobody waits for the history."""
-    script = Script([page(TASK), page(END, more=False)], [batch(0, 2, "a"), batch(1, 2, "b"), batch(2, 2)])
-    assert read(script)[0] == ["a", "b"]
-    assert [type(each).__name__ for each in script.asked] == [
+def test_progress_follower_repeats_the_query_while_more_items_exist() -> None:
+    """It does not wait for another history event in between."""
+    script = ScriptedSession(
+        [history_page(TASK), history_page(END, more=False)],
+        [query_answer(0, 2, "a"), query_answer(1, 2, "b"), query_answer(2, 2)],
+    )
+    assert read_to_end(script)[0] == ["a", "b"]
+    assert [type(each).__name__ for each in script.requests] == [
         "GetHistory",
         "QueryWorkflow",
         "QueryWorkflow",
@@ -102,71 +108,76 @@ def test_partial_answer_is_followed_by_another_query_at_once() -> None:
     ]
 
 
-def test_failed_query_keeps_the_position() -> None:
-    """A run that cannot answer for a moment is queried again from the reader's position."""
-    script = Script(
-        [page(TASK), page(TASK), page(END, more=False)],
-        [QueryFailedError("parked"), batch(5, 6, "f"), batch(6, 6)],
+def test_progress_follower_keeps_its_position_after_a_failed_query() -> None:
+    script = ScriptedSession(
+        [history_page(TASK), history_page(TASK), history_page(END, more=False)],
+        [QueryFailedError("parked"), query_answer(5, 6, "f"), query_answer(6, 6)],
     )
-    items, follower = read(script, "r/5")
+    items, follower = read_to_end(script, "r/5")
     assert items == ["f"]
     assert script.offsets == [5, 5, 6]
     assert follower.missed == 0
 
 
-def test_new_items_include_all_if_none_were_published() -> None:
-    """Whoever waits for what is to come begins with the very first item."""
-    script = Script(
-        [page(TASK), page(TASK), page(END, more=False)],
-        [QueryFailedError("there is no handler"), batch(0, 1, "a"), batch(1, 1)],
+def test_progress_follower_of_new_items_receives_the_first_item_of_the_run() -> None:
+    script = ScriptedSession(
+        [history_page(TASK), history_page(TASK), history_page(END, more=False)],
+        [QueryFailedError("unknown query"), query_answer(0, 1, "a"), query_answer(1, 1)],
     )
-    assert read(script, _following.NEW_ONES)[0] == ["a"]
+    assert read_to_end(script, _following.NEW_ONES)[0] == ["a"]
 
 
-def test_closed_run_without_its_last_items_raises() -> None:
-    """A stream that ended early in silence would be taken for the whole."""
-    script = Script([page(TASK), page(END, more=False)], [batch(0, 1, "a"), QueryFailedError("code is gone")])
+def test_progress_follower_raises_if_the_last_query_of_a_closed_run_fails() -> None:
+    """Otherwise an incomplete stream would seem complete."""
+    script = ScriptedSession(
+        [history_page(TASK), history_page(END, more=False)],
+        [query_answer(0, 1, "a"), QueryFailedError("code is gone")],
+    )
     with pytest.raises(QueryFailedError, match="code is gone"):
-        read(script)
+        read_to_end(script)
 
 
-def test_follower_waits_through_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It queries again until the engine answers; permanent errors are raised."""
+def test_progress_follower_retries_unavailable_and_raises_other_errors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(_waiting, "FIRST_PAUSE", 0.0)
-    away = ServiceError("away", status="UNAVAILABLE")
-    script = Script(
-        [away, page(TASK), away, page(END, more=False)], [away, away, batch(0, 1, "a"), batch(1, 1)]
+    unavailable = ServiceError("away", status="UNAVAILABLE")
+    script = ScriptedSession(
+        [unavailable, history_page(TASK), unavailable, history_page(END, more=False)],
+        [unavailable, unavailable, query_answer(0, 1, "a"), query_answer(1, 1)],
     )
-    assert read(script)[0] == ["a"]
+    assert read_to_end(script)[0] == ["a"]
     with pytest.raises(ServiceError, match="forbidden"):
-        read(Script([ServiceError("forbidden", status="PERMISSION_DENIED")], []))
+        read_to_end(ScriptedSession([ServiceError("forbidden", status="PERMISSION_DENIED")], []))
 
 
-def test_interrupted_wait_loses_nothing() -> None:
-    """A reader that gives up between the news and the answer asks at once when it comes back."""
-    script = Script([page(TASK), page(END, more=False)], [TimeoutError(), batch(0, 1, "a"), batch(1, 1)])
+def test_progress_follower_queries_again_after_an_interrupted_answer() -> None:
+    script = ScriptedSession(
+        [history_page(TASK), history_page(END, more=False)],
+        [TimeoutError(), query_answer(0, 1, "a"), query_answer(1, 1)],
+    )
     follower: Follower[str] = Follower("lines", str, Reference("w", "r"), 0, None)
     with pytest.raises(TimeoutError):
         asyncio.run(follower.more().ask(script))  # type: ignore[arg-type]
     asyncio.run(follower.more().ask(script))  # type: ignore[arg-type]
     assert not follower.pending  # the answer came, and whoever waited for it was gone
-    script.answers.insert(0, batch(0, 1, "a"))
-    again = follower.more()
-    again.parse(asyncio.run(again.ask(script)))  # type: ignore[arg-type]
+    script.answers.insert(0, query_answer(0, 1, "a"))
+    operation = follower.more()
+    operation.parse(asyncio.run(operation.ask(script)))  # type: ignore[arg-type]
     assert list(follower.pending) == ["a"]
-    assert [type(each).__name__ for each in script.asked] == ["GetHistory", *["QueryWorkflow"] * 3]
+    assert [type(each).__name__ for each in script.requests] == ["GetHistory", *["QueryWorkflow"] * 3]
 
 
-def test_dropped_items_are_counted() -> None:
-    """An answer that begins later than was asked for says how many are gone."""
-    script = Script([page(TASK), page(END, more=False)], [batch(4, 5, "e"), batch(5, 5)])
-    items, follower = read(script, "r/1")
+def test_progress_follower_counts_dropped_items() -> None:
+    script = ScriptedSession(
+        [history_page(TASK), history_page(END, more=False)], [query_answer(4, 5, "e"), query_answer(5, 5)]
+    )
+    items, follower = read_to_end(script, "r/1")
     assert (items, follower.missed) == (["e"], 3)
 
 
-def test_position_round_trips_as_text() -> None:
-    """Run and offset; anything else is refused."""
+def test_progress_position_is_parsed_from_run_id_and_offset() -> None:
     assert read_position("run-1/12") == ("run-1", 12)
-    for wrong in ("", "12", "run/", "run/-1", "/1", "run/x"):
+    for invalid in ("", "12", "run/", "run/-1", "/1", "run/x"):
         with pytest.raises(UsageError):
-            read_position(wrong)
+            read_position(invalid)

@@ -1,4 +1,4 @@
-"""What a workflow publishes, followed on virtual time."""
+"""Progress published by workflows, on virtual time."""
 
 from __future__ import annotations
 
@@ -15,20 +15,17 @@ from hourglass.testing import Environment
 
 @dataclass
 class Step:
-    """How far it is."""
-
     done: int
     total: int
 
 
 steps = Progress("steps", Step)
 lines = Progress("lines", str)
-few = Progress("few", int, keep=3)
+bounded = Progress("few", int, keep=3)
 
 
 @workflow.defn
-def work(total: int, pause: float) -> str:
-    """Publish each step."""
+def publish_steps(total: int, pause: float) -> str:
     for done in range(total):
         steps.publish(Step(done, total))
         workflow.sleep(pause)
@@ -36,23 +33,20 @@ def work(total: int, pause: float) -> str:
 
 
 @workflow.defn
-def silent() -> str:
-    """Publish nothing."""
+def publish_nothing() -> str:
     workflow.sleep(60)
     return "silent"
 
 
 @workflow.defn
-def burst(count: int) -> None:
-    """Publish all at once."""
+def publish_all_immediately(count: int) -> None:
     for number in range(count):
-        few.publish(number)
+        bounded.publish(number)
         lines.publish(f"line {number}")
 
 
 @workflow.defn
-def chain(left: int) -> str:
-    """Publish in each of several runs."""
+def publish_in_each_run(left: int) -> str:
     lines.publish(f"{left} left")
     workflow.sleep(1)
     if left:
@@ -61,8 +55,7 @@ def chain(left: int) -> str:
 
 
 @workflow.defn
-def careless() -> None:
-    """Change what was published."""
+def change_published_step() -> None:
     step = Step(1, 2)
     steps.publish(step)
     step.done = 99
@@ -70,69 +63,61 @@ def careless() -> None:
 
 
 @workflow.defn
-class Wrong:
-    """Publish in a query."""
-
+class PublishesInQuery:
     @workflow.query
     def look(self) -> str:
-        """Must only look."""
         lines.publish("no")
         return "looked"
 
     @workflow.run
     def run(self) -> None:
-        """Wait to be asked."""
         workflow.sleep(60)
 
 
-def test_follower_gets_every_item_in_order() -> None:
-    """All that is published comes, typed and in order, and the loop ends with the run."""
+def test_progress_follower_receives_every_item_in_order_until_the_run_ends() -> None:
     with Environment() as env:
-        handle = env.start_workflow(work, 5, 10.0)
+        handle = env.start_workflow(publish_steps, 5, 10.0)
         assert list(steps.follow(handle)) == [Step(done, 5) for done in range(5)]
         assert handle.result() == "done"
         assert list(steps.follow(handle)) == [Step(done, 5) for done in range(5)]
 
 
-def test_items_arrive_when_they_are_published() -> None:
-    """A follower does not wait for the end, nor ask on and on: it hears of each at its time."""
+def test_progress_items_arrive_when_they_are_published() -> None:
     with Environment() as env:
-        handle = env.start_workflow(work, 3, 10.0)
-        begin, moments = env.now(), []
+        handle = env.start_workflow(publish_steps, 3, 10.0)
+        start, moments = env.now(), []
         for _ in steps.follow(handle):
-            moments.append((env.now() - begin).total_seconds())
+            moments.append((env.now() - start).total_seconds())
         assert moments == [0, 10, 20]
 
 
-def test_followers_add_no_events() -> None:
-    """The history is the same, event by event, whether ten follow or none."""
-    kinds = []
+def test_ten_progress_followers_add_no_history_events() -> None:
+    event_types = []
     for followers in (0, 10):
         with Environment() as env:
-            handle = env.start_workflow(work, 4, 1.0)
+            handle = env.start_workflow(publish_steps, 4, 1.0)
             streams = [iter(steps.follow(handle)) for _ in range(followers)]
             for stream in streams:
                 next(stream)
             assert [len(list(stream)) for stream in streams] == [3] * followers
             handle.result()
-            kinds.append([event["eventType"] for event in handle.history().events])
-    assert kinds[0] == kinds[1]
+            event_types.append([event["eventType"] for event in handle.history().events])
+    assert event_types[0] == event_types[1]
 
 
-def test_stream_resumes_at_a_position() -> None:
-    """A position is a text that can be kept; what came before it does not come again."""
+def test_progress_stream_resumes_after_a_position() -> None:
     with Environment() as env:
-        handle = env.start_workflow(work, 5, 10.0)
+        handle = env.start_workflow(publish_steps, 5, 10.0)
         stream = steps.follow(handle)
         assert [next(stream).done, next(stream).done] == [0, 1]
-        again = env.client.get_workflow_handle(handle.id)
-        assert [step.done for step in steps.follow(again, after=stream.position)] == [2, 3, 4]
+        reconnected = env.client.get_workflow_handle(handle.id)
+        assert [step.done for step in steps.follow(reconnected, after=stream.position)] == [2, 3, 4]
 
 
-def test_position_counts_consumed_items() -> None:
-    """Items that were fetched together and not looked at are still to come."""
+def test_progress_position_counts_consumed_items_only() -> None:
+    """Items that are fetched but not read come again."""
     with Environment() as env:
-        handle = env.start_workflow(burst, 5)
+        handle = env.start_workflow(publish_all_immediately, 5)
         stream = lines.follow(handle)
         assert next(stream) == "line 0"
         assert list(lines.follow(handle, after=stream.position)) == [
@@ -140,38 +125,34 @@ def test_position_counts_consumed_items() -> None:
         ]
 
 
-def test_last_items_or_only_new_ones() -> None:
-    """`last` begins with the newest so many; 0 with what is still to come."""
+def test_progress_stream_can_start_with_the_last_items_or_new_ones() -> None:
     with Environment() as env:
-        handle = env.start_workflow(work, 4, 10.0)
+        handle = env.start_workflow(publish_steps, 4, 10.0)
         env.skip(15)
         assert [step.done for step in steps.follow(handle, last=1)] == [1, 2, 3]
-        handle = env.start_workflow(work, 4, 10.0)
+        handle = env.start_workflow(publish_steps, 4, 10.0)
         env.skip(15)
         assert [step.done for step in steps.follow(handle, last=0)] == [2, 3]
 
 
-def test_old_items_are_dropped_and_counted() -> None:
-    """A buffer is bounded: what was dropped is counted."""
+def test_progress_buffer_drops_old_items_and_counts_them() -> None:
     with Environment() as env:
-        handle = env.start_workflow(burst, 10)
-        stream = few.follow(handle)
+        handle = env.start_workflow(publish_all_immediately, 10)
+        stream = bounded.follow(handle)
         assert list(stream) == [7, 8, 9]
         assert stream.missed == 7
 
 
-def test_many_items_are_fetched_in_several_answers() -> None:
-    """More than fit into one answer are fetched one after another."""
+def test_many_progress_items_are_fetched_in_several_queries() -> None:
     count = 3 * MOST_AT_ONCE + 7
     with Environment() as env:
-        handle = env.start_workflow(burst, count)
+        handle = env.start_workflow(publish_all_immediately, count)
         assert list(lines.follow(handle)) == [f"line {number}" for number in range(count)]
 
 
-def test_stream_follows_continue_as_new() -> None:
-    """Every run of the chain is followed, in order, also from a position in one of them."""
+def test_progress_stream_follows_continue_as_new() -> None:
     with Environment() as env:
-        handle = env.start_workflow(chain, 3)
+        handle = env.start_workflow(publish_in_each_run, 3)
         stream = lines.follow(handle)
         assert [next(stream), next(stream)] == ["3 left", "2 left"]
         position = stream.position
@@ -179,36 +160,32 @@ def test_stream_follows_continue_as_new() -> None:
         assert list(lines.follow(handle, after=position)) == ["1 left", "0 left"]
 
 
-def test_stream_without_items_is_empty() -> None:
-    """A run that publishes nothing is followed to its end all the same."""
+def test_progress_stream_without_items_ends_with_the_run() -> None:
     with Environment() as env:
-        handle = env.start_workflow(silent)
+        handle = env.start_workflow(publish_nothing)
         assert list(lines.follow(handle)) == []
         assert lines.latest(handle) is None
 
 
-def test_stream_ends_with_a_terminated_run() -> None:
-    """However a run ends, the loop does; the result says how."""
+def test_progress_stream_ends_when_the_run_is_terminated() -> None:
     with Environment() as env:
-        handle = env.start_workflow(work, 5, 10.0)
+        handle = env.start_workflow(publish_steps, 5, 10.0)
         env.after(seconds=15).terminate(handle)
         assert [step.done for step in steps.follow(handle)] == [0, 1]
         with pytest.raises(WorkflowFailedError, match="terminated"):
             handle.result()
 
 
-def test_latest_item_is_returned() -> None:
-    """One question, one answer: how far is it?"""
+def test_latest_progress_item_is_returned() -> None:
     with Environment() as env:
-        handle = env.start_workflow(work, 5, 10.0)
+        handle = env.start_workflow(publish_steps, 5, 10.0)
         env.skip(25)
         assert steps.latest(handle) == Step(2, 5)
 
 
-def test_latest_item_times_out() -> None:
-    """After the time limit there is a TimeoutError, and the same stream can be asked again."""
+def test_progress_stream_can_continue_after_a_timeout() -> None:
     with Environment() as env:
-        handle = env.start_workflow(work, 2, 10.0)
+        handle = env.start_workflow(publish_steps, 2, 10.0)
         stream = steps.follow(handle, timeout=4)
         assert next(stream).done == 0
         with pytest.raises(TimeoutError, match="within 4 s"):
@@ -218,17 +195,15 @@ def test_latest_item_times_out() -> None:
         assert next(stream).done == 1
 
 
-def test_published_items_are_not_shared() -> None:
-    """Changing the object afterwards changes nothing."""
+def test_published_progress_item_is_a_copy() -> None:
     with Environment() as env:
-        handle = env.start_workflow(careless)
+        handle = env.start_workflow(change_published_step)
         assert list(steps.follow(handle)) == [Step(1, 2)]
 
 
-def test_items_survive_worker_crashes() -> None:
-    """A worker that comes back has executed the run again, and its items with it."""
+def test_progress_stream_continues_after_worker_crashes() -> None:
     with Environment() as env:
-        handle = env.start_workflow(work, 4, 10.0)
+        handle = env.start_workflow(publish_steps, 4, 10.0)
         stream: ProgressStream[Step] = steps.follow(handle)
         seen = []
         for step in stream:
@@ -239,28 +214,24 @@ def test_items_survive_worker_crashes() -> None:
 
 
 async def test_async_client_follows_progress() -> None:
-    """`async for` follows, and `latest` is awaited."""
-
     async with Environment() as env:
-        handle = await env.start_workflow(work, 3, 10.0)
+        handle = await env.start_workflow(publish_steps, 3, 10.0)
         assert [step.done async for step in steps.follow(handle)] == [0, 1, 2]
         assert await steps.latest(handle) == Step(2, 3)
 
 
-def test_query_cannot_publish() -> None:
-    """Who may only look may not publish."""
+def test_publishing_progress_in_a_query_or_outside_a_run_raises() -> None:
     with Environment() as env:
-        handle = env.start_workflow(Wrong.run)
+        handle = env.start_workflow(PublishesInQuery.run)
         with pytest.raises(Exception, match="publishing progress"):
-            handle.query(Wrong.look)
+            handle.query(PublishesInQuery.look)
         with pytest.raises(UsageError):
             lines.publish("outside")
 
 
 def test_invalid_progress_arguments_are_rejected() -> None:
-    """Positions, numbers and names that make no sense are told at once."""
     with Environment() as env:
-        handle = env.start_workflow(silent)
+        handle = env.start_workflow(publish_nothing)
         with pytest.raises(UsageError, match="after="):
             lines.follow(handle, after="nonsense")
         with pytest.raises(UsageError, match="not both"):
@@ -273,8 +244,7 @@ def test_invalid_progress_arguments_are_rejected() -> None:
         Progress("p", keep=0)
 
 
-def test_unencodable_item_is_rejected_at_publish() -> None:
-    """An item that cannot be encoded is a mistake of the line that publishes it."""
+def test_unencodable_progress_item_raises_at_publish() -> None:
     token = Progress("odd")
 
     @workflow.defn
@@ -285,8 +255,8 @@ def test_unencodable_item_is_rejected_at_publish() -> None:
         env.execute_workflow(odd)
 
 
-def test_large_items_come_in_several_answers() -> None:
-    """An answer holds no more than an engine takes, and at least one item; what is too large for any is refused."""
+def test_large_progress_items_are_split_across_answers() -> None:
+    """An answer contains at least one item; an item above the limit is rejected."""
     buffer = Buffer(10)
     for number in range(4):
         buffer.add(number, MOST_BYTES // 2)
@@ -304,8 +274,8 @@ def test_large_items_come_in_several_answers() -> None:
     assert "bytes" in str(caught.value.__cause__)
 
 
-def test_buffer_reads_from_any_position() -> None:
-    """Before the oldest it begins with the oldest, past the newest there is nothing, and negative counts from the end."""
+def test_progress_buffer_reads_from_any_position() -> None:
+    """Positions before the oldest item start at the oldest; negative positions count from the end."""
     buffer = Buffer(3)
     for number in range(5):
         buffer.add(number, 1)

@@ -1,1 +1,1 @@
-"""Supervision: each rule of OTP that we keep is named in a test."""
+"""Supervision tests: each OTP rule that we follow is named by a test."""

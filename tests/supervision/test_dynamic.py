@@ -1,4 +1,4 @@
-"""Supervisors whose children come and go, and thousands of jobs."""
+"""Dynamic supervisors, whose children are added and removed, and task supervisors with thousands of jobs."""
 
 from __future__ import annotations
 
@@ -26,19 +26,18 @@ from hourglass._supervision import (
     Tree,
 )
 
-from .world import Boom, World, on_both_loops, run_in_world
+from .world import Boom, World, ignores_cancellation, never_starts, on_both_loops, run_in_world, starts_when
 
 
-async def grown(world: World, **options: float) -> tuple[Tree, DynamicSupervisor]:
-    """A tree with a dynamic supervisor, `Pool`."""
+async def start_pool(world: World, **options: float) -> tuple[Tree, DynamicSupervisor]:
+    """Start a tree with a dynamic supervisor, `Pool`."""
     pool = DynamicSupervisor(**options)  # type: ignore[arg-type]
     return await world.start(pool.as_child("Pool")), pool
 
 
 @on_both_loops
-async def test_children_are_started_and_terminated(world: World) -> None:
-    """`start_child` gives the running process, `terminate_child` stops it in order, `children` lists them."""
-    tree, pool = await grown(world)
+async def test_dynamic_supervisor_starts_and_terminates_children(world: World) -> None:
+    tree, pool = await start_pool(world)
     process = await pool.start_child(world.worker("a"))
     assert (process.value, process.state) == ("a", ProcessState.RUNNING)
     await pool.start_child(world.worker("b"))
@@ -50,10 +49,9 @@ async def test_children_are_started_and_terminated(world: World) -> None:
 
 @on_both_loops
 async def test_duplicate_and_unknown_child_ids_are_rejected(world: World) -> None:
-    """A second child of an id and an unknown id are refused; after the end of the first its id is free."""
-    _, pool = await grown(world)
+    _, pool = await start_pool(world)
     await pool.start_child(world.worker("a"))
-    with pytest.raises(SpecError, match="App/Pool has a child 'a' already"):
+    with pytest.raises(SpecError, match="App/Pool already has a child 'a'"):
         await pool.start_child(world.worker("a"))
     with pytest.raises(NoSuchChild, match="App/Pool has no child 'b'"):
         await pool.terminate_child("b")
@@ -62,17 +60,15 @@ async def test_duplicate_and_unknown_child_ids_are_rejected(world: World) -> Non
 
 
 @on_both_loops
-async def test_invalid_child_spec_is_rejected(world: World) -> None:
-    """A dynamic child's spec is checked like any other."""
-    _, pool = await grown(world)
+async def test_invalid_spec_of_a_dynamic_child_is_rejected(world: World) -> None:
+    _, pool = await start_pool(world)
     with pytest.raises(SpecError, match="restart must be one of"):
         await pool.start_child(ChildSpec("a", world.body("a"), "never"))  # type: ignore[arg-type]
 
 
 @on_both_loops
-async def test_dynamic_child_is_restarted_alone(world: World) -> None:
-    """A crash restarts the one child; its siblings do not notice."""
-    tree, pool = await grown(world)
+async def test_crashed_dynamic_child_is_restarted_without_its_siblings(world: World) -> None:
+    tree, pool = await start_pool(world)
     a, b = [await pool.start_child(world.worker(id)) for id in "ab"]
     await world.crash("App/Pool/a")
     assert not a.alive
@@ -82,9 +78,8 @@ async def test_dynamic_child_is_restarted_alone(world: World) -> None:
 
 
 @on_both_loops
-async def test_unrestarted_children_are_forgotten(world: World) -> None:
-    """A transient child that ended normally and a temporary one that crashed leave no trace."""
-    _, pool = await grown(world)
+async def test_dynamic_children_that_are_not_restarted_are_removed(world: World) -> None:
+    _, pool = await start_pool(world)
     await pool.start_child(world.worker("a", restart="transient"))
     await pool.start_child(world.worker("b", restart="temporary"))
     await world.finish("App/Pool/a")
@@ -93,9 +88,8 @@ async def test_unrestarted_children_are_forgotten(world: World) -> None:
 
 
 @on_both_loops
-async def test_failed_first_start_is_raised_to_the_caller(world: World) -> None:
-    """A child that does not start is not kept, not restarted and not counted; its id is free at once."""
-    tree, pool = await grown(world, max_restarts=0)
+async def test_failed_start_of_a_dynamic_child_is_raised_and_frees_its_id(world: World) -> None:
+    tree, pool = await start_pool(world, max_restarts=0)
     world.refusals["a"] = 2
     for _ in range(2):
         with pytest.raises(StartFailed) as caught:
@@ -106,9 +100,10 @@ async def test_failed_first_start_is_raised_to_the_caller(world: World) -> None:
 
 
 @on_both_loops
-async def test_failing_restarts_escalate(world: World) -> None:
-    """Restarts that fail to start count; one too many fails the supervisor, which comes back empty."""
-    tree, pool = await grown(world, max_restarts=2)
+async def test_dynamic_supervisor_fails_and_restarts_empty_after_too_many_failed_restarts(
+    world: World,
+) -> None:
+    tree, pool = await start_pool(world, max_restarts=2)
     await pool.start_child(world.worker("a"))
     await pool.start_child(world.worker("b"))
     before = tree.find("App/Pool")
@@ -122,9 +117,8 @@ async def test_failing_restarts_escalate(world: World) -> None:
 
 
 @on_both_loops
-async def test_backoff_of_a_dynamic_child(world: World) -> None:
-    """A dynamic child waits out its back-off; ending it meanwhile ends the waiting."""
-    tree, pool = await grown(world, max_restarts=0)
+async def test_dynamic_child_restarts_after_its_backoff_unless_terminated(world: World) -> None:
+    tree, pool = await start_pool(world, max_restarts=0)
     for id in "ab":
         await pool.start_child(world.worker(id, backoff=(1.0, 8.0)))
         await world.crash(f"App/Pool/{id}")
@@ -135,9 +129,8 @@ async def test_backoff_of_a_dynamic_child(world: World) -> None:
 
 
 @on_both_loops
-async def test_child_terminated_at_the_end_of_its_backoff(world: World) -> None:
-    """A child that is ended in the instant in which its pause is over does not come back."""
-    tree, pool = await grown(world)
+async def test_dynamic_child_terminated_at_the_end_of_its_backoff_is_not_restarted(world: World) -> None:
+    tree, pool = await start_pool(world)
     await pool.start_child(world.worker("a", backoff=(1.0, 1.0)))
     await world.crash("App/Pool/a")
     assert world.clock.fire_next(1.0)
@@ -147,17 +140,10 @@ async def test_child_terminated_at_the_end_of_its_backoff(world: World) -> None:
 
 
 @on_both_loops
-async def test_starts_are_concurrent(world: World) -> None:
-    """A child that takes its time to start keeps nobody else from starting, nor from being restarted."""
-    _, pool = await grown(world)
+async def test_slow_start_of_a_dynamic_child_does_not_delay_others(world: World) -> None:
+    _, pool = await start_pool(world)
     ready = asyncio.Event()
-
-    async def slow(context: Context) -> None:
-        await ready.wait()
-        await context.started()
-        await asyncio.Event().wait()
-
-    starting = asyncio.ensure_future(pool.start_child(ChildSpec("slow", slow)))
+    starting = asyncio.ensure_future(pool.start_child(ChildSpec("slow", starts_when(ready))))
     await world.settle()
     await pool.start_child(world.worker("b"))
     await world.crash("App/Pool/b")
@@ -167,8 +153,9 @@ async def test_starts_are_concurrent(world: World) -> None:
 
 
 @on_both_loops
-async def test_start_during_stop(world: World) -> None:
-    """While a supervisor stops, and after, starts are refused and nothing new runs; before, too."""
+async def test_children_cannot_be_started_before_the_start_or_after_the_stop_of_their_supervisor(
+    world: World,
+) -> None:
     pool, tasks = DynamicSupervisor(), TaskSupervisor()
     with pytest.raises(NotRunning, match="has not been started"):
         await pool.start_child(world.worker("early"))
@@ -195,14 +182,10 @@ async def test_start_during_stop(world: World) -> None:
 
 
 @on_both_loops
-async def test_terminating_a_child_that_is_starting(world: World) -> None:
-    """Who ends a child in its start lets the start fail."""
-    _, pool = await grown(world)
+async def test_terminating_a_starting_child_fails_its_start(world: World) -> None:
+    _, pool = await start_pool(world)
 
-    async def never(context: Context) -> None:
-        await asyncio.Event().wait()
-
-    starting = asyncio.ensure_future(pool.start_child(ChildSpec("n", never)))
+    starting = asyncio.ensure_future(pool.start_child(ChildSpec("n", never_starts)))
     await world.settle()
     await pool.terminate_child("n")
     with pytest.raises(StartFailed, match="App/Pool/n did not start: shutdown"):
@@ -210,17 +193,10 @@ async def test_terminating_a_child_that_is_starting(world: World) -> None:
 
 
 @on_both_loops
-async def test_cancelled_start_child_keeps_the_child(world: World) -> None:
-    """Cancelling `start_child` leaves the child to its supervisor."""
-    tree, pool = await grown(world)
+async def test_child_continues_to_start_if_the_caller_of_start_child_is_cancelled(world: World) -> None:
+    tree, pool = await start_pool(world)
     ready = asyncio.Event()
-
-    async def slow(context: Context) -> None:
-        await ready.wait()
-        await context.started()
-        await asyncio.Event().wait()
-
-    starting = asyncio.ensure_future(pool.start_child(ChildSpec("slow", slow)))
+    starting = asyncio.ensure_future(pool.start_child(ChildSpec("slow", starts_when(ready))))
     await world.settle()
     starting.cancel()
     await world.settle()
@@ -231,56 +207,44 @@ async def test_cancelled_start_child_keeps_the_child(world: World) -> None:
 
 @on_both_loops
 async def test_dynamic_children_are_stopped_concurrently(world: World) -> None:
-    """Ten children that each use up their limit take one limit together, not ten."""
-    tree, pool = await grown(world)
-
-    async def stubborn(context: Context) -> None:
-        await context.started()
-        while True:
-            try:
-                await asyncio.Event().wait()
-            except asyncio.CancelledError:
-                continue
+    tree, pool = await start_pool(world)
 
     for number in range(10):
-        await pool.start_child(ChildSpec(f"s{number}", stubborn, shutdown=2.0))
+        await pool.start_child(ChildSpec(f"s{number}", ignores_cancellation, shutdown=2.0))
     stopping = asyncio.ensure_future(tree.stop())
     await world.advance(2.0)
     assert stopping.done()
 
 
 @on_both_loops
-async def test_supervisor_object_cannot_be_used_twice(world: World) -> None:
-    """The same dynamic supervisor cannot be in a tree twice."""
+async def test_dynamic_supervisor_object_cannot_be_used_twice_in_a_tree(world: World) -> None:
     pool = DynamicSupervisor()
     with pytest.raises(StartFailed) as caught:
         await world.start(pool.as_child("One"), pool.as_child("Two"))
     assert caught.value.__cause__ is not None
-    assert "the same supervisor runs as App/One" in str(caught.value.__cause__.__cause__)
+    assert "the supervisor is already running as App/One" in str(caught.value.__cause__.__cause__)
 
 
 @on_both_loops
-async def test_killed_job_does_not_affect_others(world: World) -> None:
-    """A job that crashes and one that is killed change nothing for the others, and are reported; good ends are not."""
+async def test_killed_and_failed_jobs_are_reported_and_do_not_affect_other_jobs(world: World) -> None:
     tasks = TaskSupervisor()
     tree = await world.grow(tasks.as_child("Tasks"))
-    waiting, failing, doomed = (tasks.spawn_job(Job) for _ in range(3))
+    waiting, failing, killed = (tasks.spawn_job(Job) for _ in range(3))
     down: list[Down] = []
     failing.monitor(down.append)
-    doomed.kill()
+    killed.kill()
     failing.finish(Boom())
     await world.settle()
-    assert [each.exit.kind for each in down] == ["crash"]
+    assert [notice.exit.kind for notice in down] == ["crash"]
     assert tasks.jobs() == (waiting,)
     waiting.finish()
     assert await waiting.wait_dead() is NORMAL
-    assert world.reported("exited") == [doomed.path, failing.path]
+    assert world.reported("exited") == [killed.path, failing.path]
     assert tree.paths() == ["Tasks"]
 
 
 @on_both_loops
-async def test_jobs_survive_a_crash_of_another_subsystem(world: World) -> None:
-    """Jobs under their own supervisor survive the restart of the subsystem next to it."""
+async def test_jobs_survive_the_restart_of_another_subsystem(world: World) -> None:
     tasks = TaskSupervisor()
     subsystem = Supervisor("rest_for_one", [world.worker("holder"), world.worker("worker")])
     tree = await world.start(subsystem.as_child("Subsystem"), tasks.as_child("Tasks"))
@@ -292,8 +256,9 @@ async def test_jobs_survive_a_crash_of_another_subsystem(world: World) -> None:
 
 
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
-def test_ten_thousand_jobs(new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
-    """Ten thousand jobs live side by side, each ends in its own way, and the rest are stopped together."""
+def test_ten_thousand_jobs_finish_are_killed_or_stopped(
+    new_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
     # Not in debug mode, which records a stack for each of them.
     run_in_world(_ten_thousand_jobs, new_loop)
 

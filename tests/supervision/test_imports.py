@@ -1,4 +1,4 @@
-"""Supervision is a package of its own."""
+"""The imports of the supervision package."""
 
 from __future__ import annotations
 
@@ -14,29 +14,26 @@ PACKAGE = Path(hourglass._supervision.__file__).parent
 
 
 def imported(path: Path) -> set[str]:
-    """Every module that a file imports, wherever in the file."""
-    found = set()
+    """Return every module that a file imports, anywhere in the file."""
+    modules = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            modules |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            found.add(node.module or "")
-    return found
+            modules.add(node.module or "")
+    return modules
 
 
 @pytest.mark.parametrize("path", sorted(PACKAGE.glob("*.py")), ids=lambda path: path.name)
-def test_supervision_imports_nothing_but_the_errors(path: Path) -> None:
-    """Each file imports the standard library, this package and `hourglass.errors` only."""
+def test_supervision_imports_only_the_standard_library_itself_and_errors(path: Path) -> None:
     allowed = {"hourglass.errors", *(f"hourglass._supervision.{each.stem}" for each in PACKAGE.glob("*.py"))}
     foreign = {name for name in imported(path) if name.partition(".")[0] not in sys.stdlib_module_names}
     assert foreign <= allowed
 
 
 @pytest.mark.parametrize("name", ["policy", "spec", "exits"])
-def test_decisions_and_data_are_pure(name: str) -> None:
-    """Modules of decisions and data use no event loop, clock, log, thread or random numbers, directly or through
-    imports.
-    """
+def test_supervision_policy_spec_and_exits_import_no_effects(name: str) -> None:
+    """Neither directly nor through imports."""
     impure = {"asyncio", "time", "logging", "threading", "random"}
     seen: set[str] = set()
     waiting = [name]
@@ -45,6 +42,8 @@ def test_decisions_and_data_are_pure(name: str) -> None:
         seen.add(each)
         names = imported(PACKAGE / f"{each}.py")
         assert not names & impure, each
-        ours = {found.rpartition(".")[2] for found in names if found.startswith("hourglass._supervision.")}
+        ours = {
+            modules.rpartition(".")[2] for modules in names if modules.startswith("hourglass._supervision.")
+        }
         # For type checkers only: a spec names the type of the context that its start is called with.
         waiting += ours - seen - {"process"}

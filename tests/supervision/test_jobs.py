@@ -1,4 +1,4 @@
-"""Processes without a body: work that is done by callbacks, seen, stopped and killed as everything else."""
+"""Jobs: supervised processes without a body, whose work is done by callbacks."""
 
 from __future__ import annotations
 
@@ -19,16 +19,15 @@ from hourglass._supervision import (
 from .world import Boom, World, on_both_loops
 
 
-async def grown(world: World) -> tuple[Tree, TaskSupervisor]:
-    """A tree with a task supervisor, `Tasks`."""
+async def start_tasks(world: World) -> tuple[Tree, TaskSupervisor]:
+    """Start a tree with a task supervisor, `Tasks`."""
     tasks = TaskSupervisor()
     return await world.start(tasks.as_child("Tasks")), tasks
 
 
 @on_both_loops
-async def test_job_lives_until_it_is_finished(world: World) -> None:
-    """It stands in the tree, counts, and its monitors hear of its normal end."""
-    tree, tasks = await grown(world)
+async def test_job_is_in_the_tree_until_it_finishes(world: World) -> None:
+    tree, tasks = await start_tasks(world)
     job = tasks.spawn_job(Job, "evaluation")
     exits: list[Exit] = []
     job.monitor(lambda down: exits.append(down.exit))
@@ -41,8 +40,7 @@ async def test_job_lives_until_it_is_finished(world: World) -> None:
 
 @on_both_loops
 async def test_failed_job_is_reported_as_a_crash(world: World) -> None:
-    """The error is in its exit, and a report tells of it as of any process that ends badly."""
-    _, tasks = await grown(world)
+    _, tasks = await start_tasks(world)
     job = tasks.spawn_job(Job)
     job.finish(Boom())
     assert job.exit is not None
@@ -51,9 +49,8 @@ async def test_failed_job_is_reported_as_a_crash(world: World) -> None:
 
 
 @on_both_loops
-async def test_killed_job_cannot_finish(world: World) -> None:
-    """Whoever does its work asks whether it is alive; what it says later changes nothing."""
-    tree, tasks = await grown(world)
+async def test_finish_of_a_killed_job_has_no_effect(world: World) -> None:
+    tree, tasks = await start_tasks(world)
     job = tasks.spawn_job(Job)
     exits: list[Exit] = []
     job.monitor(lambda down: exits.append(down.exit))
@@ -65,9 +62,8 @@ async def test_killed_job_cannot_finish(world: World) -> None:
 
 
 @on_both_loops
-async def test_stopped_job_ends_at_once(world: World) -> None:
-    """It has nothing that would have to unwind: it does not use up its limit."""
-    _, tasks = await grown(world)
+async def test_stopped_job_ends_without_waiting_for_its_shutdown_limit(world: World) -> None:
+    _, tasks = await start_tasks(world)
     job = tasks.spawn_job(Job)
     job.begin_stop(5.0)
     assert job.exit is SHUTDOWN
@@ -75,9 +71,8 @@ async def test_stopped_job_ends_at_once(world: World) -> None:
 
 
 @on_both_loops
-async def test_jobs_end_with_their_supervisor(world: World) -> None:
-    """Killed with it if it is killed, and none can be begun while it is away."""
-    tree, tasks = await grown(world)
+async def test_jobs_are_killed_with_their_supervisor(world: World) -> None:
+    tree, tasks = await start_tasks(world)
     job = tasks.spawn_job(Job)
     tree.kill("App/Tasks")
     assert job.exit is KILLED
@@ -87,14 +82,13 @@ async def test_jobs_end_with_their_supervisor(world: World) -> None:
 
 @on_both_loops
 async def test_job_name_must_be_a_path_segment(world: World) -> None:
-    """A name that would break paths is refused."""
-    _, tasks = await grown(world)
+    _, tasks = await start_tasks(world)
     with pytest.raises(SpecError, match="without '/'"):
         tasks.spawn_job(Job, "a/b")
 
 
-class Told(Job):
-    """A job that writes down how it ended."""
+class RecordingJob(Job):
+    """A job that records its exit."""
 
     __slots__ = ("seen",)
 
@@ -104,18 +98,20 @@ class Told(Job):
         self.seen.append(reason)
 
 
-def told(tasks: TaskSupervisor) -> Told:
-    """A job that tells, with an empty list."""
-    job = tasks.spawn_job(Told)
+def spawn_recording_job(tasks: TaskSupervisor) -> RecordingJob:
+    job = tasks.spawn_job(RecordingJob)
     job.seen = []
     return job
 
 
 @on_both_loops
-async def test_job_is_notified_of_its_end_once(world: World) -> None:
-    """Whatever the reason, and before its monitors."""
-    tree, tasks = await grown(world)
-    finished, killed, failed = told(tasks), told(tasks), told(tasks)
+async def test_job_is_notified_of_its_exit_once_and_before_its_monitors(world: World) -> None:
+    tree, tasks = await start_tasks(world)
+    finished, killed, failed = (
+        spawn_recording_job(tasks),
+        spawn_recording_job(tasks),
+        spawn_recording_job(tasks),
+    )
     killed.monitor(lambda down: killed.seen.append(down.exit))
     finished.finish()
     finished.finish()
@@ -127,12 +123,11 @@ async def test_job_is_notified_of_its_end_once(world: World) -> None:
 
 
 @on_both_loops
-async def test_exception_in_a_jobs_death_callback_is_logged(
+async def test_exception_in_the_on_death_callback_of_a_job_is_logged(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What its owner raises is logged, and harms nobody."""
-    _, tasks = await grown(world)
-    job = tasks.spawn_job(Told)  # without its list: writing there raises
+    _, tasks = await start_tasks(world)
+    job = tasks.spawn_job(RecordingJob)  # without its list: writing there raises
     job.finish()
     assert (job.exit, len(tasks.jobs())) == (NORMAL, 0)
     assert "a monitor of App/Tasks/job-1 failed" in caplog.text

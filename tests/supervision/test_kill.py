@@ -1,4 +1,4 @@
-"""A kill is real: at any instant, without `terminate`, and the dead do not speak."""
+"""Kills: they take effect immediately at any await, without `terminate`, and a killed process has no further effect."""
 
 from __future__ import annotations
 
@@ -25,16 +25,15 @@ from hourglass._supervision.driver import Killed
 from .world import World, on_both_loops
 
 
-async def grown(world: World, body: Callable[[Context], Any], **options: Any) -> tuple[Tree, Process]:
-    """A tree with one temporary child of this body."""
+async def start_process(world: World, body: Callable[[Context], Any], **options: Any) -> tuple[Tree, Process]:
+    """Start a tree with one temporary child of this body."""
     tree = await world.start(ChildSpec("a", body, "temporary"), **options)
     return tree, tree.find("App/a")
 
 
 @on_both_loops
-async def test_process_is_dead_when_kill_returns(world: World) -> None:
-    """State, exit, monitors and the waiting of others change at the instant of the kill, not later."""
-    _, process = await grown(world, world.body("a"))
+async def test_process_is_dead_and_its_monitors_are_notified_when_kill_returns(world: World) -> None:
+    _, process = await start_process(world, world.body("a"))
     seen: list[Exit] = []
     process.monitor(lambda down: seen.append(down.exit))
     process.kill()
@@ -43,8 +42,7 @@ async def test_process_is_dead_when_kill_returns(world: World) -> None:
 
 
 @on_both_loops
-async def test_kill_runs_finally_but_not_terminate(world: World) -> None:
-    """A kill unwinds the body through its `finally`, past `except Exception`, and never runs `terminate`."""
+async def test_kill_runs_finally_blocks_but_not_terminate(world: World) -> None:
     said: list[str] = []
 
     async def body(context: Context) -> None:
@@ -60,7 +58,7 @@ async def test_kill_runs_finally_but_not_terminate(world: World) -> None:
         finally:
             said.append("finally")
 
-    _, process = await grown(world, body)
+    _, process = await start_process(world, body)
     process.kill()
     await world.settle()
     assert said == ["Killed", "finally"]
@@ -68,7 +66,6 @@ async def test_kill_runs_finally_but_not_terminate(world: World) -> None:
 
 @on_both_loops
 async def test_kill_interrupts_an_uncancellable_wait(world: World) -> None:
-    """A body that waits for a task which refuses to be cancelled is taken away from there all the same."""
     release = asyncio.Event()
     unwound: list[str] = []
 
@@ -86,7 +83,7 @@ async def test_kill_interrupts_an_uncancellable_wait(world: World) -> None:
         finally:
             unwound.append("body")
 
-    _, process = await grown(world, body)
+    _, process = await start_process(world, body)
     await world.settle()
     process.kill()
     await world.settle()
@@ -97,8 +94,7 @@ async def test_kill_interrupts_an_uncancellable_wait(world: World) -> None:
 
 
 @on_both_loops
-async def test_kill_cancels_gathered_tasks(world: World) -> None:
-    """Tasks that the killed body was waiting for are cancelled: they do not go on for nobody."""
+async def test_kill_cancels_the_tasks_that_the_process_awaits(world: World) -> None:
     ended: list[int] = []
 
     async def inner(number: int) -> None:
@@ -111,7 +107,7 @@ async def test_kill_cancels_gathered_tasks(world: World) -> None:
         await context.started()
         await asyncio.gather(inner(1), inner(2))
 
-    _, process = await grown(world, body)
+    _, process = await start_process(world, body)
     await world.settle()
     process.kill()
     await world.settle()
@@ -119,8 +115,7 @@ async def test_kill_cancels_gathered_tasks(world: World) -> None:
 
 
 @on_both_loops
-async def test_kill_before_the_first_step(world: World) -> None:
-    """A body that was killed before it ever ran does not run."""
+async def test_process_killed_before_its_first_step_never_runs(world: World) -> None:
     ran: list[str] = []
     killed: list[Exit | None] = []
 
@@ -134,14 +129,13 @@ async def test_kill_before_the_first_step(world: World) -> None:
         killed.append(process.exit)
         await asyncio.Event().wait()
 
-    await grown(world, body)
+    await start_process(world, body)
     await world.settle()
     assert (ran, killed) == ([], [KILLED])
 
 
 @on_both_loops
-async def test_kill_before_a_pending_wake_up(world: World) -> None:
-    """A body whose future is done but which has not run since is killed, and does not see the result."""
+async def test_killed_process_does_not_receive_a_result_that_is_already_set(world: World) -> None:
     got: list[object] = []
     future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
@@ -149,7 +143,7 @@ async def test_kill_before_a_pending_wake_up(world: World) -> None:
         await context.started()
         got.append(await future)
 
-    _, process = await grown(world, body)
+    _, process = await start_process(world, body)
     await world.settle()
     future.set_result("news")
     process.kill()
@@ -158,8 +152,7 @@ async def test_kill_before_a_pending_wake_up(world: World) -> None:
 
 
 @on_both_loops
-async def test_kill_of_a_process_that_only_yields(world: World) -> None:
-    """A body that only gives way (`sleep(0)`) is killed at its next step."""
+async def test_kill_ends_a_process_that_only_yields_to_the_loop(world: World) -> None:
     rounds: list[int] = []
 
     async def body(context: Context) -> None:
@@ -168,7 +161,7 @@ async def test_kill_of_a_process_that_only_yields(world: World) -> None:
             rounds.append(1)
             await asyncio.sleep(0)
 
-    _, process = await grown(world, body)
+    _, process = await start_process(world, body)
     await world.settle()
     process.kill()
     await asyncio.sleep(0)
@@ -178,8 +171,7 @@ async def test_kill_of_a_process_that_only_yields(world: World) -> None:
 
 
 @on_both_loops
-async def test_process_may_kill_itself(world: World) -> None:
-    """Suicide works too: what follows until the next await runs unheard, and then it unwinds."""
+async def test_process_that_kills_itself_unwinds_at_its_next_await(world: World) -> None:
     said: list[str] = []
     now = asyncio.Event()
 
@@ -195,7 +187,7 @@ async def test_process_may_kill_itself(world: World) -> None:
         finally:
             said.append("unwound")
 
-    _, process = await grown(world, body)
+    _, process = await start_process(world, body)
     now.set()
     await world.settle()
     assert (said, process.exit) == (["still here", "unwound"], KILLED)
@@ -203,7 +195,6 @@ async def test_process_may_kill_itself(world: World) -> None:
 
 @on_both_loops
 async def test_self_kill_interrupts_an_uncancellable_wait(world: World) -> None:
-    """A body that has killed itself and then waits for a task which refuses to end is taken away, and the task is asked to."""
     now, release = asyncio.Event(), asyncio.Event()
     said: list[str] = []
 
@@ -224,7 +215,7 @@ async def test_self_kill_interrupts_an_uncancellable_wait(world: World) -> None:
         finally:
             said.append("body")
 
-    await grown(world, body)
+    await start_process(world, body)
     await world.settle()
     now.set()
     await world.settle()
@@ -235,8 +226,7 @@ async def test_self_kill_interrupts_an_uncancellable_wait(world: World) -> None:
 
 
 @on_both_loops
-async def test_process_that_swallows_the_kill_is_detached(world: World) -> None:
-    """A body that swallows `Killed` and goes on is no longer the process: its successor runs, and nobody hears it."""
+async def test_process_that_swallows_killed_is_detached_and_replaced(world: World) -> None:
     release = asyncio.Event()
     heard: list[str] = []
     first = True
@@ -275,8 +265,7 @@ async def test_process_that_swallows_the_kill_is_detached(world: World) -> None:
 
 
 @on_both_loops
-async def test_awaiting_finally_may_finish_within_the_grace(world: World) -> None:
-    """Clean-up that awaits goes on unheard after a kill, and stopping the tree waits for it."""
+async def test_tree_stop_waits_for_the_awaiting_finally_of_a_killed_process(world: World) -> None:
     release = asyncio.Event()
     said: list[str] = []
 
@@ -288,7 +277,7 @@ async def test_awaiting_finally_may_finish_within_the_grace(world: World) -> Non
             await release.wait()
             said.append("cleaned")
 
-    tree, process = await grown(world, body)
+    tree, process = await start_process(world, body)
     process.kill()
     await world.settle()
     stopping = asyncio.ensure_future(tree.stop())
@@ -300,8 +289,7 @@ async def test_awaiting_finally_may_finish_within_the_grace(world: World) -> Non
 
 
 @on_both_loops
-async def test_process_that_exceeds_the_grace_is_closed(world: World) -> None:
-    """After the grace a coroutine that will not end is closed, and its task ends."""
+async def test_killed_process_that_exceeds_the_grace_period_is_closed(world: World) -> None:
     closed: list[str] = []
 
     async def body(context: Context) -> None:
@@ -315,7 +303,7 @@ async def test_process_that_exceeds_the_grace_is_closed(world: World) -> None:
             except BaseException:
                 continue
 
-    tree, process = await grown(world, body)
+    tree, process = await start_process(world, body)
     process.kill()
     stopping = asyncio.ensure_future(tree.stop())
     await world.advance(4.9)
@@ -326,8 +314,7 @@ async def test_process_that_exceeds_the_grace_is_closed(world: World) -> None:
 
 
 @on_both_loops
-async def test_process_that_ignores_closing_loses_its_task(world: World) -> None:
-    """A coroutine that also ignores being closed is dropped: its task ends, and the report says that it refused."""
+async def test_killed_process_that_ignores_closing_is_discarded(world: World) -> None:
     refused: list[str] = []
 
     async def body(context: Context) -> None:
@@ -342,18 +329,17 @@ async def test_process_that_ignores_closing_loses_its_task(world: World) -> None
             except BaseException:
                 continue
 
-    tree, process = await grown(world, body)
+    tree, process = await start_process(world, body)
     process.kill()
     await world.advance(5.0)
     await tree.stop()
     assert [report.detail for report in world.reports if report.kind == "discarded"] == [
-        "it refused to close"
+        "it could not be closed"
     ]
 
 
 @on_both_loops
-async def test_killed_supervisor_kills_its_children(world: World) -> None:
-    """Links: when a supervisor is killed, those below it are dead at the same instant, the youngest first."""
+async def test_killed_supervisor_kills_its_children_youngest_first(world: World) -> None:
     tasks = TaskSupervisor()
     inner = Supervisor("one_for_one", [world.worker("a"), world.worker("b"), tasks.as_child("Tasks")])
     tree = await world.start(ChildSpec("Sub", inner, "temporary", type="supervisor"), world.worker("c"))
@@ -370,7 +356,6 @@ async def test_killed_supervisor_kills_its_children(world: World) -> None:
 
 @on_both_loops
 async def test_successor_starts_after_the_killed_process_has_unwound(world: World) -> None:
-    """The `finally` of the killed body runs before its successor begins."""
     tree = await world.start(world.worker("a"))
     for _ in range(3):
         tree.kill("App/a")

@@ -1,4 +1,4 @@
-"""A process: how it starts, how it is stopped (shutdown value × outcome), who is told."""
+"""The start, the stop (shutdown value × behaviour) and the monitors of a process."""
 
 from __future__ import annotations
 
@@ -21,20 +21,18 @@ from hourglass._supervision.exits import ExitKind
 from .world import Boom, World, on_both_loops
 
 
-def obedient(said: list[str]) -> Any:
+def ends_when_cancelled(steps: list[str]) -> Any:
     async def body(context: Context) -> None:
         await context.started()
         try:
             await asyncio.Event().wait()
         finally:
-            said.append("ended")
+            steps.append("ended")
 
     return body
 
 
-def slow(said: list[str]) -> Any:
-    """Needs a while to end, after it was asked to."""
-
+def ends_two_seconds_later(steps: list[str]) -> Any:
     async def body(context: Context) -> None:
         await context.started()
         clock = context.node.clock
@@ -45,30 +43,26 @@ def slow(said: list[str]) -> Any:
             timer = clock.call_later(2.0, done.set)
             try:
                 await done.wait()
-                said.append("ended")
+                steps.append("ended")
             finally:
                 timer.cancel()
 
     return body
 
 
-def stubborn(said: list[str]) -> Any:
-    """Ignores cancellation."""
-
+def ignores_cancellation(steps: list[str]) -> Any:
     async def body(context: Context) -> None:
         await context.started()
         while True:
             try:
                 await asyncio.Event().wait()
             except asyncio.CancelledError:
-                said.append("ignored")
+                steps.append("ignored")
 
     return body
 
 
-def failing(said: list[str]) -> Any:
-    """Crashes when it is asked to end."""
-
+def crashes_when_cancelled(steps: list[str]) -> Any:
     async def body(context: Context) -> None:
         await context.started()
         try:
@@ -80,30 +74,29 @@ def failing(said: list[str]) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("shutdown", "body", "after", "kind", "said"),
+    ("shutdown", "body", "after", "kind", "steps"),
     [
-        ("brutal", obedient, 0.0, "killed", ["ended"]),
-        ("brutal", stubborn, 0.0, "killed", []),
-        ("brutal", failing, 0.0, "killed", []),
-        ("infinity", obedient, 0.0, "shutdown", ["ended"]),
-        ("infinity", slow, 2.0, "shutdown", ["ended"]),
-        ("infinity", failing, 0.0, "crash", []),
-        (3.0, obedient, 0.0, "shutdown", ["ended"]),
-        (3.0, slow, 2.0, "shutdown", ["ended"]),
-        (1.0, slow, 1.0, "killed", []),
-        (1.0, stubborn, 1.0, "killed", ["ignored"]),
-        (1.0, failing, 0.0, "crash", []),
-        (0.0, obedient, 0.0, "shutdown", ["ended"]),
-        (0.0, stubborn, 0.0, "killed", ["ignored"]),
+        ("brutal", ends_when_cancelled, 0.0, "killed", ["ended"]),
+        ("brutal", ignores_cancellation, 0.0, "killed", []),
+        ("brutal", crashes_when_cancelled, 0.0, "killed", []),
+        ("infinity", ends_when_cancelled, 0.0, "shutdown", ["ended"]),
+        ("infinity", ends_two_seconds_later, 2.0, "shutdown", ["ended"]),
+        ("infinity", crashes_when_cancelled, 0.0, "crash", []),
+        (3.0, ends_when_cancelled, 0.0, "shutdown", ["ended"]),
+        (3.0, ends_two_seconds_later, 2.0, "shutdown", ["ended"]),
+        (1.0, ends_two_seconds_later, 1.0, "killed", []),
+        (1.0, ignores_cancellation, 1.0, "killed", ["ignored"]),
+        (1.0, crashes_when_cancelled, 0.0, "crash", []),
+        (0.0, ends_when_cancelled, 0.0, "shutdown", ["ended"]),
+        (0.0, ignores_cancellation, 0.0, "killed", ["ignored"]),
     ],
 )
 @on_both_loops
-async def test_shutdown_matrix(
-    world: World, shutdown: Any, body: Any, after: float, kind: ExitKind, said: list[str]
+async def test_process_exit_follows_shutdown_value_and_behaviour_of_the_body(
+    world: World, shutdown: Any, body: Any, after: float, kind: ExitKind, steps: list[str]
 ) -> None:
-    """Shutdown value × behaviour: when it has ended, how, and what it got to do."""
-    did: list[str] = []
-    tree = await world.start(ChildSpec("a", body(did), "temporary", shutdown))
+    actual_steps: list[str] = []
+    tree = await world.start(ChildSpec("a", body(actual_steps), "temporary", shutdown))
     process = tree.find("App/a")
     stopping = asyncio.ensure_future(tree.stop())
     if after:
@@ -113,15 +106,14 @@ async def test_shutdown_matrix(
     await world.advance(0.0)
     assert stopping.done()
     assert process.exit is not None
-    assert (process.exit.kind, did) == (kind, said)
+    assert (process.exit.kind, actual_steps) == (kind, steps)
     assert ("App/a" in world.reported("overdue")) == (kind == "killed" and shutdown != "brutal")
 
 
 @on_both_loops
-async def test_infinite_shutdown_waits_for_the_child(world: World) -> None:
-    """With `infinity` a child that ignores its cancellation is waited for, until somebody kills it."""
-    said: list[str] = []
-    tree = await world.start(ChildSpec("a", stubborn(said), "temporary", "infinity"))
+async def test_stop_with_infinite_shutdown_waits_until_the_child_is_killed(world: World) -> None:
+    steps: list[str] = []
+    tree = await world.start(ChildSpec("a", ignores_cancellation(steps), "temporary", "infinity"))
     stopping = asyncio.ensure_future(tree.stop())
     await world.advance(1e6)
     assert not stopping.done()
@@ -133,47 +125,45 @@ async def test_infinite_shutdown_waits_for_the_child(world: World) -> None:
 
 @on_both_loops
 async def test_terminate_runs_before_the_body_is_cancelled(world: World) -> None:
-    """An ordered stop awaits `terminate` first; a body that ends meanwhile by itself was not cancelled."""
-    said: list[str] = []
-    farewell = asyncio.Event()
+    steps: list[str] = []
+    terminating = asyncio.Event()
 
     async def body(context: Context) -> None:
         async def terminate() -> None:
-            said.append("terminate")
-            farewell.set()
+            steps.append("terminate")
+            terminating.set()
             await world.settle()
-            said.append("terminated")
+            steps.append("terminated")
 
         context.on_terminate(terminate)
         await context.started()
-        await farewell.wait()
-        said.append("body saw the farewell")
+        await terminating.wait()
+        steps.append("body saw terminate")
 
     tree = await world.start(ChildSpec("a", body))
     process = tree.find("App/a")
     assert await tree.stop() is SHUTDOWN
-    assert said == ["terminate", "body saw the farewell", "terminated"]
+    assert steps == ["terminate", "body saw terminate", "terminated"]
     assert process.exit is SHUTDOWN
 
 
 @on_both_loops
-async def test_terminate_is_bounded_by_the_shutdown_limit(world: World) -> None:
-    """A `terminate` that hangs is killed with its process when the limit has passed."""
-    said: list[str] = []
+async def test_process_whose_terminate_hangs_is_killed_at_the_shutdown_limit(world: World) -> None:
+    steps: list[str] = []
 
     async def body(context: Context) -> None:
         async def terminate() -> None:
             try:
                 await asyncio.Event().wait()
             finally:
-                said.append("terminate unwound")
+                steps.append("terminate unwound")
 
         context.on_terminate(terminate)
         await context.started()
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
-            said.append("cancelled")
+            steps.append("cancelled")
             raise
 
     tree = await world.start(ChildSpec("a", body, shutdown=2.0))
@@ -182,13 +172,12 @@ async def test_terminate_is_bounded_by_the_shutdown_limit(world: World) -> None:
     await world.advance(1.9)
     assert process.state is ProcessState.STOPPING
     await world.advance(0.1)
-    assert (process.exit, said, stopping.done()) == (KILLED, ["terminate unwound"], True)
+    assert (process.exit, steps, stopping.done()) == (KILLED, ["terminate unwound"], True)
 
 
 @on_both_loops
 async def test_exception_in_terminate_is_a_crash(world: World) -> None:
-    """A `terminate` that raises makes the exit a crash; the body is still cancelled in order and siblings are stopped."""
-    said: list[str] = []
+    steps: list[str] = []
 
     async def body(context: Context) -> None:
         async def terminate() -> None:
@@ -199,27 +188,26 @@ async def test_exception_in_terminate_is_a_crash(world: World) -> None:
         try:
             await asyncio.Event().wait()
         finally:
-            said.append("body ended")
+            steps.append("body ended")
 
     tree = await world.start(world.worker("first"), ChildSpec("a", body))
     process = tree.find("App/a")
     assert await tree.stop() is SHUTDOWN
     assert process.exit is not None
     assert isinstance(process.exit.error, Boom)
-    assert (said, world.log) == (["body ended"], ["+first", "-first"])
+    assert (steps, world.log) == (["body ended"], ["+first", "-first"])
 
 
 @on_both_loops
-async def test_kill_during_terminate(world: World) -> None:
-    """A kill during `terminate` ends both at once."""
-    said: list[str] = []
+async def test_kill_during_terminate_ends_body_and_terminate(world: World) -> None:
+    steps: list[str] = []
 
     async def body(context: Context) -> None:
         async def terminate() -> None:
             try:
                 await asyncio.Event().wait()
             finally:
-                said.append("terminate unwound")
+                steps.append("terminate unwound")
 
         context.on_terminate(terminate)
         await context.started()
@@ -233,12 +221,11 @@ async def test_kill_during_terminate(world: World) -> None:
     process.kill()
     assert process.exit is KILLED
     await world.settle()
-    assert (said, stopping.done()) == (["terminate unwound"], True)
+    assert (steps, stopping.done()) == (["terminate unwound"], True)
 
 
 @on_both_loops
-async def test_exits_are_recorded(world: World) -> None:
-    """A body that returns ends normally; one that raises crashes with its error; both are in the process's record."""
+async def test_process_records_a_normal_exit_or_a_crash_with_its_error(world: World) -> None:
     tree = await world.start(world.worker("a", restart="temporary"), world.worker("b", restart="temporary"))
     a, b = tree.find("App/a"), tree.find("App/b")
     await world.finish("App/a")
@@ -250,8 +237,7 @@ async def test_exits_are_recorded(world: World) -> None:
 
 
 @on_both_loops
-async def test_unrequested_cancellation_is_a_crash(world: World) -> None:
-    """A `CancelledError` that no stop asked for is no ordered end: a transient child that meets one is restarted."""
+async def test_cancellation_that_no_stop_requested_is_a_crash(world: World) -> None:
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def body(context: Context) -> None:
@@ -269,36 +255,32 @@ async def test_unrequested_cancellation_is_a_crash(world: World) -> None:
 
 
 @on_both_loops
-async def test_monitors_are_notified_once_in_order(world: World) -> None:
-    """Monitors hear of a death once, in order; a cancelled one does not, a late one hears at once, a failing one harms nobody."""
+async def test_monitors_of_a_process_are_notified_once_in_order(world: World) -> None:
     tree = await world.start(world.worker("a", restart="temporary"))
     process = tree.find("App/a")
-    told: list[str] = []
-    process.monitor(lambda down: told.append("first"))
-    process.monitor(lambda down: told.append("cancelled")).cancel()
+    notified: list[str] = []
+    process.monitor(lambda down: notified.append("first"))
+    process.monitor(lambda down: notified.append("cancelled")).cancel()
     process.monitor(lambda down: 1 / 0)
-    process.monitor(lambda down: told.append("second"))
+    process.monitor(lambda down: notified.append("second"))
     await world.crash("App/a")
-    process.monitor(lambda down: told.append(f"late: {down.exit.kind}"))
-    assert told == ["first", "second", "late: crash"]
+    process.monitor(lambda down: notified.append(f"late: {down.exit.kind}"))
+    assert notified == ["first", "second", "late: crash"]
 
 
 @on_both_loops
-async def test_return_before_started_is_a_failed_start(world: World) -> None:
-    """Returning before `started` is a failed start, and says so."""
-
+async def test_process_that_returns_before_started_fails_to_start(world: World) -> None:
     async def body(context: Context) -> None:
         return
 
     with pytest.raises(StartFailed) as caught:
         await world.start(ChildSpec("a", body))
     causes = str(caught.value.__cause__) + str(caught.value.__cause__ and caught.value.__cause__.__cause__)
-    assert "App/a returned before it reported its start" in causes
+    assert "App/a ended before it reported its start" in causes
 
 
 @on_both_loops
-async def test_start_must_be_a_coroutine_function(world: World) -> None:
-    """A start that gives no coroutine is a failed start like any other."""
+async def test_process_start_that_is_no_coroutine_function_fails(world: World) -> None:
     with pytest.raises(StartFailed):
         await world.start(ChildSpec("a", lambda context: None))  # type: ignore[arg-type, return-value]
     assert world.reported("start_failed") == ["App/a", "App"]

@@ -1,4 +1,4 @@
-"""Names: unique, and gone when their process dies."""
+"""The process registry: names are unique, and released when their process dies."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from .world import World, on_both_loops
 
 
 @on_both_loops
-async def test_registered_names_are_found(world: World) -> None:
-    """`whereis` finds a registered process, and nothing for an unknown name."""
+async def test_registry_finds_a_registered_process_by_name(world: World) -> None:
     tree = await world.start(world.worker("a"))
     registry = ProcessRegistry()
     registry.register(("queue", "default"), tree.find("App/a"))
@@ -20,18 +19,16 @@ async def test_registered_names_are_found(world: World) -> None:
 
 
 @on_both_loops
-async def test_duplicate_names_are_rejected(world: World) -> None:
-    """A name has one process; the error names both."""
+async def test_registry_rejects_a_name_in_use(world: World) -> None:
     tree = await world.start(world.worker("a"), world.worker("b"))
     registry = ProcessRegistry()
     registry.register("x", tree.find("App/a"))
-    with pytest.raises(NameTaken, match="cannot register App/b as 'x': App/a has that name"):
+    with pytest.raises(NameTaken, match="cannot register App/b as 'x': App/a already has this name"):
         registry.register("x", tree.find("App/b"))
 
 
 @on_both_loops
-async def test_names_are_released_when_their_process_ends(world: World) -> None:
-    """At the instant of a death its names are free, and the successor can take them."""
+async def test_registry_releases_the_names_of_a_dead_process(world: World) -> None:
     tree = await world.start(world.worker("a"))
     registry = ProcessRegistry()
     first = tree.find("App/a")
@@ -47,8 +44,7 @@ async def test_names_are_released_when_their_process_ends(world: World) -> None:
 
 
 @on_both_loops
-async def test_unregistering_is_idempotent_and_final(world: World) -> None:
-    """A name that was taken back is not touched by the later death of its former process."""
+async def test_unregistered_name_is_not_released_again_by_its_former_process(world: World) -> None:
     tree = await world.start(world.worker("a"), world.worker("b"))
     registry = ProcessRegistry()
     a, b = tree.find("App/a"), tree.find("App/b")
@@ -61,8 +57,7 @@ async def test_unregistering_is_idempotent_and_final(world: World) -> None:
 
 
 @on_both_loops
-async def test_restarted_registry_is_empty(world: World) -> None:
-    """A registry that dies forgets all names and takes none until it is back; then it begins empty."""
+async def test_registry_is_empty_after_its_restart(world: World) -> None:
     registry = ProcessRegistry()
     tree = await world.start(world.worker("a"), registry.as_child("Names"))
     registry.register("x", tree.find("App/a"))

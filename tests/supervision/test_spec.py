@@ -1,4 +1,4 @@
-"""A child spec is data, checked before anything starts, with a message that says what to mend."""
+"""Child specs are validated before anything starts."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ async def idle(context: Context) -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"id": ""}, "id must be a non-empty string without '/'"),
+        ({"id": ""}, "id must be a non-empty str without '/'"),
         ({"id": "a/b"}, "without '/', not 'a/b'"),
-        ({"id": 7}, "id must be a string, not int"),
-        ({"start": 3}, "child 'a': start must be callable with a context, not int"),
+        ({"id": 7}, "id must be a str, not int"),
+        ({"start": 3}, "child 'a': start must be a callable that takes a context, not int"),
         (
             {"restart": "sometimes"},
             "restart must be one of 'permanent', 'transient', 'temporary', not 'sometimes'",
@@ -38,27 +38,23 @@ async def idle(context: Context) -> None:
         ({"backoff": (0, 1)}, "0 < first <= maximum"),
     ],
 )
-def test_invalid_fields_are_rejected(fields: dict[str, Any], message: str) -> None:
-    """Each bad field is refused by name, with what was found and what is expected."""
+def test_invalid_child_spec_fields_are_rejected(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError) as caught:
         Supervisor("one_for_one", [ChildSpec(**{"id": "a", "start": idle, **fields})])
     assert message in str(caught.value)
 
 
-def test_duplicate_child_ids_are_rejected() -> None:
-    """Two children of one id are refused, and both places are named."""
+def test_supervisor_with_duplicate_child_ids_is_rejected() -> None:
     with pytest.raises(SpecError, match="duplicate child id 'a': children 0 and 2"):
         Supervisor("one_for_one", [ChildSpec("a", idle), ChildSpec("b", idle), ChildSpec("a", idle)])
 
 
-def test_object_that_is_no_spec_is_rejected() -> None:
-    """A child must be a ChildSpec."""
+def test_supervisor_child_that_is_no_child_spec_is_rejected() -> None:
     with pytest.raises(SpecError, match="must be a ChildSpec, not function"):
         Supervisor("one_for_one", [idle])  # type: ignore[list-item]
 
 
 def test_invalid_supervisor_options_are_rejected() -> None:
-    """An unknown strategy and a senseless intensity are refused."""
     with pytest.raises(
         SpecError, match="strategy must be one of 'one_for_one', 'one_for_all', 'rest_for_one'"
     ):
@@ -68,15 +64,13 @@ def test_invalid_supervisor_options_are_rejected() -> None:
             Intensity(**options)
 
 
-def test_defaults_depend_on_the_type() -> None:
-    """A worker is stopped and started within limits; a supervisor has the time that its children need."""
+def test_default_limits_of_a_child_spec_depend_on_its_type() -> None:
     worker, supervisor = ChildSpec("a", idle), ChildSpec("a", idle, type="supervisor")
     assert (worker.shutdown_limit, worker.start_limit) == (5.0, 30.0)
     assert (supervisor.shutdown_limit, supervisor.start_limit) == ("infinity", "infinity")
 
 
 @on_both_loops
-async def test_root_spec_is_checked(world: World) -> None:
-    """Starting a tree checks its root before anything runs."""
+async def test_invalid_root_spec_is_rejected_by_start_tree(world: World) -> None:
     with pytest.raises(SpecError, match="restart must be one of"):
         await start_tree(ChildSpec("a", idle, "never"))  # type: ignore[arg-type]

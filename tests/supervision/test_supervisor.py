@@ -19,21 +19,19 @@ from hourglass._supervision import (
 )
 
 from .test_policy import RESTARTED
-from .world import Boom, World, on_both_loops, processes, restarts
+from .world import Boom, World, ignores_cancellation, on_both_loops, processes, restarts
 
 
 @on_both_loops
-async def test_ordered_start_and_reverse_stop(world: World) -> None:
-    """Children start in order and are stopped in reverse, one after the other."""
+async def test_children_start_in_order_and_stop_in_reverse(world: World) -> None:
     tree = await world.start(*(world.worker(id) for id in "abc"))
-    assert world.took() == ["+a", "+b", "+c"]
+    assert world.take_log() == ["+a", "+b", "+c"]
     assert await tree.stop() is SHUTDOWN
-    assert world.took() == ["-c", "-b", "-a"]
+    assert world.take_log() == ["-c", "-b", "-a"]
 
 
 @on_both_loops
 async def test_next_child_starts_after_the_previous_has_started(world: World) -> None:
-    """A child that takes its time keeps those after it waiting."""
     ready = asyncio.Event()
 
     async def slow(context: Context) -> None:
@@ -44,28 +42,25 @@ async def test_next_child_starts_after_the_previous_has_started(world: World) ->
 
     starting = asyncio.ensure_future(world.start(ChildSpec("slow", slow), world.worker("b")))
     await world.settle()
-    assert world.took() == ["+slow"]
+    assert world.take_log() == ["+slow"]
     ready.set()
     await starting
-    assert world.took() == ["+b"]
+    assert world.take_log() == ["+b"]
 
 
 @on_both_loops
-async def test_failing_start_stops_earlier_children_in_reverse(world: World) -> None:
-    """If a child does not start, those before it are stopped in reverse, those after it never run, and the start fails."""
+async def test_failed_start_of_a_child_stops_earlier_children_in_reverse(world: World) -> None:
     world.refusals["c"] = 1
     with pytest.raises(StartFailed) as caught:
         await world.start(*(world.worker(id) for id in "abcd"))
-    assert world.took() == ["+a", "+b", "+c", "-c", "-b", "-a"]
+    assert world.take_log() == ["+a", "+b", "+c", "-c", "-b", "-a"]
     cause = caught.value.__cause__
     assert isinstance(cause, StartFailed)
     assert isinstance(cause.__cause__, Boom)
 
 
 @on_both_loops
-async def test_start_timeout(world: World) -> None:
-    """A child that does not say in time that it has started is killed, and the start fails."""
-
+async def test_child_that_exceeds_its_start_timeout_is_killed_and_fails_the_start(world: World) -> None:
     async def never(context: Context) -> None:
         try:
             await asyncio.Event().wait()
@@ -78,7 +73,7 @@ async def test_start_timeout(world: World) -> None:
     await world.advance(0.1)
     with pytest.raises(StartFailed):
         await starting
-    assert world.took() == ["+a", "-never", "-a"]
+    assert world.take_log() == ["+a", "-never", "-a"]
 
 
 @pytest.mark.parametrize(
@@ -91,22 +86,22 @@ async def test_start_timeout(world: World) -> None:
 )
 @pytest.mark.parametrize("way", ["crash", "kill"])
 @on_both_loops
-async def test_restart_strategies(world: World, strategy: Any, expected: list[str], way: str) -> None:
-    """one_for_one restarts the one, one_for_all all, rest_for_one it and the later ones; stops reversed, starts in order."""
+async def test_restart_strategy_decides_which_children_are_restarted(
+    world: World, strategy: Any, expected: list[str], way: str
+) -> None:
     tree = await world.start(*(world.worker(id) for id in "abcd"), strategy=strategy)
-    world.took()
+    world.take_log()
     if way == "crash":
         await world.crash("App/b")
     else:
         tree.kill("App/b")
         await world.settle()
-    assert world.took() == expected
+    assert world.take_log() == expected
     assert tree.paths() == ["App", "App/a", "App/b", "App/c", "App/d"]
 
 
 @on_both_loops
-async def test_rest_for_one_restarts_only_later_children(world: World) -> None:
-    """Earlier siblings are the same processes after the cascade, later ones are new."""
+async def test_rest_for_one_replaces_only_later_children(world: World) -> None:
     tree = await world.start(*(world.worker(id) for id in "abc"), strategy="rest_for_one")
     before = processes(tree)
     await world.crash("App/b")
@@ -116,8 +111,9 @@ async def test_rest_for_one_restarts_only_later_children(world: World) -> None:
 
 @pytest.mark.parametrize(("kind", "reason"), RESTARTED)
 @on_both_loops
-async def test_restart_kinds_of_running_children(world: World, kind: Any, reason: str) -> None:
-    """The matrix of restart kind × exit reason holds for running children."""
+async def test_running_child_is_restarted_by_its_restart_kind_and_exit(
+    world: World, kind: Any, reason: str
+) -> None:
     tree = await world.start(world.worker("a", restart=kind))
     process = tree.find("App/a")
     match reason:
@@ -136,8 +132,7 @@ async def test_restart_kinds_of_running_children(world: World, kind: Any, reason
 
 
 @on_both_loops
-async def test_transient_child_restarts_with_a_cascade(world: World) -> None:
-    """A launcher that has done its work and ended normally does it again after those before it were restarted."""
+async def test_transient_child_that_ended_normally_is_restarted_by_a_cascade(world: World) -> None:
     children = (world.worker("holder"), world.worker("launcher", restart="transient"))
     tree = await world.start(*children, strategy="rest_for_one")
     await world.finish("App/launcher")
@@ -147,8 +142,7 @@ async def test_transient_child_restarts_with_a_cascade(world: World) -> None:
 
 
 @on_both_loops
-async def test_cascade_drops_temporary_siblings(world: World) -> None:
-    """A temporary sibling that a cascade stopped stays down."""
+async def test_temporary_child_stopped_by_a_cascade_is_not_restarted(world: World) -> None:
     tree = await world.start(
         world.worker("a"), world.worker("t", restart="temporary"), strategy="one_for_all"
     )
@@ -157,19 +151,16 @@ async def test_cascade_drops_temporary_siblings(world: World) -> None:
 
 
 @on_both_loops
-async def test_too_many_restarts_escalate_to_the_parent(world: World) -> None:
-    """After one restart too many, the supervisor stops its children in reverse order and fails; its parent restarts
-    the whole subtree.
-    """
+async def test_supervisor_with_too_many_restarts_fails_and_is_restarted_by_its_parent(world: World) -> None:
     inner = Supervisor("one_for_one", [world.worker("a"), world.worker("b")], max_restarts=2, window=5.0)
     tree = await world.start(inner.as_child("Sub"), world.worker("c"))
     sub = tree.find("App/Sub")
     for _ in range(2):
         await world.crash("App/Sub/a")
     assert tree.find("App/Sub") is sub
-    world.took()
+    world.take_log()
     await world.crash("App/Sub/a")
-    assert world.took() == ["-a", "-b", "+a", "+b"]
+    assert world.take_log() == ["-a", "-b", "+a", "+b"]
     assert tree.find("App/Sub") is not sub
     assert sub.exit is not None
     assert isinstance(sub.exit.error, IntensityExceeded)
@@ -180,8 +171,7 @@ async def test_too_many_restarts_escalate_to_the_parent(world: World) -> None:
 
 
 @on_both_loops
-async def test_restart_window_slides(world: World) -> None:
-    """Restarts that lie further apart than the window never escalate."""
+async def test_restarts_further_apart_than_the_window_never_escalate(world: World) -> None:
     tree = await world.start(world.worker("a"), max_restarts=1, window=5.0)
     for _ in range(10):
         await world.crash("App/a")
@@ -191,7 +181,6 @@ async def test_restart_window_slides(world: World) -> None:
 
 @on_both_loops
 async def test_escalation_at_the_root_ends_the_tree(world: World) -> None:
-    """A root that gives up ends with the reason, and leaves no task running."""
     tree = await world.start(world.worker("a"), world.worker("b"), max_restarts=0)
     await world.crash("App/a")
     reason = await tree.root.wait_dead()
@@ -200,32 +189,31 @@ async def test_escalation_at_the_root_ends_the_tree(world: World) -> None:
 
 
 @on_both_loops
-async def test_failing_restarts_count_towards_the_intensity(world: World) -> None:
-    """A failed restart is retried at once and counted, until it succeeds or the supervisor gives up."""
+async def test_failed_restarts_count_towards_the_intensity(world: World) -> None:
     tree = await world.start(world.worker("a"), world.worker("b"), strategy="rest_for_one", max_restarts=3)
-    world.took()
+    world.take_log()
     world.refusals["a"] = 2
     await world.crash("App/a")
-    assert world.took() == ["-a", "-b", "+a", "-a", "+a", "-a", "+a", "+b"]
+    assert world.take_log() == ["-a", "-b", "+a", "-a", "+a", "-a", "+a", "+b"]
     world.refusals["a"] = 1
     await world.crash("App/a")
     assert isinstance((await tree.root.wait_dead()).error, IntensityExceeded)
 
 
 @on_both_loops
-async def test_sibling_that_fails_to_start_in_a_cascade(world: World) -> None:
-    """In a cascade a later child's failed start is that child's failure: what started before it stays under rest_for_one."""
+async def test_sibling_that_fails_to_start_in_a_cascade_is_restarted_without_earlier_ones(
+    world: World,
+) -> None:
     tree = await world.start(*(world.worker(id) for id in "abc"), strategy="rest_for_one")
-    world.took()
+    world.take_log()
     world.refusals["b"] = 1
     await world.crash("App/a")
-    assert world.took() == ["-a", "-c", "-b", "+a", "+b", "-b", "+b", "+c"]
+    assert world.take_log() == ["-a", "-c", "-b", "+a", "+b", "-b", "+b", "+c"]
     assert len(tree.paths()) == 4
 
 
 @on_both_loops
-async def test_backoff_does_not_use_up_the_intensity(world: World) -> None:
-    """A child with back-off waits longer and longer, and however often it fails its supervisor does not give up."""
+async def test_child_with_backoff_never_exceeds_the_intensity(world: World) -> None:
     child = world.worker("a", backoff=(0.25, 1.0))
     tree = await world.start(child, world.worker("b"), max_restarts=0)
     world.refusals["a"] = 50
@@ -245,8 +233,7 @@ async def test_backoff_does_not_use_up_the_intensity(world: World) -> None:
 
 
 @on_both_loops
-async def test_backoff_is_reset_after_a_long_life(world: World) -> None:
-    """The backoff starts again from its first delay after a child has run for as long as the longest delay."""
+async def test_backoff_is_reset_after_a_child_ran_for_the_longest_delay(world: World) -> None:
     tree = await world.start(world.worker("a", backoff=(0.5, 4.0)))
     for _ in range(2):
         await world.crash("App/a")
@@ -263,7 +250,6 @@ async def test_backoff_is_reset_after_a_long_life(world: World) -> None:
 
 @on_both_loops
 async def test_siblings_are_restarted_during_a_backoff(world: World) -> None:
-    """While one child waits out its back-off its siblings are restarted as ever, and a cascade takes the waiting one along."""
     tree = await world.start(
         world.worker("a"), world.worker("b", backoff=(9.0, 9.0)), world.worker("c"), strategy="rest_for_one"
     )
@@ -271,40 +257,37 @@ async def test_siblings_are_restarted_during_a_backoff(world: World) -> None:
     assert tree.paths() == ["App", "App/a"]
     await world.crash("App/a")
     assert tree.paths() == ["App", "App/a", "App/b", "App/c"]
-    world.took()
+    world.take_log()
     await world.advance(20.0)
-    assert world.took() == []
+    assert world.take_log() == []
 
 
 @on_both_loops
-async def test_backoff_that_ends_during_a_cascade(world: World) -> None:
-    """A pause that is over while a cascade is about to take the waiting child along starts nobody twice."""
+async def test_child_whose_backoff_ends_during_a_cascade_is_started_once(world: World) -> None:
     tree = await world.start(
         world.worker("a"), world.worker("b", backoff=(9.0, 9.0)), strategy="rest_for_one"
     )
     await world.crash("App/b")
-    world.took()
+    world.take_log()
     tree.kill("App/a")
     assert world.clock.fire_next(9.0)
     await world.settle()
-    assert world.took() == ["-a", "+a", "+b"]
+    assert world.take_log() == ["-a", "+a", "+b"]
     assert tree.paths() == ["App", "App/a", "App/b"]
 
 
 @on_both_loops
-async def test_stop_during_a_backoff(world: World) -> None:
-    """A tree that is stopped while a child waits for its restart does not start it, and leaves no timer."""
+async def test_tree_stopped_during_a_backoff_does_not_restart_the_child(world: World) -> None:
     tree = await world.start(world.worker("a", backoff=(1.0, 1.0)))
     await world.crash("App/a")
-    world.took()
+    world.take_log()
     await tree.stop()
     await world.advance(5.0)
-    assert world.took() == []
+    assert world.take_log() == []
 
 
 @on_both_loops
-async def test_stop_during_restart(world: World) -> None:
-    """A stop that meets a restart half-way ends the starting child and the others in reverse, and starts nothing more."""
+async def test_tree_stopped_during_a_restart_starts_no_further_child(world: World) -> None:
     ready = asyncio.Event()
     ready.set()
 
@@ -322,24 +305,14 @@ async def test_stop_during_restart(world: World) -> None:
     ready.clear()
     await world.crash("App/b")
     assert tree.find("App/slow").state is ProcessState.STARTING
-    world.took()
+    world.take_log()
     assert await tree.stop() is SHUTDOWN
-    assert world.took() == ["-slow", "-b", "-a"]
+    assert world.take_log() == ["-slow", "-b", "-a"]
 
 
 @on_both_loops
-async def test_stop_during_a_cascade(world: World) -> None:
-    """A stop that meets a cascade which waits for a slow sibling to end does not lengthen that sibling's limit."""
-
-    async def stubborn(context: Context) -> None:
-        await context.started()
-        while True:
-            try:
-                await asyncio.Event().wait()
-            except asyncio.CancelledError:
-                continue
-
-    children = (world.worker("a"), world.worker("b"), ChildSpec("s", stubborn, shutdown=4.0))
+async def test_stop_during_a_cascade_does_not_extend_the_shutdown_limit(world: World) -> None:
+    children = (world.worker("a"), world.worker("b"), ChildSpec("s", ignores_cancellation, shutdown=4.0))
     tree = await world.start(*children, strategy="rest_for_one")
     await world.crash("App/b")
     await world.advance(3.0)
@@ -348,13 +321,11 @@ async def test_stop_during_a_cascade(world: World) -> None:
     assert not stopping.done()
     await world.advance(0.1)
     assert stopping.done()
-    assert world.took() == ["+a", "+b", "-b", "-a"]
+    assert world.take_log() == ["+a", "+b", "-b", "-a"]
 
 
 @on_both_loops
-async def test_stop_during_the_first_start(world: World) -> None:
-    """Giving up the start of a tree stops what had started, in reverse."""
-
+async def test_cancelled_tree_start_stops_started_children_in_reverse(world: World) -> None:
     async def never(context: Context) -> None:
         world.log.append("+never")
         await asyncio.Event().wait()
@@ -367,7 +338,7 @@ async def test_stop_during_the_first_start(world: World) -> None:
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await starting
-    assert world.took() == ["+a", "+b", "+never", "-b", "-a"]
+    assert world.take_log() == ["+a", "+b", "+never", "-b", "-a"]
 
 
 @pytest.mark.parametrize(
@@ -381,23 +352,20 @@ async def test_stop_during_the_first_start(world: World) -> None:
     ],
 )
 @on_both_loops
-async def test_several_simultaneous_deaths(world: World, order: str, expected: list[str]) -> None:
-    """Children that die in the same instant are handled in that order, and one that was replaced is not replaced again."""
+async def test_simultaneous_deaths_are_handled_in_order_without_double_restarts(
+    world: World, order: str, expected: list[str]
+) -> None:
     tree = await world.start(*(world.worker(id) for id in "abc"), strategy="rest_for_one")
-    world.took()
+    world.take_log()
     for id in order:
         tree.kill(f"App/{id}")
     await world.settle()
-    assert world.took() == [f"-{id}" for id in order] + expected
+    assert world.take_log() == [f"-{id}" for id in order] + expected
     assert [process.state for process in processes(tree).values()] == [ProcessState.RUNNING] * 4
 
 
 @on_both_loops
-async def test_cancelled_root_task_stops_its_children_in_order(world: World) -> None:
-    """Cancelling the root's task from outside stops the tree in order; a second cancellation does not break the
-    order.
-    """
-
+async def test_cancelled_root_task_stops_its_children_in_reverse_order(world: World) -> None:
     async def slow(context: Context) -> None:
         done = asyncio.Event()
         context.on_terminate(done.wait)
@@ -408,22 +376,21 @@ async def test_cancelled_root_task_stops_its_children_in_order(world: World) -> 
             world.log.append("-slow")
 
     tree = await world.start(world.worker("a"), ChildSpec("slow", slow), world.worker("c"))
-    world.took()
+    world.take_log()
     task = next(task for task in asyncio.all_tasks() if task.get_name() == "App")
     finish = tree.find("App/slow").value
     task.cancel()
     await world.settle()
-    assert world.took() == ["-c"]
+    assert world.take_log() == ["-c"]
     task.cancel()
     await world.settle()
-    assert world.took() == []
+    assert world.take_log() == []
     finish.set()
     assert await tree.root.wait_dead() is SHUTDOWN
-    assert world.took() == ["-slow", "-a"]
+    assert world.take_log() == ["-slow", "-a"]
 
 
 def test_closing_the_loop_stops_a_running_tree() -> None:
-    """When a program ends without stopping its tree, everything is ended and no task is destroyed while pending."""
     world = World()
 
     async def main() -> None:
@@ -438,9 +405,7 @@ def test_closing_the_loop_stops_a_running_tree() -> None:
 
 
 @on_both_loops
-async def test_supervisor_can_be_part_of_a_process(world: World) -> None:
-    """A worker that brackets its children with something of its own says goodbye before they are stopped."""
-
+async def test_worker_that_runs_a_supervisor_terminates_before_its_children_stop(world: World) -> None:
     async def worker(context: Context) -> None:
         world.log.append("register")
         context.on_terminate(lambda: world.log.append("unregister"))
@@ -449,22 +414,14 @@ async def test_supervisor_can_be_part_of_a_process(world: World) -> None:
     tree = await world.start(ChildSpec("w", worker))
     assert tree.paths() == ["App", "App/w", "App/w/loop"]
     await tree.stop()
-    assert world.took() == ["register", "+loop", "unregister", "-loop"]
+    assert world.take_log() == ["register", "+loop", "unregister", "-loop"]
 
 
 @on_both_loops
-async def test_overdue_supervisor_is_killed_with_its_children(world: World) -> None:
-    """A supervisor with a limit of its own is killed when its children take longer, and they with it."""
-
-    async def stubborn(context: Context) -> None:
-        await context.started()
-        while True:
-            try:
-                await asyncio.Event().wait()
-            except asyncio.CancelledError:
-                continue
-
-    inner = Supervisor("one_for_one", [world.worker("a"), ChildSpec("s", stubborn, shutdown="infinity")])
+async def test_supervisor_that_exceeds_its_shutdown_limit_is_killed_with_its_children(world: World) -> None:
+    inner = Supervisor(
+        "one_for_one", [world.worker("a"), ChildSpec("s", ignores_cancellation, shutdown="infinity")]
+    )
     tree = await world.start(ChildSpec("Sub", inner, shutdown=2.0, type="supervisor"))
     stopping = asyncio.ensure_future(tree.stop())
     await world.advance(2.0)

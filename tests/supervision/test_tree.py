@@ -1,4 +1,4 @@
-"""Looking at a running tree, and what it reports."""
+"""Inspection and reports of a running tree."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hourglass._supervision.exits import KILLED, crash
 from .world import Boom, World, on_both_loops
 
 
-async def grown(world: World) -> tuple[Tree, DynamicSupervisor]:
+async def start_example(world: World) -> tuple[Tree, DynamicSupervisor]:
     pool = DynamicSupervisor()
     inner = Supervisor(
         "rest_for_one", [world.worker("Runtime"), world.worker("Holder"), pool.as_child("Pool")]
@@ -37,9 +37,8 @@ async def grown(world: World) -> tuple[Tree, DynamicSupervisor]:
 
 
 @on_both_loops
-async def test_paths_list_living_processes_in_order(world: World) -> None:
-    """`paths` names every living process, parents first, in order of start."""
-    tree, _ = await grown(world)
+async def test_tree_paths_list_living_processes_in_start_order(world: World) -> None:
+    tree, _ = await start_example(world)
     assert tree.paths() == [
         "App",
         "App/Subsystem",
@@ -55,9 +54,8 @@ async def test_paths_list_living_processes_in_order(world: World) -> None:
 
 
 @on_both_loops
-async def test_render_shows_states_and_restarts(world: World) -> None:
-    """The drawing shows who is where, in which state and how often restarted, the ended and the waiting included."""
-    tree, _ = await grown(world)
+async def test_tree_drawing_shows_states_and_restarts(world: World) -> None:
+    tree, _ = await start_example(world)
     for _ in range(2):
         await world.crash("App/Subsystem/Holder")
     await world.crash("App/Lanes")
@@ -78,50 +76,46 @@ async def test_render_shows_states_and_restarts(world: World) -> None:
 
 
 @on_both_loops
-async def test_unknown_path_is_rejected(world: World) -> None:
-    """A path that leads nowhere is refused, with the place where it ends."""
-    tree, _ = await grown(world)
+async def test_unknown_tree_path_is_rejected(world: World) -> None:
+    tree, _ = await start_example(world)
     for path, message in (
         ("Other", "the tree's root is 'App'"),
         ("", "the tree's root is 'App'"),
-        ("App/Nobody", "App has no living child 'Nobody'"),
-        ("App/Subsystem/Holder/x", "App/Subsystem/Holder has no living child 'x'"),
+        ("App/Nobody", "App has no running child 'Nobody'"),
+        ("App/Subsystem/Holder/x", "App/Subsystem/Holder has no running child 'x'"),
     ):
         with pytest.raises(NoSuchChild, match=message):
             tree.kill(path)
 
 
 @on_both_loops
-async def test_killing_the_root_ends_the_tree(world: World) -> None:
-    """Nobody restarts a root: a kill of it is the end of everything, and a later stop has nothing to do but to tidy up."""
-    tree, _ = await grown(world)
+async def test_killing_the_root_process_ends_the_tree(world: World) -> None:
+    tree, _ = await start_example(world)
     tree.kill("App")
     assert (tree.paths(), await tree.root.wait_dead()) == ([], KILLED)
     assert await tree.stop() is KILLED
 
 
 @on_both_loops
-async def test_tree_uses_the_loops_clock(world: World) -> None:
-    """Without a clock of its own a tree uses the loop's: a pause before a restart passes by itself."""
-    back = asyncio.Event()
+async def test_tree_without_a_clock_uses_the_event_loops_clock(world: World) -> None:
+    restarted = asyncio.Event()
     seen: list[str] = []
 
     def sink(report: SupervisionReport) -> None:
         seen.append(report.kind)
         if seen.count("started") == 3:
-            back.set()
+            restarted.set()
 
     root = Supervisor("one_for_one", [world.worker("a", backoff=(0.001, 0.001))]).as_child("App")
     tree = await start_tree(root, sink=sink)
     tree.kill("App/a")
-    await back.wait()
+    await restarted.wait()
     assert seen == ["started", "started", "exited", "delayed", "restarting", "started"]
     await tree.stop()
 
 
 @on_both_loops
 async def test_every_start_exit_restart_and_escalation_is_reported(world: World) -> None:
-    """A life with a crash and an escalation, as its reports tell it."""
     inner = Supervisor("one_for_one", [world.worker("a")], max_restarts=1)
     tree = await world.start(inner.as_child("Sub"))
     await world.crash("App/Sub/a")
@@ -145,8 +139,7 @@ async def test_every_start_exit_restart_and_escalation_is_reported(world: World)
     assert isinstance(world.reports[3].error, Boom)
 
 
-def test_report_ring_is_bounded_and_keeps_no_errors() -> None:
-    """Only the latest reports are kept, and none holds on to an error and what hangs on it."""
+def test_recent_reports_are_bounded_and_hold_no_exceptions() -> None:
     reports = Reports(lambda report: None, size=3)
     for number in range(10):
         reports.add("exited", f"App/{number}", float(number), crash(Boom()))
@@ -154,8 +147,7 @@ def test_report_ring_is_bounded_and_keeps_no_errors() -> None:
     assert [report.error for report in reports.recent()] == [None] * 3
 
 
-def test_report_text_contains_no_error_message() -> None:
-    """Errors may carry what a process worked on: texts and reprs name the type and the place only."""
+def test_report_text_contains_the_error_type_but_not_its_message() -> None:
     with pytest.raises(ValueError) as caught:
         raise ValueError("secret")
     reports = Reports(lambda report: None)
@@ -165,8 +157,7 @@ def test_report_text_contains_no_error_message() -> None:
     assert "ValueError at test_tree.py:" in str(report)
 
 
-def test_the_default_sink_logs_by_severity(caplog: pytest.LogCaptureFixture) -> None:
-    """Crashes and escalations are errors, kills and restarts warnings, ordinary starts and ends only for debugging."""
+def test_default_report_sink_logs_by_severity(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "hourglass.supervision")
     reports = Reports()
     reports.add("started", "App/a", 0.0)
@@ -185,9 +176,7 @@ def test_the_default_sink_logs_by_severity(caplog: pytest.LogCaptureFixture) -> 
 
 
 @on_both_loops
-async def test_failing_sink_is_logged(world: World) -> None:
-    """A sink that raises is logged; the tree lives on."""
-
+async def test_failing_report_sink_does_not_affect_the_tree(world: World) -> None:
     def broken(report: object) -> None:
         raise Boom
 
@@ -201,8 +190,7 @@ async def test_failing_sink_is_logged(world: World) -> None:
 
 
 @on_both_loops
-async def test_failed_tree_start_leaves_nothing(world: World) -> None:
-    """A failed start raises, and the runner finds no task left."""
+async def test_failed_tree_start_stops_its_children(world: World) -> None:
     world.refusals["a"] = 1
     with pytest.raises(StartFailed, match="App did not start"):
         await world.start(world.worker("b"), world.worker("a"))

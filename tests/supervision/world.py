@@ -1,6 +1,6 @@
-"""A small world for supervision tests: a clock moved by hand, workers that obey, and a check that no task is left.
+"""A world for supervision tests: a manual clock, controllable workers, and a check that no task is left.
 
-Time passes only in `World.advance`. `World.settle` lets the loop turn until everything that can happen without time has happened.
+Time passes only in `World.advance`. `World.settle` runs the loop until no callback without a delay is left.
 """
 
 from __future__ import annotations
@@ -29,39 +29,38 @@ TURNS = 60  # far more than any chain of wake-ups in these tests
 
 
 class Boom(Exception):
-    """What workers crash with."""
+    """The error that workers crash with."""
 
 
-class HandTimer:
-    """A timer of the clock below."""
+class ManualTimer:
+    """A timer of `ManualClock`."""
 
     def __init__(self, due: float, number: int, callback: Callable[[], object]) -> None:
         self.key = (due, number)
         self.callback = callback
         self.cancelled = False
 
-    def __lt__(self, other: HandTimer) -> bool:
+    def __lt__(self, other: ManualTimer) -> bool:
         return self.key < other.key
 
     def cancel(self) -> None:
-        """Make it not happen."""
         self.cancelled = True
 
 
-class HandClock:
-    """Time that stands still until it is moved."""
+class ManualClock:
+    """A clock that moves only on request."""
 
     def __init__(self) -> None:
         self.time = 0.0
-        self._timers: list[HandTimer] = []
+        self._timers: list[ManualTimer] = []
         self._count = 0
 
     def now(self) -> float:
         return self.time
 
-    def call_later(self, delay: float, callback: Callable[[], object]) -> HandTimer:
+    def call_later(self, delay: float, callback: Callable[[], object]) -> ManualTimer:
         self._count += 1
-        timer = HandTimer(self.time + delay, self._count, callback)
+        timer = ManualTimer(self.time + delay, self._count, callback)
         heapq.heappush(self._timers, timer)
         return timer
 
@@ -69,7 +68,7 @@ class HandClock:
         return sum(not timer.cancelled for timer in self._timers)
 
     def fire_next(self, until: float) -> bool:
-        """Fire the next timer that is due by then; whether there was one."""
+        """Fire the next timer due until then, and return whether there was one."""
         while self._timers and self._timers[0].key[0] <= until:
             timer = heapq.heappop(self._timers)
             if not timer.cancelled:
@@ -81,10 +80,10 @@ class HandClock:
 
 
 class World:
-    """Workers, their log, reports and time."""
+    """Workers, their log, their reports and their clock."""
 
     def __init__(self) -> None:
-        self.clock = HandClock()
+        self.clock = ManualClock()
         self.log: list[str] = []  # "+a": a's body began; "-a": it ended
         self.reports: list[SupervisionReport] = []
         self.refusals: dict[str, int] = {}  # id -> how many of its next starts fail
@@ -94,11 +93,11 @@ class World:
     # --- workers ----------------------------------------------------------------------------------
 
     def worker(self, id: str, **options: Any) -> ChildSpec:
-        """A child that starts, waits, and does what `crash` and `finish` say."""
+        """Return the spec of a worker that waits for `crash` and `finish`."""
         return ChildSpec(id, self.body(id), **options)
 
     def body(self, id: str) -> Callable[[Context], Any]:
-        """The body of such a child."""
+        """Return the body of such a worker."""
 
         async def run(context: Context) -> None:
             self.log.append(f"+{id}")
@@ -115,7 +114,7 @@ class World:
         return run
 
     async def crash(self, path: str) -> None:
-        """Make a worker raise, and wait until the consequences are over."""
+        """Make a worker raise, and wait for the consequences."""
         self._mail[path].set_exception(Boom())
         await self.settle()
 
@@ -127,52 +126,78 @@ class World:
     # --- trees ------------------------------------------------------------------------------------
 
     async def start(self, *children: ChildSpec, strategy: Any = "one_for_one", **options: Any) -> Tree:
-        """A tree whose root, `App`, supervises these."""
+        """Start a tree whose root, `App`, supervises these children."""
         return await self.grow(Supervisor(strategy, children, **options).as_child("App"))
 
     async def grow(self, root: ChildSpec, **options: Any) -> Tree:
-        """A tree with this root; it is stopped when the test ends."""
+        """Start a tree with this root; it is stopped when the test ends."""
         tree = await start_tree(root, clock=self.clock, sink=self.reports.append, **options)
         self._trees.append(tree)
         return tree
 
     async def close(self) -> None:
-        """Stop what the test left running."""
+        """Stop all trees."""
         for tree in self._trees:
             await tree.stop()
 
     # --- time -------------------------------------------------------------------------------------
 
     async def settle(self) -> None:
-        """Let everything happen that needs no time."""
+        """Run everything that needs no time."""
         for _ in range(TURNS):
             await asyncio.sleep(0)
 
     async def advance(self, seconds: float) -> None:
-        """Let time pass, timer by timer."""
+        """Advance the clock timer by timer."""
         until = self.clock.time + seconds
         await self.settle()
         while self.clock.fire_next(until):
             await self.settle()
 
-    def took(self) -> list[str]:
-        """The log since it was last asked for."""
+    def take_log(self) -> list[str]:
+        """Return the log since the last call."""
         log, self.log = self.log, []
         return log
 
     def reported(self, kind: str) -> list[str]:
-        """The paths that a kind of report came for."""
+        """Return the paths of all reports of this kind."""
         return [report.path for report in self.reports if report.kind == kind]
 
 
+async def ignores_cancellation(context: Context) -> None:
+    """A body that must be killed."""
+    await context.started()
+    while True:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            continue
+
+
+async def never_starts(context: Context) -> None:
+    """A body that never reports its start."""
+    await asyncio.Event().wait()
+
+
+def starts_when(ready: asyncio.Event) -> Callable[[Context], Any]:
+    """Return a body that reports its start when an event is set."""
+
+    async def body(context: Context) -> None:
+        await ready.wait()
+        await context.started()
+        await asyncio.Event().wait()
+
+    return body
+
+
 def restarts(tree: Tree, path: str) -> int:
-    """How often the child at this path was restarted."""
+    """Return how often the child at this path was restarted."""
     above, _, id = path.rpartition("/")
     return next(view.restarts for view in tree.find(above).family() if view.id == id)
 
 
 def processes(tree: Tree) -> dict[str, Process]:
-    """Every living process by its path."""
+    """Return every living process by its path."""
     return {path: tree.find(path) for path in tree.paths()}
 
 
@@ -195,7 +220,7 @@ def run_in_world(
 
 
 def on_both_loops(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """An async test whose first parameter is a world: run on asyncio's loop (in debug mode) and on uvloop's."""
+    """Run an async test, whose first parameter is a world, on asyncio's loop (in debug mode) and on uvloop's."""
 
     @functools.wraps(test)
     def run(**parameters: Any) -> None:

@@ -1,4 +1,4 @@
-"""One real dev server for all tests of this directory that need one."""
+"""The dev server shared by the tests of this directory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from . import live
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run coroutine functions with a limit for a real server."""
+    """Run coroutine functions with a time limit."""
     return run_coroutine_test(pyfuncitem, live.run)
 
 

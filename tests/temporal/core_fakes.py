@@ -1,4 +1,4 @@
-"""Core's worker as futures that a test resolves, and a handle over it."""
+"""A fake of Core's worker whose futures a test resolves, and a handle over it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hourglass._temporal.handle import CoreHandle
 
 
 class FakeWorker:
-    """Core's worker, with every future in the test's hand."""
+    """A Core worker whose polls and completions are resolved by the test."""
 
     def __init__(self) -> None:
         self.polls: list[asyncio.Future[bytes]] = []
@@ -51,7 +51,7 @@ class FakeWorker:
 def handle(
     worker: FakeWorker, config: HandleConfig | None = None, *, workflow_polls_only: bool = False
 ) -> CoreHandle:
-    """A handle over the fake. `workflow_polls_only`: the raw polls for activities are out of sight, and never return."""
+    """A handle over the fake. With `workflow_polls_only` its raw activity polls are not recorded and never return."""
     if workflow_polls_only:
         never = asyncio.get_running_loop().create_future()
         worker.poll_activity_task = lambda: never  # type: ignore[method-assign]
@@ -59,6 +59,6 @@ def handle(
 
 
 def poll_shutdown() -> Exception:
-    """Return what a poll of Core raises once its worker shuts down."""
+    """Return the error that Core's polls raise when its worker shuts down."""
     error: Exception = core.PollShutdown()
     return error

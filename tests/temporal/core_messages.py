@@ -1,4 +1,4 @@
-"""The border to Core as the tests see it: Core's messages on one side; events, commands, results and failures on the other."""
+"""Conversions between Core's protobuf messages and our events, commands, results and failures."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ from hourglass.converter import Failure, Payload
 
 
 def read_activation(message: Any) -> ev.Activation:
-    """Return the activation that a worker gets for Core's message."""
     return activations.activation_from_proto(message.SerializeToString())
 
 
 def unsupported_run(message: Any) -> str | None:
-    """Return the run of an activation that cannot be read, or None if it can be."""
+    """Return the run id of an activation that cannot be read, or None if it can be."""
     try:
         read_activation(message)
     except activations.UnsupportedEvent as error:
@@ -32,72 +31,62 @@ def unsupported_run(message: Any) -> str | None:
 
 
 def known_jobs() -> set[str]:
-    """Return the names of Core's jobs that can be read."""
     return {name for name in activations._JOBS if name}
 
 
 def known_commands() -> set[type]:
-    """Return the kinds of commands that can be sent."""
     return set(activations._COMMANDS)
 
 
 def completion(of: cmd.Succeeded | cmd.TaskFailed) -> Any:
-    """Return Core's message for a completion of a worker of `own-queue` in `own-namespace`."""
+    """Return Core's message for a completion by a worker of `own-queue` in `own-namespace`."""
     data = activations.completion_to_proto(of, activations.CommandDefaults("own-queue", "own-namespace"))
     return WorkflowActivationCompletion.FromString(data)
 
 
 def payload_message(payload: Payload) -> Any:
-    """Return Core's message for a payload."""
     message = PayloadMessage()
     protos.put_payload(message, payload)
     return message
 
 
 def read_payload(message: Any) -> Payload:
-    """Return the payload of a message."""
     return protos.payload_from(message)
 
 
 def failure_message(failure: Failure) -> Any:
-    """Return Core's message for a failure."""
     message = FailureMessage()
     protos.put_failure(message, failure)
     return message
 
 
 def read_failure(message: Any) -> Failure:
-    """Return the failure of a message."""
     return protos.failure_from(message)
 
 
 def duration_message(seconds: float) -> Duration:
-    """Return Core's message for a duration."""
     message = Duration()
     protos.put_seconds(message, seconds)
     return message
 
 
 def read_duration(message: Duration) -> tuple[float, int]:
-    """Return a duration in seconds, and in nanoseconds."""
+    """Return a duration in seconds and in nanoseconds."""
     return protos.seconds_from(message), protos.nanos_from(message)
 
 
 def read_activity(message: Any, queue: str = "") -> hd.ActivityItem | None:
-    """Return the activity item that a worker of this queue gets for Core's message."""
     return handle.activity_item_from_proto(message.SerializeToString(), queue)
 
 
 def activity_completion(result: hd.ActivityResult) -> Any:
-    """Return Core's message for the end of an attempt."""
     return ActivityTaskCompletion.FromString(handle.activity_result_to_proto(result))
 
 
 def heartbeat(token: bytes, details: tuple[Payload, ...]) -> Any:
-    """Return Core's message for a heartbeat."""
     return ActivityHeartbeat.FromString(handle.heartbeat_to_proto(token, details))
 
 
 def history_message(source: str | bytes) -> bytes:
-    """Return a history in JSON as Core's message."""
+    """Encode a JSON history as Core's message."""
     return histories.read_history(source).encoded

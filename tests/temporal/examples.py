@@ -1,4 +1,4 @@
-"""One example of each kind of job that Core sends and the event it must become, and of each command and its message."""
+"""An example of every job that Core sends and its event, and of every command and its message."""
 
 from __future__ import annotations
 
@@ -592,12 +592,10 @@ def fill(message: Any, fields: dict[str, Any]) -> Any:
 
 
 def job(fields: dict[str, Any]) -> WorkflowActivationJob:
-    """The job that these fields describe."""
     message: WorkflowActivationJob = fill(WorkflowActivationJob(), fields)
     return message
 
 
 def command(fields: dict[str, Any]) -> WorkflowCommand:
-    """The command message that these fields describe."""
     message: WorkflowCommand = fill(WorkflowCommand(), fields)
     return message

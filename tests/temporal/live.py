@@ -1,4 +1,4 @@
-"""A worker written by hand over a handle, and small shortcuts: what the live tests share."""
+"""A minimal worker over a handle, and shortcuts for the tests on a server."""
 
 from __future__ import annotations
 
@@ -28,24 +28,22 @@ from hourglass._temporal.handle import CoreHandle, ReplayHandle
 from hourglass.converter import Payload
 
 LIMIT = 30.0
-"""Seconds after which a test is stuck."""
+"""The time limit of a test, in seconds."""
 
 Evaluate = Callable[[ev.Activation], tuple[cmd.Command, ...]]
 Execute = Callable[[ActivityItem], Awaitable[ActivityResult | None]]
 
 
 def value(thing: Any) -> Payload:
-    """A value as a payload."""
     return Payload(json.dumps(thing).encode())
 
 
 def unique(name: str) -> str:
-    """A name that no other test uses."""
+    """Return a name that no other test uses."""
     return f"{name}-{uuid.uuid4().hex[:8]}"
 
 
 def start(queue: str, workflow_id: str, **options: Any) -> wf.StartWorkflow:
-    """A request to start a workflow of the type Sample."""
     request = {"workflow_type": "Sample", "task_queue": queue, "request_id": uuid.uuid4().hex, **options}
     return made(wf.StartWorkflow, workflow_id=workflow_id, **request)
 
@@ -56,7 +54,7 @@ async def echo(item: ActivityItem) -> ActivityResult | None:
 
 
 def one_activity(activation: ev.Activation) -> tuple[cmd.Command, ...]:
-    """A workflow that calls one activity and returns its result. It keeps no state, so it needs none."""
+    """A workflow that calls one activity and returns its result; its next command follows from the activation alone."""
     for event in activation.events:
         if isinstance(event, ev.RunStarted):
             return (
@@ -74,8 +72,8 @@ def one_activity(activation: ev.Activation) -> tuple[cmd.Command, ...]:
     return ()
 
 
-class Loops:
-    """A worker over a handle: the least that makes one. It may be paused at any instant."""
+class HandleWorker:
+    """A minimal worker over a handle. Either kind of work may be paused at any time."""
 
     def __init__(self, handle: CoreHandle, evaluate: Evaluate, execute: Execute = echo) -> None:
         self.handle = handle
@@ -106,7 +104,7 @@ class Loops:
         return task
 
     def recycle(self, which: str) -> None:
-        """Pause one kind of work in whatever it is doing, and take it up again in a later turn."""
+        """Pause one kind of work, and resume it in a later turn."""
         kind = WorkKind.WORKFLOWS if which == "workflows" else WorkKind.ACTIVITIES
         self.handle.pause(kind)
         asyncio.get_running_loop().call_soon(self.handle.resume, kind)
@@ -128,7 +126,7 @@ class Loops:
             await self.handle.complete_activity(result)
 
     async def stop(self) -> None:
-        """Shut down in order: no new work, everything that is left done, handle freed."""
+        """Shut the handle down, wait until its work is completed, and finalize it."""
         self.handle.initiate_shutdown()
         await self._ended.wait()
         if self._work:
@@ -136,17 +134,16 @@ class Loops:
         await self.handle.finalize()
 
     def events(self, kind: type[ev.Event]) -> list[ev.Event]:
-        """All events of a kind that came so far."""
+        """Return all events of a kind received so far."""
         return [event for activation in self.seen for event in activation.events if isinstance(event, kind)]
 
 
 async def connect(target: str, **options: Any) -> TemporalConnection:
-    """Connect to a server."""
     return await temporal.connect(target, **options)
 
 
-class Replaying(Protocol):
-    """Core's replay of histories, one after another."""
+class ReplayingHandle(Protocol):
+    """A replay of histories by Core."""
 
     async def push(self, workflow_id: str, history: bytes) -> None: ...
     async def next_activation(self) -> ev.Activation: ...
@@ -155,7 +152,7 @@ class Replaying(Protocol):
     async def finalize(self) -> None: ...
 
 
-def replay_handle() -> Replaying:
+def replay_handle() -> ReplayingHandle:
     """Open a replay through Core, without a server."""
     return ReplayHandle()
 
@@ -173,9 +170,9 @@ async def connected(target: str, **options: Any) -> AsyncIterator[TemporalConnec
 @asynccontextmanager
 async def working(
     connection: TemporalConnection, queue: str, evaluate: Evaluate = one_activity, execute: Execute = echo
-) -> AsyncIterator[Loops]:
-    """A worker on a queue, shut down in order at the end."""
-    loops = Loops(await connection.open_handle(HandleConfig(task_queue=queue)), evaluate, execute)
+) -> AsyncIterator[HandleWorker]:
+    """A worker on a queue that is shut down at the end."""
+    loops = HandleWorker(await connection.open_handle(HandleConfig(task_queue=queue)), evaluate, execute)
     try:
         yield loops
     finally:
@@ -186,7 +183,7 @@ def run(
     test: Callable[[], Awaitable[None]],
     loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop,
 ) -> None:
-    """Run a test's coroutine; one that is stuck fails."""
+    """Run a test with a time limit."""
 
     async def limited() -> None:
         async with asyncio.timeout(LIMIT):
@@ -196,14 +193,14 @@ def run(
         runner.run(limited())
 
 
-async def until(true: Callable[[], Awaitable[bool]]) -> None:
-    """Ask again and again until something on the server or in Core has become true; `run` sets the limit."""
-    while not await true():  # noqa: ASYNC110 - there is nobody to tell us
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    """Poll the server or Core until a condition holds; `run` sets the time limit."""
+    while not await condition():  # noqa: ASYNC110 - no event exists
         await asyncio.sleep(0.01)
 
 
 async def outcome(connection: TemporalConnection, workflow_id: str, run_id: str = "") -> wf.Outcome:
-    """How a workflow ended."""
+    """Wait until a workflow is closed, and return its outcome."""
     while True:
         answer = await connection.call(wf.WaitForClose(workflow_id=workflow_id, run_id=run_id))
         if not isinstance(answer, wf.StillOpen):
@@ -211,7 +208,7 @@ async def outcome(connection: TemporalConnection, workflow_id: str, run_id: str 
 
 
 async def history(connection: TemporalConnection, workflow_id: str) -> list[bytes]:
-    """All events of a workflow, in JSON."""
+    """Return all events of a workflow, in JSON."""
     events: list[bytes] = []
     token = b""
     while True:
@@ -223,5 +220,5 @@ async def history(connection: TemporalConnection, workflow_id: str) -> list[byte
 
 
 def kinds(events: list[bytes]) -> list[str]:
-    """The types of events, without their prefix."""
+    """Return the types of these events, without their prefix."""
     return [json.loads(event)["eventType"].removeprefix("EVENT_TYPE_") for event in events]

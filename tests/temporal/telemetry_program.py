@@ -1,6 +1,7 @@
-"""A process of its own with a worker on a server: `python -m tests.temporal.telemetry_program TARGET QUEUE [COLLECTOR]`.
+"""A program with a worker on a server: `python -m tests.temporal.telemetry_program TARGET QUEUE [COLLECTOR]`.
 
-Executes one workflow, prints its metrics and waits for its end of input. Core's settings are of a process, so a test needs one.
+Executes a workflow and prints its metrics for each line on stdin. A separate process, because Core's telemetry
+settings are process-wide.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from hourglass.metrics import OpenTelemetryConfig, TelemetryConfig, set_telemetr
 
 
 @workflow.defn
-def nothing() -> int:
+def returns_one() -> int:
     return 1
 
 
@@ -27,10 +28,10 @@ def main(target: str, queue: str, collector: str = "") -> None:
     with (
         Client.connect(target) as client,
         Worker(
-            client, queue, workflows=[nothing], identity=f"who-{queue}", status_address="127.0.0.1:0"
+            client, queue, workflows=[returns_one], identity=f"who-{queue}", status_address="127.0.0.1:0"
         ) as worker,
     ):
-        client.execute_workflow(nothing, id=queue, task_queue=queue)
+        client.execute_workflow(returns_one, id=queue, task_queue=queue)
         try:
             set_telemetry(TelemetryConfig())
         except UsageError as error:  # it is too late

@@ -1,4 +1,4 @@
-"""Connecting, and every way in which it goes wrong: a clear error within the deadline, and no secret in sight."""
+"""Connecting to a server: every failure is a clear error within the deadline, without secrets."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from . import live
 
 
 @pytest.fixture
-def silent() -> Iterator[str]:
-    """A peer that accepts connections and never says a word."""
+def unresponsive_peer() -> Iterator[str]:
+    """A peer that accepts connections and never responds."""
     with socket.socket() as peer:
         peer.bind(("127.0.0.1", 0))
         peer.listen()
@@ -30,8 +30,7 @@ def silent() -> Iterator[str]:
 
 
 @pytest.mark.server
-async def test_connection_reports_target_and_identity(server: DevServer) -> None:
-    """A connection knows its target, namespace and identity."""
+async def test_connection_reports_target_namespace_and_identity(server: DevServer) -> None:
     async with live.connected(server.target, identity="me") as connection:
         assert (connection.target, connection.namespace) == (server.target, "default")
         assert connection.identity == "me"
@@ -39,15 +38,15 @@ async def test_connection_reports_target_and_identity(server: DevServer) -> None
 
 
 @pytest.mark.server
-async def test_unknown_namespace_is_rejected(server: DevServer) -> None:
-    """A namespace that the server does not have is an error at connect, with the command that creates it."""
+async def test_connecting_to_an_unknown_namespace_fails_with_the_command_that_creates_it(
+    server: DevServer,
+) -> None:
     with pytest.raises(NamespaceNotFoundError, match="temporal operator namespace create -n nowhere"):
         await live.connect(server.target, namespace="nowhere")
 
 
 @pytest.mark.server
-async def test_handle_that_fails_its_check_is_rejected(server: DevServer) -> None:
-    """A handle that fails its check is an error that names the queue, and is freed in the background."""
+async def test_handle_that_fails_its_validation_is_rejected_and_freed(server: DevServer) -> None:
     async with live.connected(server.target) as connection:
         astray = TemporalConnection(connection._client, server.target, "nowhere", "me")
         with pytest.raises(ServiceError, match=r"task queue 'lost'.*nowhere"):
@@ -56,8 +55,9 @@ async def test_handle_that_fails_its_check_is_rejected(server: DevServer) -> Non
 
 
 @pytest.mark.server
-async def test_tls_to_a_plain_server_fails(server: DevServer) -> None:
-    """TLS, or an API key, which implies it, to a plain server cannot connect, and the key is not in the message."""
+async def test_connecting_with_tls_to_a_plain_server_fails_without_showing_the_api_key(
+    server: DevServer,
+) -> None:
     for options in ({"tls": True}, {"api_key": "sesame-123"}):
         with pytest.raises(ConnectionFailedError, match=server.target) as caught:
             await live.connect(server.target, timeout=5.0, **options)
@@ -65,15 +65,14 @@ async def test_tls_to_a_plain_server_fails(server: DevServer) -> None:
 
 
 @pytest.mark.server
-async def test_api_key_without_tls(server: DevServer) -> None:
-    """`tls=False` sends an API key in the clear, for a proxy on the same machine; metadata goes along."""
+async def test_api_key_can_be_sent_without_tls(server: DevServer) -> None:
+    """For a proxy on the same machine."""
     options = {"api_key": "k", "tls": False, "rpc_metadata": {"x-team": "a"}}
     async with live.connected(server.target, **options) as connection:
         await connection.check_namespace()
 
 
-async def test_unreachable_address_is_reported() -> None:
-    """An address where nobody listens is an error that names it and says how to start a server."""
+async def test_connecting_to_an_unreachable_address_names_the_address_and_suggests_a_dev_server() -> None:
     target = f"127.0.0.1:{free_port()}"
     with pytest.raises(ConnectionFailedError, match="temporal server start-dev") as caught:
         await live.connect(target)
@@ -81,15 +80,14 @@ async def test_unreachable_address_is_reported() -> None:
     assert caught.value.status == "UNAVAILABLE"
 
 
-async def test_silent_server_times_out(silent: str) -> None:
-    """A peer that never answers is given up after the deadline, which Core's own does not do."""
+async def test_connecting_to_an_unresponsive_server_times_out(unresponsive_peer: str) -> None:
+    """Core's own deadline does not apply to such a server."""
     with pytest.raises(ConnectionFailedError, match=r"no answer within 0\.3 s"):
-        await live.connect(silent, timeout=0.3)
+        await live.connect(unresponsive_peer, timeout=0.3)
 
 
-async def test_connect_can_be_cancelled(silent: str) -> None:
-    """A connect may be cancelled while it waits."""
-    connecting = asyncio.create_task(live.connect(silent, timeout=20.0))
+async def test_connect_can_be_cancelled(unresponsive_peer: str) -> None:
+    connecting = asyncio.create_task(live.connect(unresponsive_peer, timeout=20.0))
     await asyncio.wait([connecting], timeout=0.05)
     connecting.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -100,31 +98,27 @@ async def test_connect_can_be_cancelled(silent: str) -> None:
     "target",
     ["", "localhost", "http://localhost:7233", ":7233", "localhost:", "localhost:x", "h:70000", "::1:7"],
 )
-async def test_invalid_target_is_rejected(target: str) -> None:
-    """A target that is no host and port is refused before anything is sent."""
+async def test_invalid_server_target_is_rejected(target: str) -> None:
     with pytest.raises(TargetError, match=r"host|brackets"):
         await live.connect(target)
 
 
-def test_valid_targets_are_accepted() -> None:
-    """Names, addresses and bracketed IPv6 addresses are targets."""
+def test_valid_server_targets_are_accepted() -> None:
     for target in ("localhost:7233", "10.0.0.1:1", "[::1]:7233", "ns.acct.tmprl.cloud:7233"):
         assert check_target(target) == target
 
 
-def test_permission_denied_at_connect() -> None:
-    """A refusal while connecting says to check key and certificate, and repeats nothing of what was sent."""
+def test_unauthenticated_connect_error_suggests_checking_the_api_key() -> None:
     reason = "Failed client connect: `get_system_info` call error after connection: Status { code: Unauthenticated }"
     error = connection_refused(reason, "h:1", "ns")
     assert error.status == "UNAUTHENTICATED"
-    assert "Check the API key" in str(error)
+    assert "Check that the API key" in str(error)
     assert isinstance(
         connection_refused("Failed client connect: dns error", "h:1", "ns"), ConnectionFailedError
     )
 
 
-def test_repr_shows_no_secret() -> None:
-    """Neither the TLS configuration nor what Core is given shows a key in its `repr`."""
+def test_repr_of_tls_and_client_settings_contains_no_secret() -> None:
     tls = TLSConfig(b"ca-secret", "example.com", b"cert-secret", b"key-secret")
     settings = client_settings(
         "h:1",
@@ -141,16 +135,14 @@ def test_repr_shows_no_secret() -> None:
         assert "secret" not in shown
 
 
-def test_incomplete_client_certificate_is_rejected() -> None:
-    """A certificate without its key, or the reverse, is refused where it is written."""
+def test_client_certificate_without_its_key_is_rejected() -> None:
     with pytest.raises(TargetError, match="both"):
         TLSConfig(client_cert=b"x")
     with pytest.raises(TargetError, match="both"):
         TLSConfig(client_private_key=b"x")
 
 
-async def test_invalid_certificate_is_rejected() -> None:
-    """Bytes that are no certificate are an error at connect, and the bytes are not repeated."""
+async def test_invalid_root_certificate_is_rejected_without_showing_it() -> None:
     tls = TLSConfig(server_root_ca_cert=b"no-certificate-at-all")
     with pytest.raises((ConnectionFailedError, TargetError)) as caught:
         await live.connect(f"127.0.0.1:{free_port()}", tls=tls, timeout=5.0)

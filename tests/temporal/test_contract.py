@@ -1,6 +1,6 @@
-"""The contract with temporalio's private bridge: every name that `core` touches exists and takes what we give it.
+"""The parts of temporalio's private bridge that `core` uses: they exist and accept our arguments.
 
-When one of these fails after an upgrade of temporalio, `core.py` and `configs.py` are the two files to change.
+If a test fails after an upgrade of temporalio, change `core.py` and `configs.py`.
 """
 
 from __future__ import annotations
@@ -51,16 +51,14 @@ SIGNATURES: dict[tuple[str, ...], str] = {
 
 
 @pytest.mark.parametrize("path", SIGNATURES, ids=".".join)
-def test_bridge_signatures_are_unchanged(path: tuple[str, ...]) -> None:
-    """A function or method that we call has the parameters that we give it."""
+def test_bridge_signatures_of_temporalio_are_unchanged(path: tuple[str, ...]) -> None:
     thing: Any = bridge
     for name in path:
         thing = getattr(thing, name)
     assert thing.__text_signature__ == SIGNATURES[path]
 
 
-def test_every_used_bridge_name_is_listed() -> None:
-    """The list above holds each name of the bridge that `core.py` uses; so it cannot grow unseen."""
+def test_every_bridge_name_used_by_core_has_a_checked_signature() -> None:
     source = Path(core.__file__).read_text()
     touched = set(re.findall(r"_rust(?:\.envconfig)?\.(\w+)", source))
     touched |= set(re.findall(r"\.get\(\)\)?\.(\w+)\(", source))
@@ -68,8 +66,7 @@ def test_every_used_bridge_name_is_listed() -> None:
     assert touched - {"PollShutdownError", "RPCError"} == listed
 
 
-def test_bridge_exceptions_are_unchanged() -> None:
-    """The two exceptions are ordinary ones, and an RPC error carries number, message and details."""
+def test_bridge_exceptions_of_temporalio_are_unchanged() -> None:
     assert issubclass(bridge.PollShutdownError, Exception)
     assert issubclass(bridge.RPCError, Exception)
     assert core.PollShutdown is bridge.PollShutdownError
@@ -92,7 +89,6 @@ def _not_read_yet() -> set[str]:
 
 
 def test_settings_have_the_attributes_that_core_reads() -> None:
-    """Each of our plain objects has exactly the attributes of the Rust struct that is read from it; newer ones aside."""
     sources = Path(temporalio.bridge.__path__[0]) / "src"
     client, worker, runtime = (
         (sources / f"{name}.rs").read_text() for name in ("client", "worker", "runtime")
@@ -127,9 +123,7 @@ def test_settings_have_the_attributes_that_core_reads() -> None:
         assert given - _not_read_yet() == read, struct
 
 
-def test_replay_worker_is_created_and_freed() -> None:
-    """Core takes our settings, gives futures of the running loop, and its shutdown is the exception that we know."""
-
+def test_core_replay_worker_is_created_shut_down_and_freed() -> None:
     async def test() -> None:
         worker, pusher = core.new_replay_worker(configs.replay_settings())
         poll = core.poll_activation(worker)
@@ -151,9 +145,7 @@ def test_replay_worker_is_created_and_freed() -> None:
     asyncio.run(test())
 
 
-def test_malformed_bytes_raise_value_error() -> None:
-    """Core refuses what it cannot read with the error that the handle turns into a failed task."""
-
+def test_core_raises_value_error_for_malformed_bytes() -> None:
     async def test() -> None:
         worker, pusher = core.new_replay_worker(configs.replay_settings())
         with pytest.raises(ValueError, match="Invalid proto"):

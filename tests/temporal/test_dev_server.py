@@ -1,4 +1,4 @@
-"""The dev server: found, started, killed, restarted, and never left behind."""
+"""The dev server: located, started, killed, restarted, and always stopped."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from hourglass.testing._dev_server import CLI, find_cli, free_port
 from . import live
 
 
-def listens(target: str) -> bool:
-    """Whether somebody listens there."""
+def is_listening(target: str) -> bool:
+    """Whether a process accepts connections at this address."""
     host, _, port = target.rpartition(":")
     try:
         socket.create_connection((host, int(port)), 0.5).close()
@@ -31,8 +31,7 @@ def listens(target: str) -> bool:
 
 
 @pytest.mark.server
-def test_dev_server_runs_inside_its_block(tmp_path: Path) -> None:
-    """A server with a namespace, a database file and the web UI serves inside the block, and is gone after it."""
+def test_dev_server_runs_only_inside_its_with_block(tmp_path: Path) -> None:
     with dev_server(namespace="mine", db_filename=tmp_path / "t.db", ui=True) as server:
         assert server.pid is not None
         assert server.ui_url is not None
@@ -46,14 +45,13 @@ def test_dev_server_runs_inside_its_block(tmp_path: Path) -> None:
         live.run(test)
         assert "mine" in repr(server)
     assert "stopped" in repr(server)
-    assert not listens(server.target)
+    assert not is_listening(server.target)
     server.stop()
     server.kill()
 
 
 @pytest.mark.server
-def test_dev_server_on_a_file_survives_a_restart(tmp_path: Path) -> None:
-    """A server on a file that is killed and started again has the same address and forgets nothing."""
+def test_dev_server_on_a_file_keeps_its_address_and_workflows_after_a_restart(tmp_path: Path) -> None:
     with dev_server(db_filename=tmp_path / "t.db") as server:
 
         async def begin() -> None:
@@ -75,12 +73,11 @@ def test_dev_server_on_a_file_survives_a_restart(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="is already running"):
             server.start()
         server.kill()
-        assert not listens(server.target)
+        assert not is_listening(server.target)
 
 
 @pytest.mark.server
-def test_dev_server_ends_with_its_parent() -> None:
-    """A server whose owner is killed without a chance to say goodbye ends too."""
+def test_dev_server_exits_when_its_parent_is_killed() -> None:
     program = (
         "import sys, time\n"
         "from hourglass.testing._dev_server import dev_server\n"
@@ -91,25 +88,23 @@ def test_dev_server_ends_with_its_parent() -> None:
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None
         target = owner.stdout.readline().strip()
-        assert listens(target)
+        assert is_listening(target)
         owner.send_signal(signal.SIGKILL)
         owner.wait()
     deadline = time.monotonic() + live.LIMIT
-    while listens(target) and time.monotonic() < deadline:
+    while is_listening(target) and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert not listens(target)
+    assert not is_listening(target)
 
 
 @pytest.mark.server
-def test_used_port_is_rejected(server: DevServer) -> None:
-    """A port where another process already listens is refused: that one would answer in our server's place."""
+def test_dev_server_on_a_used_port_is_rejected(server: DevServer) -> None:
     port = int(server.target.rpartition(":")[2])
     with pytest.raises(UsageError, match="another process already listens"), dev_server(port=port):
         pass
 
 
-def test_dev_server_retries_another_port(tmp_path: Path) -> None:
-    """A server that finds one of the ports it chose taken is started again; what else it dies of is told at once."""
+def test_dev_server_retries_with_another_port_if_its_port_is_taken(tmp_path: Path) -> None:
     log = tmp_path / "starts"
     program = (
         f"log = open({str(log)!r}, 'a+'); log.write('.'); log.flush(); log.seek(0)\n"
@@ -123,8 +118,7 @@ def test_dev_server_retries_another_port(tmp_path: Path) -> None:
 
 
 @pytest.mark.server
-def test_failing_dev_server_shows_its_output() -> None:
-    """A server that cannot start is an error that shows its last words."""
+def test_dev_server_start_error_shows_the_output_of_the_process() -> None:
     with (
         pytest.raises(ConnectionFailedError, match=r"(?s)before it was ready.*last output:.*no-such-flag"),
         dev_server(extra_args=["--no-such-flag"]),
@@ -132,8 +126,7 @@ def test_failing_dev_server_shows_its_output() -> None:
         pass
 
 
-def test_silent_failure_shows_the_exit_status(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A command that ends at once and is silent is reported with its status."""
+def test_dev_server_start_error_without_output_shows_the_exit_status(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(CLI, "/bin/false")
     with (
         pytest.raises(ConnectionFailedError, match="status 1 before it was ready, without any output"),
@@ -142,8 +135,9 @@ def test_silent_failure_shows_the_exit_status(monkeypatch: pytest.MonkeyPatch) -
         pass
 
 
-def test_dev_server_command_is_located(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The command comes from its variable, then from the PATH, then from the wheel; else the error says how to get it."""
+def test_dev_server_command_is_found_by_variable_path_or_wheel(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     program = tmp_path / "temporal"
     program.write_text("#!/bin/sh\n")
     monkeypatch.setenv(CLI, str(program))
@@ -162,6 +156,5 @@ def test_dev_server_command_is_located(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 
 def test_free_port_can_be_bound() -> None:
-    """A free port can be bound."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", free_port()))

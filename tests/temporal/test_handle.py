@@ -1,4 +1,4 @@
-"""What a handle makes of Core's answers, with Core replaced by futures that the tests hold."""
+"""The handle over Core, with Core replaced by futures that the tests resolve."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from .core_fakes import FakeWorker, handle, poll_shutdown
 
 
 class PanicException(BaseException):
-    """Looks like Rust's panic, whose class cannot be imported."""
+    """A stand-in for Rust's panic exception, whose class cannot be imported."""
 
 
 def activation(run_id: str, *jobs: dict[str, Any]) -> bytes:
@@ -41,19 +41,19 @@ TIMER = {"fire_timer": {"seq": 1}}
 
 
 async def settle() -> None:
-    """Let everything run that can."""
+    """Run all ready callbacks."""
     for _ in range(10):
         await asyncio.sleep(0)
 
 
-class Received:
-    """The receivers of a handle, which is started."""
+class Receivers:
+    """The receivers of a handle, which it starts."""
 
-    def __init__(self, it: Handle) -> None:
+    def __init__(self, core_handle: Handle) -> None:
         self.activations: list[Any] = []
         self.activities: list[Any] = []
         self.ends: list[tuple[WorkKind, Exception]] = []
-        it.start(
+        core_handle.start(
             self.activations.extend, self.activities.extend, lambda kind, why: self.ends.append((kind, why))
         )
 
@@ -62,8 +62,8 @@ class Received:
         return [activation.run_id for activation in self.activations]
 
 
-def only(kind: str) -> HandleConfig:
-    """A handle that serves one kind of work."""
+def config_for(kind: str) -> HandleConfig:
+    """The configuration of a handle for a single kind of work."""
     return HandleConfig(task_queue="q", workflows=kind == "workflows", activities=kind == "activities")
 
 
@@ -73,96 +73,92 @@ def cancellation(token: bytes) -> bytes:
 
 
 def completions(worker: FakeWorker) -> list[tuple[str, str | None]]:
-    """What was sent: each run, and whether its completion is a success or a failure."""
+    """Return the run id and status of each completion that was sent."""
     sent = (WorkflowActivationCompletion.FromString(data) for data in worker.completions)
     return [(each.run_id, each.WhichOneof("status")) for each in sent]
 
 
-async def test_items_are_delivered_as_they_arrive() -> None:
-    """Each raw poll's result goes to the receiver in the turn in which it comes, and the next raw poll is made; one at a time."""
+async def test_handle_delivers_items_as_they_arrive_with_one_raw_poll_at_a_time() -> None:
     worker = FakeWorker()
-    got = Received(handle(worker, workflow_polls_only=True))
+    received = Receivers(handle(worker, workflow_polls_only=True))
     for number in range(3):
         assert len(worker.polls) == number + 1
         worker.polls[number].set_result(activation(f"r{number}", TIMER))
         await settle()
-    assert got.run_ids == ["r0", "r1", "r2"]
-    assert got.activations[0].events == (ev.TimerFired(1),)
+    assert received.run_ids == ["r0", "r1", "r2"]
+    assert received.activations[0].events == (ev.TimerFired(1),)
 
 
-async def test_paused_handle_keeps_its_raw_poll() -> None:
-    """It is neither cancelled nor repeated: its result is delivered, and polling goes on when the handle is resumed."""
+async def test_paused_handle_delivers_the_result_of_its_pending_poll() -> None:
     worker = FakeWorker()
-    it = handle(worker, workflow_polls_only=True)
-    got = Received(it)
-    it.pause(WorkKind.WORKFLOWS)
+    core_handle = handle(worker, workflow_polls_only=True)
+    received = Receivers(core_handle)
+    core_handle.pause(WorkKind.WORKFLOWS)
     await settle()
     assert not worker.polls[0].cancelled()
-    worker.polls[0].set_result(activation("on its way", TIMER))
+    worker.polls[0].set_result(activation("in flight", TIMER))
     await settle()
-    assert (got.run_ids, len(worker.polls)) == (["on its way"], 1)
-    it.resume(WorkKind.WORKFLOWS)
-    it.resume(WorkKind.WORKFLOWS)
+    assert (received.run_ids, len(worker.polls)) == (["in flight"], 1)
+    core_handle.resume(WorkKind.WORKFLOWS)
+    core_handle.resume(WorkKind.WORKFLOWS)
     assert len(worker.polls) == 2
     worker.polls[1].set_result(activation("next", TIMER))
     await settle()
-    assert got.run_ids == ["on its way", "next"]
+    assert received.run_ids == ["in flight", "next"]
 
 
-async def test_cancelled_raw_poll_is_repeated() -> None:
-    """Against the rules, and yet the worker does not become one that polls nothing."""
+async def test_handle_repeats_a_cancelled_raw_poll() -> None:
     worker = FakeWorker()
-    got = Received(handle(worker, workflow_polls_only=True))
+    received = Receivers(handle(worker, workflow_polls_only=True))
     worker.polls[0].cancel()
     await settle()
     worker.polls[1].set_result(activation("r", TIMER))
     await settle()
-    assert got.run_ids == ["r"]
+    assert received.run_ids == ["r"]
 
 
-async def test_closing_handle_polls_to_the_end() -> None:
-    """Also while it is paused: Core's shutdown would hang on what is not fetched."""
+async def test_handle_polls_until_core_reports_the_shutdown_even_if_paused() -> None:
+    """Core's shutdown would hang on undelivered items."""
     worker = FakeWorker()
-    it = handle(worker, workflow_polls_only=True)
-    got = Received(it)
-    it.pause(WorkKind.WORKFLOWS)
+    core_handle = handle(worker, workflow_polls_only=True)
+    received = Receivers(core_handle)
+    core_handle.pause(WorkKind.WORKFLOWS)
     worker.polls[0].set_result(activation("first", TIMER))
     await settle()
-    it.initiate_shutdown()
-    it.pause(WorkKind.WORKFLOWS)
+    core_handle.initiate_shutdown()
+    core_handle.pause(WorkKind.WORKFLOWS)
     worker.polls[1].set_result(activation("left", TIMER))
     await settle()
     worker.polls[2].set_exception(poll_shutdown())
     await settle()
-    assert got.run_ids == ["first", "left"]
+    assert received.run_ids == ["first", "left"]
     assert len(worker.polls) == 3
 
 
 @pytest.mark.parametrize("kind", ["workflows", "activities"])
-async def test_disabled_kind_ends_with_the_shutdown(kind: str) -> None:
-    """It makes no raw poll, and ends no sooner. (Where there are workflows there are local activities.)"""
+async def test_disabled_kind_of_work_makes_no_polls_and_ends_at_the_shutdown(kind: str) -> None:
+    """Except activity polls of a workflow handle, because of local activities."""
     worker = FakeWorker()
-    it = handle(worker, only(kind))
-    got = Received(it)
+    core_handle = handle(worker, config_for(kind))
+    received = Receivers(core_handle)
     await settle()
-    assert (len(worker.polls), got.ends) == (2 if kind == "workflows" else 1, [])
-    it.initiate_shutdown()
-    it.initiate_shutdown()
+    assert (len(worker.polls), received.ends) == (2 if kind == "workflows" else 1, [])
+    core_handle.initiate_shutdown()
+    core_handle.initiate_shutdown()
     for poll in worker.polls:
         poll.set_exception(poll_shutdown())
     await settle()
-    assert sorted(end.value for end, _ in got.ends) == ["activity", "workflow"]
-    assert {type(why) for _, why in got.ends} == {Shutdown}
+    assert sorted(end.value for end, _ in received.ends) == ["activity", "workflow"]
+    assert {type(why) for _, why in received.ends} == {Shutdown}
 
 
-async def test_rejected_completion_is_failed_without_a_waiter() -> None:
-    """The call is seen to its end, and the handle is not freed before."""
+async def test_rejected_completion_fails_its_task_although_its_caller_was_cancelled() -> None:
     worker = FakeWorker()
-    it = handle(worker)
+    core_handle = handle(worker)
     raw: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     worker.answers.append(raw)
-    it.complete_workflow_task(cmd.Succeeded("r")).cancel()
-    ending = asyncio.create_task(it.finalize())
+    core_handle.complete_workflow_task(cmd.Succeeded("r")).cancel()
+    ending = asyncio.create_task(core_handle.finalize())
     await settle()
     assert (worker.finalized, raw.cancelled()) == (0, False)
     raw.set_exception(ValueError("malformed"))
@@ -179,73 +175,69 @@ async def test_rejected_completion_is_failed_without_a_waiter() -> None:
         (PanicException("boom"), HandleBroken),
     ],
 )
-async def test_errors_that_end_polls(error: BaseException, expected: type[Exception]) -> None:
-    """Core's shutdown is `Shutdown`, every other error and a panic `HandleBroken`; both are final, and said once per kind."""
+async def test_poll_errors_end_both_kinds_of_work_once(
+    error: BaseException, expected: type[Exception]
+) -> None:
     worker = FakeWorker()
-    it = handle(worker)
-    got = Received(it)
+    core_handle = handle(worker)
+    received = Receivers(core_handle)
     for poll in tuple(worker.polls):
         poll.set_exception(error)
     await settle()
     for kind in WorkKind:
-        it.resume(kind)
-    it.initiate_shutdown()
+        core_handle.resume(kind)
+    core_handle.initiate_shutdown()
     await settle()
-    assert [(kind, type(why)) for kind, why in got.ends] == [(kind, expected) for kind in WorkKind]
+    assert [(kind, type(why)) for kind, why in received.ends] == [(kind, expected) for kind in WorkKind]
     assert len(worker.polls) == 2
 
 
-async def test_activities_have_their_own_receiver() -> None:
-    """Activity tasks and cancellations; kinds that we do not know are passed over."""
+async def test_handle_delivers_activity_cancellations_and_skips_unknown_items() -> None:
     worker = FakeWorker()
-    got = Received(handle(worker, only("activities")))
+    received = Receivers(handle(worker, config_for("activities")))
     worker.polls[0].set_result(TaskMessage(task_token=b"odd").SerializeToString())
     await settle()
     worker.polls[1].set_result(cancellation(b"t"))
     await settle()
-    assert [item.token for item in got.activities] == [b"t"]
+    assert [item.token for item in received.activities] == [b"t"]
     assert len(worker.polls) == 3
 
 
-async def test_unsupported_event_fails_its_task() -> None:
-    """An activation that we cannot read is completed as failed, and the next one is delivered."""
+async def test_activation_with_an_unsupported_event_fails_its_task() -> None:
     worker = FakeWorker()
-    got = Received(handle(worker, workflow_polls_only=True))
+    received = Receivers(handle(worker, workflow_polls_only=True))
     worker.polls[0].set_result(activation("odd", {"resolve_nexus_operation": {"seq": 1}}))
     await settle()
     worker.polls[1].set_result(activation("fine", TIMER))
     await settle()
-    assert got.run_ids == ["fine"]
+    assert received.run_ids == ["fine"]
     (failed,) = (WorkflowActivationCompletion.FromString(data) for data in worker.completions)
     assert (failed.run_id, failed.WhichOneof("status")) == ("odd", "failed")
     assert "resolve_nexus_operation" in failed.failed.failure.message
 
 
-async def test_unreadable_bytes_end_the_handle() -> None:
-    """Which run they concern is unknown, so nothing can be failed: the handle is replaced."""
+async def test_unreadable_activation_breaks_the_handle() -> None:
     worker = FakeWorker()
-    got = Received(handle(worker, workflow_polls_only=True))
+    received = Receivers(handle(worker, workflow_polls_only=True))
     worker.polls[0].set_result(b"\xff")
     await settle()
-    assert [(kind, type(why)) for kind, why in got.ends] == [(WorkKind.WORKFLOWS, HandleBroken)]
+    assert [(kind, type(why)) for kind, why in received.ends] == [(WorkKind.WORKFLOWS, HandleBroken)]
     assert len(worker.polls) == 1
 
 
-async def test_dropped_core_worker_ends_the_handle() -> None:
-    """If no further raw poll can be made the kind ends; what was delivered before stays delivered."""
+async def test_handle_breaks_if_its_core_worker_was_dropped() -> None:
     worker = FakeWorker()
-    it = handle(worker, workflow_polls_only=True)
-    got = Received(it)
-    it._worker.drop()
+    core_handle = handle(worker, workflow_polls_only=True)
+    received = Receivers(core_handle)
+    core_handle._worker.drop()
     worker.polls[0].set_result(activation("last", TIMER))
     await settle()
-    assert got.run_ids == ["last"]
-    assert [(kind, type(why)) for kind, why in got.ends] == [(WorkKind.WORKFLOWS, HandleBroken)]
+    assert received.run_ids == ["last"]
+    assert [(kind, type(why)) for kind, why in received.ends] == [(WorkKind.WORKFLOWS, HandleBroken)]
 
 
 @pytest.mark.parametrize("error", [ValueError("Invalid proto"), RuntimeError("Completion failure")])
-async def test_rejected_completion_becomes_a_failed_task(error: Exception) -> None:
-    """Core keeps an activation open whose completion it refused, so that a failed task follows at once."""
+async def test_completion_rejected_by_core_becomes_a_failed_task(error: Exception) -> None:
     worker = FakeWorker()
     worker.answers = [error]
     assert await handle(worker).complete_workflow_task(cmd.Succeeded("r")) is CompletionResult.REFUSED
@@ -253,15 +245,13 @@ async def test_rejected_completion_becomes_a_failed_task(error: Exception) -> No
 
 
 async def test_unencodable_completion_becomes_a_failed_task() -> None:
-    """It never reaches Core, which would wait for it."""
     worker = FakeWorker()
     broken = cmd.Succeeded("r", (object(),))  # type: ignore[arg-type]
     assert await handle(worker).complete_workflow_task(broken) is CompletionResult.REFUSED
     assert completions(worker) == [("r", "failed")]
 
 
-async def test_rejected_result_becomes_a_failed_attempt() -> None:
-    """An activity's result that Core refuses is followed by a failed attempt, or the attempt would never end."""
+async def test_activity_result_rejected_by_core_becomes_a_failed_attempt() -> None:
     worker = FakeWorker()
     worker.answers = [RuntimeError("Malformed activity completion")]
     await handle(worker).complete_activity(ActivityDeferred(b"t"))
@@ -270,8 +260,8 @@ async def test_rejected_result_becomes_a_failed_attempt() -> None:
 
 
 @pytest.mark.parametrize("is_last_here", [False, True])
-async def test_last_local_attempt_before_shutdown_is_final_for_core(is_last_here: bool) -> None:
-    """Core would begin it again on the very handle that shuts down, and never end."""
+async def test_last_local_attempt_before_shutdown_is_sent_as_non_retryable(is_last_here: bool) -> None:
+    """Core would retry it on the handle that is shutting down, and never end."""
     worker = FakeWorker()
     failure = Failure("stopped", ApplicationFailure(type="WorkerShutdown"))
     await handle(worker).complete_activity(AttemptFailed(b"t", failure, is_last_here))
@@ -280,7 +270,6 @@ async def test_last_local_attempt_before_shutdown_is_final_for_core(is_last_here
 
 
 async def test_completion_rejected_twice_breaks_the_handle() -> None:
-    """A handle that refuses even the failed task, or panics, is broken."""
     for answers in ([RuntimeError("a"), RuntimeError("b")], [PanicException("p")]):
         worker = FakeWorker()
         worker.answers = list(answers)
@@ -288,15 +277,14 @@ async def test_completion_rejected_twice_breaks_the_handle() -> None:
             await handle(worker).complete_workflow_task(cmd.Succeeded("r"))
 
 
-async def test_cancelled_completion_is_still_sent() -> None:
-    """A future that a caller cancels is not Core's: the completion goes on, and freeing the handle waits for it."""
+async def test_cancelled_completion_is_still_sent_before_the_handle_is_finalized() -> None:
     worker = FakeWorker()
     held: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     worker.answers = [held]
-    it = handle(worker)
-    it.complete_workflow_task(cmd.Succeeded("r")).cancel()
+    core_handle = handle(worker)
+    core_handle.complete_workflow_task(cmd.Succeeded("r")).cancel()
     assert not held.cancelled()
-    freeing = asyncio.create_task(it.finalize())
+    freeing = asyncio.create_task(core_handle.finalize())
     await settle()
     assert worker.finalized == 0
     held.set_result(None)

@@ -1,4 +1,4 @@
-"""A handle on a real server: work, cancelled pollers, malformed completions, evictions, shutdown."""
+"""A handle on a server: workflow and activity tasks, cancelled pollers, malformed completions, evictions, shutdown."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ pytestmark = pytest.mark.server
 
 
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
-def test_workflow_with_an_activity(server: DevServer, loop: Callable[[], Any]) -> None:
-    """A workflow task, an activity and their completions go through the handle, on asyncio's loop and on uvloop."""
-
+def test_handle_runs_a_workflow_with_an_activity_on_both_event_loops(
+    server: DevServer, loop: Callable[[], Any]
+) -> None:
     async def test() -> None:
         queue = live.unique("q")
         async with live.connected(server.target) as connection, live.working(connection, queue) as loops:
@@ -56,8 +56,7 @@ def test_workflow_with_an_activity(server: DevServer, loop: Callable[[], Any]) -
     live.run(test, loop)
 
 
-async def test_cancelled_pollers_lose_nothing(server: DevServer) -> None:
-    """Poll loops that are cancelled at random lose neither an activation nor an activity."""
+async def test_handle_paused_at_random_loses_no_task(server: DevServer) -> None:
     queue = live.unique("q")
     chance = random.Random(7)
     async with live.connected(server.target) as connection, live.working(connection, queue) as loops:
@@ -75,37 +74,35 @@ async def test_cancelled_pollers_lose_nothing(server: DevServer) -> None:
         assert outcomes == [wf.RunCompleted((live.value("hello"),))] * 20
 
 
-class Unheard(cmd.Command, frozen=True):
-    """A command that nobody translates."""
+class UnknownCommand(cmd.Command, frozen=True):
+    """A command without a translation."""
 
 
 @pytest.mark.parametrize(
     "malformed",
-    [(Unheard(),), (cmd.AnswerQuery("legacy_query", live.value(1)), cmd.CompleteRun(live.value(1)))],
+    [(UnknownCommand(),), (cmd.AnswerQuery("legacy_query", live.value(1)), cmd.CompleteRun(live.value(1)))],
     ids=["ours", "core's"],
 )
-async def test_malformed_completion_fails_only_its_task(
+async def test_malformed_completion_fails_its_task_and_the_run_continues(
     server: DevServer, malformed: tuple[cmd.Command, ...]
 ) -> None:
-    """A completion that we or Core refuse becomes a failed task, and the run goes on when it is tried again."""
     queue = live.unique("q")
     answers = [malformed]
 
     def evaluate(activation: ev.Activation) -> tuple[cmd.Command, ...]:
-        return answers.pop() if answers else (cmd.CompleteRun(live.value("mended")),)
+        return answers.pop() if answers else (cmd.CompleteRun(live.value("fixed")),)
 
     async with (
         live.connected(server.target) as connection,
         live.working(connection, queue, evaluate) as loops,
     ):
         await connection.call(live.start(queue, queue))
-        assert await live.outcome(connection, queue) == wf.RunCompleted((live.value("mended"),))
+        assert await live.outcome(connection, queue) == wf.RunCompleted((live.value("fixed"),))
         assert "WORKFLOW_TASK_FAILED" in live.kinds(await live.history(connection, queue))
         assert ev.RunEvicted in {type(event) for event in loops.events(ev.Event)}
 
 
-async def test_requested_eviction(server: DevServer) -> None:
-    """A run whose eviction is requested is evicted with that reason, and replayed from its start afterwards."""
+async def test_run_is_replayed_after_a_requested_eviction(server: DevServer) -> None:
     queue = live.unique("q")
 
     def evaluate(activation: ev.Activation) -> tuple[cmd.Command, ...]:
@@ -135,8 +132,7 @@ async def test_requested_eviction(server: DevServer) -> None:
         assert len(loops.events(ev.RunStarted)) == 2
 
 
-async def test_activity_is_cancelled(server: DevServer) -> None:
-    """A heartbeat brings the news that an activity was cancelled, and its end as cancelled reaches the workflow."""
+async def test_activity_cancellation_is_delivered_at_a_heartbeat(server: DevServer) -> None:
     queue = live.unique("q")
     cancelled: dict[bytes, asyncio.Event] = {}
 
@@ -176,7 +172,7 @@ async def test_activity_is_cancelled(server: DevServer) -> None:
                 await asyncio.sleep(0.05)
             return AttemptCancelled(item.token, Failure("stopped", CanceledFailure()))
 
-        loops = live.Loops(handle, evaluate, execute)
+        loops = live.HandleWorker(handle, evaluate, execute)
         await connection.call(live.start(queue, queue))
         assert isinstance(await live.outcome(connection, queue), wf.RunCanceled)
         await loops.stop()
@@ -184,8 +180,9 @@ async def test_activity_is_cancelled(server: DevServer) -> None:
 
 @pytest.mark.parametrize("by", ["token", "ids"])
 @pytest.mark.parametrize("end", ["result", "failure", "cancelled"])
-async def test_activity_is_completed_asynchronously(server: DevServer, by: str, end: str) -> None:
-    """A deferred activity is kept alive and ended by somebody else, by its token or by its ids, in each way."""
+async def test_async_activity_is_completed_failed_or_cancelled_by_token_or_ids(
+    server: DevServer, by: str, end: str
+) -> None:
     queue = live.unique("q")
     deferred: asyncio.Future[ActivityTask] = asyncio.get_running_loop().create_future()
 
@@ -234,10 +231,10 @@ async def test_activity_is_completed_asynchronously(server: DevServer, by: str, 
         if end == "cancelled":
             await connection.call(wf.CancelWorkflow(workflow_id=queue, request_id=live.unique("r")))
 
-            async def asked_to_stop() -> bool:
+            async def cancel_requested() -> bool:
                 return (await connection.call(beat)).cancel_requested
 
-            await live.until(asked_to_stop)
+            await live.until(cancel_requested)
         await connection.call(ac.CompleteActivity(**how, **where))
         assert await live.outcome(connection, queue) == wf.RunCompleted((live.value(expected),))
         with pytest.raises(ServiceError, match="is no longer pending") as caught:
@@ -245,8 +242,7 @@ async def test_activity_is_completed_asynchronously(server: DevServer, by: str, 
         assert caught.value.status == "NOT_FOUND"
 
 
-async def test_shutdown_ends_both_kinds_of_work(server: DevServer) -> None:
-    """After `initiate_shutdown` both kinds end, once; then the handle is freed and refuses everything."""
+async def test_handle_shutdown_ends_both_kinds_of_work_and_rejects_later_calls(server: DevServer) -> None:
     async with live.connected(server.target) as connection:
         handle = Polled(await connection.open_handle(HandleConfig(task_queue=live.unique("q"))))
         polls = [asyncio.create_task(handle.poll_activation()), asyncio.create_task(handle.poll_activity())]
@@ -269,8 +265,9 @@ async def test_shutdown_ends_both_kinds_of_work(server: DevServer) -> None:
 
 
 @pytest.mark.parametrize("off", ["workflows", "activities"])
-async def test_disabled_kind_ends_with_the_handle(server: DevServer, off: str) -> None:
-    """A kind that the handle does not serve gives nothing, and ends with the rest: no early `Shutdown`."""
+async def test_disabled_kind_of_work_ends_only_at_the_shutdown_of_a_handle(
+    server: DevServer, off: str
+) -> None:
     async with live.connected(server.target) as connection:
         config = HandleConfig(
             task_queue=live.unique("q"), workflows=off != "workflows", activities=off != "activities"
@@ -285,16 +282,14 @@ async def test_disabled_kind_ends_with_the_handle(server: DevServer, off: str) -
         await handle.finalize()
 
 
-async def test_second_handle_on_the_same_queue_is_rejected(server: DevServer) -> None:
-    """Core takes one handle per connection and queue; the second is an error that names the queue."""
+async def test_second_handle_of_a_connection_on_the_same_queue_is_rejected(server: DevServer) -> None:
     queue = live.unique("q")
     async with live.connected(server.target) as connection, live.working(connection, queue):
         with pytest.raises(ServiceError, match=queue):
             await connection.open_handle(HandleConfig(task_queue=queue))
 
 
-async def test_empty_queue_name_is_rejected(server: DevServer) -> None:
-    """What Core would silently accept is refused before it sees it."""
+async def test_handle_with_an_empty_task_queue_name_is_rejected(server: DevServer) -> None:
     async with live.connected(server.target) as connection:
-        with pytest.raises(ValueError, match="must have a name"):
+        with pytest.raises(ValueError, match="name of the task queue must not be empty"):
             await connection.open_handle(HandleConfig(task_queue=" "))

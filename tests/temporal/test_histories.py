@@ -1,4 +1,4 @@
-"""Histories in JSON: both spellings of enums, what temporalio reads, and what is malformed."""
+"""JSON histories: both spellings of enums, agreement with temporalio, and malformed histories."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ TASK_STARTED = {
     "eventType": "EVENT_TYPE_WORKFLOW_TASK_STARTED",
     "workflowTaskStartedEventAttributes": {"scheduledEventId": "1"},
 }
-ASKED = (
+ACTIVITY_SCHEDULED = (
     {
         "eventId": "3",
         "eventType": "EVENT_TYPE_WORKFLOW_TASK_STARTED",
@@ -78,7 +78,7 @@ def text(*events: Any) -> str:
 
 
 def old_spelling(modern: str) -> str:
-    """The same JSON with enums as the older tools wrote them."""
+    """Return the JSON with enums as older tools wrote them."""
 
     def camel(match: re.Match[str]) -> str:
         return '"' + "".join(word.capitalize() for word in match.group(2).split("_")) + '"'
@@ -87,9 +87,8 @@ def old_spelling(modern: str) -> str:
     return re.sub(rf'"({prefixes})_([A-Z_]+)"', camel, modern)
 
 
-def test_old_and_new_enum_names_are_read() -> None:
-    """Enums are read as they are written today and as they were, in events, queues and nested failures."""
-    modern = text(STARTED, SCHEDULED, *ASKED, FAILED)
+def test_history_json_is_read_with_old_and_new_enum_names() -> None:
+    modern = text(STARTED, SCHEDULED, *ACTIVITY_SCHEDULED, FAILED)
     old = old_spelling(modern)
     assert "WorkflowExecutionStarted" in old
     assert "Heartbeat" in old
@@ -101,11 +100,10 @@ def test_old_and_new_enum_names_are_read() -> None:
     assert failed.failure.cause.timeout_failure_info.timeout_type == TimeoutType.TIMEOUT_TYPE_HEARTBEAT
 
 
-def test_history_json_matches_temporalio() -> None:
-    """We read and write what temporalio's own reader and writer do, in both spellings."""
+def test_history_json_is_read_and_written_as_by_temporalio() -> None:
     for source in (
-        text(STARTED, SCHEDULED, *ASKED, FAILED),
-        old_spelling(text(STARTED, SCHEDULED, *ASKED, FAILED)),
+        text(STARTED, SCHEDULED, *ACTIVITY_SCHEDULED, FAILED),
+        old_spelling(text(STARTED, SCHEDULED, *ACTIVITY_SCHEDULED, FAILED)),
     ):
         theirs = WorkflowHistory.from_json("w", source)
         ours = history_message(source)
@@ -113,51 +111,58 @@ def test_history_json_matches_temporalio() -> None:
         assert json.loads(history_to_json(ours)) == json.loads(theirs.to_json())
 
 
-def test_events_are_read_one_by_one() -> None:
-    """Events written one by one are read together as the same history."""
-    source = text(STARTED, SCHEDULED, *ASKED, FAILED)
+def test_history_events_written_separately_are_read_as_one_history() -> None:
+    source = text(STARTED, SCHEDULED, *ACTIVITY_SCHEDULED, FAILED)
     pieces = [event_to_json(event) for event in History.FromString(history_message(source)).events]
     assert ReplayedHistory.from_events("w", pieces).replayable == ReplayedHistory.from_json(source).replayable
 
 
-def test_unknown_fields_are_ignored() -> None:
-    """A field that we do not know is no reason to refuse a history."""
+def test_unknown_fields_of_a_history_are_ignored() -> None:
     assert history_message(text({**STARTED, "newField": {"x": 1}})) == history_message(text(STARTED))
 
 
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("", "must be JSON"),
-        ("{", "must be JSON"),
+        ("", "is not valid JSON"),
+        ("{", "is not valid JSON"),
         ("[" * 100_000, "JSON"),
         ("[]", "list of events"),
         ("{}", "list of events"),
         ('{"events": 1}', "list of events"),
         ('{"events": []}', "no events"),
         ('{"events": [1]}', "event 1 is not a JSON object"),
-        (text({**STARTED, "eventType": "EVENT_TYPE_NEVER_HEARD"}), "begins with the event that starts"),
+        (
+            text({**STARTED, "eventType": "EVENT_TYPE_NEVER_HEARD"}),
+            "must begin with WorkflowExecutionStarted",
+        ),
         (text(STARTED, {**SCHEDULED, "eventType": "NeverHeard"}), "event 2"),
         (
             text(STARTED, TASK_STARTED, {**FAILED, "eventId": "3"}),
-            "event 3 cannot follow the start of a workflow task",
+            "event 3 must not follow WorkflowTaskStarted",
         ),
-        (text({**STARTED, "eventId": "x"}), "event 1 cannot be read"),
-        (text({**STARTED, "workflowExecutionStartedEventAttributes": 5}), "event 1 cannot be read"),
-        (text({**STARTED, "eventId": "2"}), "carries the number 2"),
-        (text(STARTED, FAILED), "event 2 of this history carries the number 6"),
-        (text({**SCHEDULED, "eventId": "1"}), "begins with the event that starts"),
-        (text(STARTED, {**STARTED, "eventId": "2"}), "starts the workflow a second time"),
+        (text({**STARTED, "eventId": "x"}), "event 1 cannot be decoded"),
+        (text({**STARTED, "workflowExecutionStartedEventAttributes": 5}), "event 1 cannot be decoded"),
+        (text({**STARTED, "eventId": "2"}), "has the event id 2"),
+        (text(STARTED, FAILED), "event 2 of the history has the event id 6"),
+        (text({**SCHEDULED, "eventId": "1"}), "must begin with WorkflowExecutionStarted"),
+        (text(STARTED, {**STARTED, "eventId": "2"}), "is a second WorkflowExecutionStarted"),
         (
             text({"eventId": "1", "eventType": "EVENT_TYPE_WORKFLOW_EXECUTION_STARTED"}),
-            "names no workflow type",
+            "has no workflow type",
         ),
-        (text(STARTED, {"eventId": "2", "eventType": "EVENT_TYPE_TIMER_FIRED"}), "event 2 .* no attributes"),
-        (text({**STARTED, "eventType": "EVENT_TYPE_TIMER_FIRED"}), "begins with the event that starts"),
-        (text({**STARTED, "workflowExecutionStartedEventAttributes": {}}), "names no workflow type"),
+        (
+            text(STARTED, {"eventId": "2", "eventType": "EVENT_TYPE_TIMER_FIRED"}),
+            "event 2 .* wrong attributes: none",
+        ),
+        (
+            text({**STARTED, "eventType": "EVENT_TYPE_TIMER_FIRED"}),
+            "must begin with WorkflowExecutionStarted",
+        ),
+        (text({**STARTED, "workflowExecutionStartedEventAttributes": {}}), "has no workflow type"),
         (
             text({**STARTED, "workflowExecutionStartedEventAttributes": {"workflowType": {"name": "S"}}}),
-            "names no task queue",
+            "has no task queue",
         ),
         (
             text(
@@ -169,27 +174,24 @@ def test_unknown_fields_are_ignored() -> None:
                     },
                 }
             ),
-            "names no run",
+            "has no run id",
         ),
     ],
 )
-def test_malformed_history_is_rejected(source: str, message: str) -> None:
-    """A malformed history is refused with what is wrong and where."""
+def test_malformed_history_json_is_rejected(source: str, message: str) -> None:
     with pytest.raises(HistoryError, match=message):
         history_message(source)
 
 
-def test_deeply_nested_failure_is_rejected() -> None:
-    """A failure nested deeper than any real one is refused, not a crash of the interpreter."""
+def test_history_with_a_deeply_nested_failure_is_rejected() -> None:
     failure: dict[str, Any] = {"message": "m"}
     for _ in range(400):
         failure = {"cause": failure}
     deep = {**FAILED, "activityTaskFailedEventAttributes": {"failure": failure}}
-    with pytest.raises(HistoryError, match="event 3 cannot be read"):
+    with pytest.raises(HistoryError, match="event 3 cannot be decoded"):
         history_message(text(STARTED, SCHEDULED, deep))
 
 
 def test_bytes_that_are_not_a_history_are_rejected() -> None:
-    """Bytes that are neither a message nor JSON are refused."""
-    with pytest.raises(HistoryError, match="must be JSON"):
+    with pytest.raises(HistoryError, match="is not valid JSON"):
         history_message(b"\xff\xff")

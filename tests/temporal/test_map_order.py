@@ -1,4 +1,4 @@
-"""Protobuf's maps have no order of their own: what workflow code sees of them is sorted by name."""
+"""The order of Protobuf maps as workflow code sees them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from hourglass._temporal.protos import payload_map_from, put_payload_map
 from hourglass.converter import Payload
 
 
-def test_maps_of_payloads_are_sorted_by_name() -> None:
-    """However a map was filled, and whatever order protobuf iterates in, the names come sorted."""
+def test_payload_maps_are_sorted_by_name_whatever_their_insertion_order() -> None:
     names = [f"name-{number:02}" for number in range(40)]
     for seed in range(5):
         header = Header()

@@ -1,4 +1,4 @@
-"""How a process that used Core ends, forks, and what it loads: each in an interpreter of its own."""
+"""Exit, fork and imports of a process that uses Core, each in its own interpreter."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TESTS = Path(__file__).parent.parent
 
 
 def run(program: str, *arguments: str) -> str:
-    """Run a program with our tests on its path; it must end by itself, without a crash."""
+    """Run a program that can import our tests; it must exit normally."""
     prelude = f"import sys; sys.path.insert(0, {str(TESTS)!r})\n"
     ended = subprocess.run(
         [sys.executable, "-W", "error", "-c", prelude + program, *arguments],
@@ -46,7 +46,7 @@ from hourglass._contract.handle import HandleConfig
 async def begin():
     queue = live.unique("q")
     connection = await live.connect(sys.argv[1])
-    loops = live.Loops(await connection.open_handle(HandleConfig(task_queue=queue)), live.one_activity)
+    loops = live.HandleWorker(await connection.open_handle(HandleConfig(task_queue=queue)), live.one_activity)
     await connection.call(live.start(queue, queue))
     await live.outcome(connection, queue)
     return connection, loops
@@ -112,15 +112,13 @@ index out of bounds: the len is 0 but the index is 0
 
 
 @pytest.mark.parametrize("harmless", [PANIC, OTHER_PANIC + NOTE, PANIC + TRACE + NOTE, PANIC + OTHER_PANIC])
-def test_only_harmless_panics_are_filtered(harmless: bytes) -> None:
-    """What stands around them stays, and so does every other panic."""
+def test_only_harmless_rust_panics_are_removed_from_stderr(harmless: bytes) -> None:
     around = b"before\n" + harmless + REAL_PANIC + NOTE + b"after\n"
     assert core.without_harmless_panics(around) == b"before\n" + REAL_PANIC + NOTE + b"after\n"
     assert core.without_harmless_panics(harmless) == b""
 
 
-def test_panic_while_workers_are_dropped_at_exit_is_not_printed() -> None:
-    """Core writes to the descriptor itself; other words that are said meanwhile arrive."""
+def test_harmless_panic_at_exit_is_not_printed_but_other_output_is() -> None:
     program = f"""
 import os
 from hourglass._temporal import core
@@ -137,15 +135,13 @@ print("leaving")
 
 
 @pytest.mark.server
-def test_exit_with_everything_open(server: DevServer) -> None:
-    """A process that ends with a polling worker, an open connection and a runtime ends at once and without a crash."""
+def test_process_exits_cleanly_with_a_polling_worker_and_an_open_connection(server: DevServer) -> None:
     for _ in range(3):
         assert run(EXIT, server.target) == "leaving"
 
 
 @pytest.mark.server
-def test_forked_child_creates_its_own_runtime(server: DevServer) -> None:
-    """A forked child cannot use what it inherited, makes its own, and ends cleanly; its parent goes on."""
+def test_forked_child_rejects_inherited_connections_and_opens_its_own(server: DevServer) -> None:
     assert run(FORK, server.target).splitlines() == [
         "inherited connection refused",
         "inherited handle refused",
@@ -232,19 +228,16 @@ else:
 
 
 def test_forked_child_exits_while_a_core_thread_is_inside_python() -> None:
-    """The exit waits for a thread of Core that is inside `call_soon_threadsafe`."""
     assert run(THREAD_OF_CORE_IN_PYTHON).splitlines() == ["refused", "child ended with 0"]
 
 
 @pytest.mark.parametrize("loop", ["running", "stopped"])
-def test_forked_child_exits_with_a_call_in_flight(loop: str) -> None:
-    """A call that would end while the interpreter is finalised is cancelled first, even if its loop has stopped."""
+def test_forked_child_exits_with_a_connect_in_flight(loop: str) -> None:
     assert run(CALL_IN_FLIGHT, loop) == "child ended with 0"
 
 
 @pytest.mark.server
 def test_forked_child_exits_with_a_polling_worker(server: DevServer) -> None:
-    """A forked child that ends with a polling worker, an open connection and a runtime ends without a crash."""
     program = """
 import os
 from hourglass._temporal import core
@@ -257,8 +250,8 @@ if child:
 
 
 @pytest.mark.parametrize("connects_first", [True, False])
-def test_worker_in_a_forked_child_warns_of_the_inherited_runtime(connects_first: bool) -> None:
-    """Core's locks can crash such a process. One that was forked before the first connection is sound."""
+def test_worker_in_a_forked_child_warns_if_the_runtime_was_inherited(connects_first: bool) -> None:
+    """The inherited locks of Core can crash the process. A process forked before the first connection has none."""
     program = """
 import logging, os
 from hourglass._temporal import core
@@ -277,10 +270,8 @@ except TypeError:
     assert lines == [*(["WARNING hourglass.core"] if connects_first else []), "no settings"]
 
 
-def test_runtime_created_after_a_fork_is_leaked_at_exit() -> None:
-    """To end it would wait for a wake-up that Core's locks, inherited with threads that are not there, may lose. Where nothing
-    was forked it is dropped, if this release of Core can.
-    """
+def test_core_runtime_is_not_dropped_at_exit_after_a_fork() -> None:
+    """Dropping it could wait forever for threads that do not exist after the fork."""
     program = """
 import os
 from hourglass._temporal import core
@@ -298,8 +289,7 @@ else:
     assert sorted(run(program).split()) == ["0", str(int(core._DROPS_RUNTIME))]
 
 
-def test_imports_load_as_little_as_possible() -> None:
-    """Importing the package loads the guard alone; connecting loads neither temporalio's client nor its worker."""
+def test_importing_the_package_does_not_import_temporalio() -> None:
     program = """
 import hourglass._temporal
 assert not any(name.startswith("temporalio") for name in sys.modules)

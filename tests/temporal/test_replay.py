@@ -1,4 +1,4 @@
-"""Replaying histories through Core without a server."""
+"""Replay of histories through Core, without a server."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _attributes(kind: str) -> str:
 
 
 def events() -> list[bytes]:
-    """The history above, as `GetHistory` would give it."""
+    """Return the history above as `GetHistory` does."""
     return [
         json.dumps(
             {
@@ -59,12 +59,11 @@ def events() -> list[bytes]:
 
 
 def encoded(recorded: Iterable[bytes]) -> bytes:
-    """Events as the message that Core takes."""
     return History.from_events("w", recorded).replayable
 
 
 def sleeper(activation: ev.Activation) -> tuple[cmd.Command, ...]:
-    """The workflow of that history: sleep, return."""
+    """The workflow of that history: it sleeps and returns."""
     for event in activation.events:
         if isinstance(event, ev.RunStarted):
             return (cmd.StartTimer(1, 5 * 10**9),)
@@ -73,8 +72,8 @@ def sleeper(activation: ev.Activation) -> tuple[cmd.Command, ...]:
     return ()
 
 
-async def replayed(handle: live.Replaying, evaluate: Evaluate) -> ev.RunEvicted:
-    """Answer activations until the run is evicted, and say why it was."""
+async def replayed(handle: live.ReplayingHandle, evaluate: Evaluate) -> ev.RunEvicted:
+    """Complete activations until the run is evicted, and return the eviction."""
     while True:
         activation = await handle.next_activation()
         evicted = [event for event in activation.events if isinstance(event, ev.RunEvicted)]
@@ -84,15 +83,14 @@ async def replayed(handle: live.Replaying, evaluate: Evaluate) -> ev.RunEvicted:
             return evicted[0]
 
 
-async def close(handle: live.Replaying) -> None:
+async def close(handle: live.ReplayingHandle) -> None:
     handle.initiate_shutdown()
     with pytest.raises(Shutdown):
         await handle.next_activation()
     await handle.finalize()
 
 
-async def test_matching_history_replays() -> None:
-    """A workflow that does what its history says is replayed to its end and evicted for that; several in a row."""
+async def test_history_of_unchanged_code_replays() -> None:
     handle = live.replay_handle()
     for number in range(3):
         await handle.push(f"w-{number}", encoded(events()))
@@ -100,9 +98,7 @@ async def test_matching_history_replays() -> None:
     await close(handle)
 
 
-async def test_history_of_changed_code_fails() -> None:
-    """A workflow that does something else is evicted for nondeterminism, and the next history still replays."""
-
+async def test_history_of_changed_code_is_evicted_for_nondeterminism() -> None:
     def other(activation: ev.Activation) -> tuple[cmd.Command, ...]:
         return (cmd.CompleteRun(live.value(None)),)
 
@@ -116,8 +112,7 @@ async def test_history_of_changed_code_fails() -> None:
     await close(handle)
 
 
-def test_malformed_history_never_reaches_core() -> None:
-    """A history that is cut in the middle or is no history is refused, and one without a task has nothing to replay."""
+def test_malformed_history_is_rejected_before_it_is_replayed() -> None:
     with pytest.raises(HistoryError):
         encoded(events()[1:])
     with pytest.raises(HistoryError):
@@ -126,8 +121,7 @@ def test_malformed_history_never_reaches_core() -> None:
         encoded(events()[:1])
 
 
-async def test_shutdown_without_a_history() -> None:
-    """A replay handle that was never fed shuts down, also while it is polled."""
+async def test_replay_handle_without_a_history_shuts_down() -> None:
     handle = live.replay_handle()
     poll = asyncio.create_task(handle.next_activation())
     await asyncio.wait([poll], timeout=0.05)
@@ -138,8 +132,7 @@ async def test_shutdown_without_a_history() -> None:
 
 
 @pytest.mark.server
-async def test_recorded_history_replays(server: DevServer) -> None:
-    """What a live run recorded replays, and its activations say that they are a replay."""
+async def test_history_recorded_on_a_server_replays(server: DevServer) -> None:
     queue = live.unique("q")
     async with live.connected(server.target) as connection, live.working(connection, queue):
         await connection.call(live.start(queue, queue))

@@ -1,4 +1,4 @@
-"""Every request of a client, on a real server; refusals as errors that say what to do."""
+"""Every request of a client on a server, and the errors of rejected requests."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ pytestmark = pytest.mark.server
 BLUE = Payload(b'"blue"', "json/plain", {"type": b"Keyword"})
 
 
-def obedient(activation: ev.Activation) -> tuple[cmd.Command, ...]:
-    """A workflow that does what its signals and queries say."""
+def controlled_by_messages(activation: ev.Activation) -> tuple[cmd.Command, ...]:
+    """A workflow that does what its signals and queries request."""
     commands: list[cmd.Command] = []
     for event in activation.events:
         match event:
@@ -60,8 +60,7 @@ def signal(workflow_id: str, name: str, *arguments: Payload, **options: Any) -> 
     )
 
 
-async def test_start_options_appear_in_the_description(server: DevServer) -> None:
-    """What a workflow is started with is what its description shows."""
+async def test_workflow_start_options_appear_in_its_description(server: DevServer) -> None:
     queue = live.unique("q")
     async with live.connected(server.target) as connection:
         started = await connection.call(
@@ -104,8 +103,9 @@ async def test_start_options_appear_in_the_description(server: DevServer) -> Non
         await connection.call(wf.TerminateWorkflow(workflow_id=queue))
 
 
-async def test_pending_activities_are_described(server: DevServer) -> None:
-    """A description shows the activities that a run waits for, and why the last attempt failed."""
+async def test_workflow_description_lists_pending_activities_with_their_last_failure(
+    server: DevServer,
+) -> None:
     queue = live.unique("q")
 
     async def fail(item: Any) -> Any:
@@ -128,10 +128,12 @@ async def test_pending_activities_are_described(server: DevServer) -> None:
         await connection.call(wf.TerminateWorkflow(workflow_id=queue))
 
 
-async def test_wait_for_close_reports_every_kind_of_end(server: DevServer) -> None:
-    """`WaitForClose` tells how a run ended: returned, failed, cancelled, terminated, continued, timed out."""
+async def test_wait_for_close_reports_every_outcome_of_a_run(server: DevServer) -> None:
     queue = live.unique("q")
-    async with live.connected(server.target) as connection, live.working(connection, queue, obedient):
+    async with (
+        live.connected(server.target) as connection,
+        live.working(connection, queue, controlled_by_messages),
+    ):
 
         async def ended(name: str, *end: sv.Request[Any], **options: Any) -> wf.Outcome:
             started = await connection.call(live.start(queue, name, **options))
@@ -157,8 +159,7 @@ async def test_wait_for_close_reports_every_kind_of_end(server: DevServer) -> No
         await connection.call(wf.TerminateWorkflow(workflow_id=e))
 
 
-async def test_wait_for_close_of_an_open_run(server: DevServer) -> None:
-    """Waiting for a run that does not close ends with `StillOpen`, for that is no error."""
+async def test_wait_for_close_of_an_open_run_returns_still_open(server: DevServer) -> None:
     async with live.connected(server.target) as connection:
         queue = live.unique("q")
         started = await connection.call(live.start(queue, queue))
@@ -176,12 +177,14 @@ async def test_wait_for_close_of_an_open_run(server: DevServer) -> None:
         await connection.call(wf.TerminateWorkflow(workflow_id=queue))
 
 
-async def test_signal_with_start_starts_once(server: DevServer) -> None:
-    """A start that carries a signal starts once, and signals the running workflow the next time."""
+async def test_signal_with_start_starts_a_workflow_once(server: DevServer) -> None:
     queue = live.unique("q")
     both: dict[str, Any] = {"signal_name": "return", "signal_arguments": (live.value(3),)}
     quiet: dict[str, Any] = {"signal_name": "hello"}
-    async with live.connected(server.target) as connection, live.working(connection, queue, obedient):
+    async with (
+        live.connected(server.target) as connection,
+        live.working(connection, queue, controlled_by_messages),
+    ):
         first = await connection.call(live.start(queue, queue, **quiet))
         second = await connection.call(live.start(queue, queue, **both))
         assert (first.started, second.started) == (True, False)
@@ -189,8 +192,7 @@ async def test_signal_with_start_starts_once(server: DevServer) -> None:
         assert await live.outcome(connection, queue) == wf.RunCompleted((live.value(3),))
 
 
-async def test_repeated_start_request_starts_once(server: DevServer) -> None:
-    """The same request id starts once; another is refused with the run that exists, or uses it where asked."""
+async def test_start_with_the_same_request_id_starts_a_workflow_once(server: DevServer) -> None:
     queue = live.unique("q")
     async with live.connected(server.target) as connection:
         started = await connection.call(live.start(queue, queue, request_id="same"))
@@ -206,24 +208,24 @@ async def test_repeated_start_request_starts_once(server: DevServer) -> None:
         await connection.call(wf.TerminateWorkflow(workflow_id=queue))
 
 
-async def test_queries_are_answered_or_fail(server: DevServer) -> None:
-    """A query is answered by the worker; a handler that fails becomes `QueryFailedError` with its message."""
+async def test_query_is_answered_fails_or_times_out_without_a_worker(server: DevServer) -> None:
     queue = live.unique("q")
     async with live.connected(server.target) as connection:
         await connection.call(live.start(queue, queue))
         ask = wf.QueryWorkflow(workflow_id=queue, query_name="echo", arguments=(live.value(5),))
-        async with live.working(connection, queue, obedient):
+        async with live.working(connection, queue, controlled_by_messages):
             assert await connection.call(ask) == wf.QueryAnswer((live.value(5),))
             with pytest.raises(QueryFailedError, match="no such query"):
                 await connection.call(wf.QueryWorkflow(workflow_id=queue, query_name="other"))
         lonely = wf.QueryWorkflow(workflow_id=queue, query_name="echo", rpc_timeout=0.5)
-        with pytest.raises(ServiceTimeoutError, match="does one run on the workflow's task queue"):
+        with pytest.raises(
+            ServiceTimeoutError, match="check that a worker of the workflow's task queue is running"
+        ):
             await connection.call(lonely)
         await connection.call(wf.TerminateWorkflow(workflow_id=queue))
 
 
-async def test_list_and_count(server: DevServer) -> None:
-    """Runs are listed page by page and counted by a filter; a wrong filter says so."""
+async def test_workflows_are_listed_in_pages_and_counted_by_a_filter(server: DevServer) -> None:
     kind = live.unique("Kind").replace("-", "")
     async with live.connected(server.target) as connection:
         ids = {live.unique("w") for _ in range(3)}
@@ -265,8 +267,7 @@ async def test_list_and_count(server: DevServer) -> None:
         lambda name: wf.GetHistory(workflow_id=name),
     ],
 )
-async def test_unknown_workflow_is_named(server: DevServer, request_for: Any) -> None:
-    """Every request about a workflow that is not there says which one."""
+async def test_request_for_an_unknown_workflow_fails_with_its_id(server: DevServer, request_for: Any) -> None:
     name = live.unique("missing")
     async with live.connected(server.target) as connection:
         with pytest.raises(WorkflowNotFoundError, match=name) as caught:
@@ -274,8 +275,7 @@ async def test_unknown_workflow_is_named(server: DevServer, request_for: Any) ->
         assert caught.value.status == "NOT_FOUND"
 
 
-async def test_fetched_history_is_read_by_temporalio(server: DevServer) -> None:
-    """The events that we fetch, put together, are a history that temporalio's own reader takes."""
+async def test_fetched_history_can_be_read_by_temporalio(server: DevServer) -> None:
     queue = live.unique("q")
     async with live.connected(server.target) as connection, live.working(connection, queue):
         await connection.call(live.start(queue, queue))
@@ -288,7 +288,6 @@ async def test_fetched_history_is_read_by_temporalio(server: DevServer) -> None:
 
 
 async def test_closed_connection_rejects_requests(server: DevServer) -> None:
-    """A connection that was closed says so instead of hanging or crashing."""
     async with live.connected(server.target) as connection:
         pass
     await connection.close()

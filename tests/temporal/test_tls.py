@@ -1,4 +1,4 @@
-"""TLS that does not come about, in plain words: who has to change what. Against a real TLS peer, with certificates made here."""
+"""Error messages of failed TLS connections, against a TLS peer with certificates created here."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ JARGON = ("tonic", "hyper", "ConnectError", "Custom {", "Status {", "InvalidCert
 
 
 def certificate(name: str, days: int = 1) -> tuple[bytes, bytes]:
-    """A certificate that signs itself, for a name, and its key."""
+    """Create a self-signed certificate for a name, and its key."""
     key = ec.generate_private_key(ec.SECP256R1())
     who = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.datetime.now(datetime.UTC)
@@ -48,10 +48,10 @@ def certificate(name: str, days: int = 1) -> tuple[bytes, bytes]:
 
 @pytest.fixture
 def peer(tmp_path: Path) -> Iterator[Callable[..., str]]:
-    """Starts peers that speak TLS, or plain text, and end each conversation after the first words."""
+    """Start peers that speak TLS or plain text and close each connection after the first bytes."""
     listening: list[socket.socket] = []
 
-    def start(pair: tuple[bytes, bytes] | None, *, wants_ours: bool = False) -> str:
+    def start(pair: tuple[bytes, bytes] | None, *, mutual: bool = False) -> str:
         context = None
         if pair is not None:
             (tmp_path / "cert.pem").write_bytes(pair[0])
@@ -59,7 +59,7 @@ def peer(tmp_path: Path) -> Iterator[Callable[..., str]]:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
             context.set_alpn_protocols(["h2"])
-            if wants_ours:
+            if mutual:
                 context.verify_mode = ssl.CERT_REQUIRED
                 context.load_verify_locations(tmp_path / "cert.pem")
         sock = socket.socket()
@@ -91,87 +91,80 @@ def _serve(sock: socket.socket, context: ssl.SSLContext | None) -> None:
                     secure.recv(100)
 
 
-def refused(target: str, tls: TLSConfig | bool | None) -> str:
-    """What connecting says; in words for people, with the address."""
+def connect_error(target: str, tls: TLSConfig | bool | None) -> str:
+    """Return the message of the connection error, which must name the address and contain no jargon."""
 
     async def test() -> str:
         with pytest.raises(ConnectionFailedError) as caught:
             await live.connect(target, tls=tls, timeout=10)
         return str(caught.value)
 
-    said: list[str] = []
+    message: list[str] = []
 
     async def run() -> None:
-        said.append(await test())
+        message.append(await test())
 
     live.run(run)
-    assert target in said[0]
-    assert not [each for each in JARGON if each in said[0]], said[0]
-    return said[0]
+    assert target in message[0]
+    assert not [each for each in JARGON if each in message[0]], message[0]
+    return message[0]
 
 
-def test_untrusted_authority(peer: Callable[..., str]) -> None:
-    """The message names the option that trusts it."""
-    assert "server_root_ca_cert" in refused(peer(certificate("localhost")), True)
+def test_tls_error_for_an_untrusted_authority_names_the_option_that_trusts_it(
+    peer: Callable[..., str],
+) -> None:
+    assert "server_root_ca_cert" in connect_error(peer(certificate("localhost")), True)
 
 
-def test_expired_certificate(peer: Callable[..., str]) -> None:
-    """It may be the clock."""
+def test_tls_error_for_an_expired_certificate_says_so(peer: Callable[..., str]) -> None:
     pair = certificate("localhost", days=-1)
-    assert "has expired" in refused(peer(pair), TLSConfig(server_root_ca_cert=pair[0]))
+    assert "has expired" in connect_error(peer(pair), TLSConfig(server_root_ca_cert=pair[0]))
 
 
-def test_certificate_for_another_name(peer: Callable[..., str]) -> None:
-    """The names that it carries are told, and the option that says another one."""
+def test_tls_error_for_another_host_name_lists_the_certificates_names(peer: Callable[..., str]) -> None:
     pair = certificate("example.org")
-    said = refused(peer(pair), TLSConfig(server_root_ca_cert=pair[0]))
-    assert "is for another name: example.org" in said
-    assert "domain=" in said
+    message = connect_error(peer(pair), TLSConfig(server_root_ca_cert=pair[0]))
+    assert "is not valid for the name of the target (valid names: example.org" in message
+    assert "domain=" in message
 
 
-def test_missing_client_certificate(peer: Callable[..., str]) -> None:
-    """Mutual TLS, and we have none."""
+def test_tls_error_for_a_missing_client_certificate_names_its_option(peer: Callable[..., str]) -> None:
     pair = certificate("localhost")
-    said = refused(peer(pair, wants_ours=True), TLSConfig(server_root_ca_cert=pair[0]))
+    message = connect_error(peer(pair, mutual=True), TLSConfig(server_root_ca_cert=pair[0]))
     assert (
-        "client_cert=" in said or "closed the connection" in said
+        "client_cert=" in message or "closed the connection" in message
     )  # the peer may be gone before its reason is read
 
 
-def test_plain_connection_to_a_tls_server(peer: Callable[..., str]) -> None:
-    """The question is asked."""
-    assert "Does the server need TLS" in refused(peer(certificate("localhost")), None)
+def test_plain_connection_to_a_tls_server_asks_whether_it_needs_tls(peer: Callable[..., str]) -> None:
+    assert "Check whether it needs TLS" in connect_error(peer(certificate("localhost")), None)
 
 
-def test_tls_connection_to_a_plain_server(peer: Callable[..., str]) -> None:
-    """The server answers in plain text."""
-    assert "does not speak TLS" in refused(peer(None), True)
+def test_tls_error_for_a_plain_server_says_that_it_does_not_speak_tls(peer: Callable[..., str]) -> None:
+    assert "does not use TLS" in connect_error(peer(None), True)
 
 
-def test_unreadable_private_key(peer: Callable[..., str]) -> None:
-    """It is ours that is wrong."""
+def test_tls_error_for_an_unreadable_private_key_says_so(peer: Callable[..., str]) -> None:
     pair = certificate("localhost")
     tls = TLSConfig(client_cert=pair[0], client_private_key=b"junk")
-    assert "cannot be read" in refused(peer(None), tls)
+    assert "cannot be read" in connect_error(peer(None), tls)
 
 
 @pytest.mark.parametrize(
-    ("reason", "said"),
+    ("reason", "message"),
     [
         ("InvalidCertificate(NotValidYet)", "not valid yet"),
         ("InvalidCertificate(Revoked)", "cannot be accepted (Revoked)"),
-        ("received fatal alert: UnknownCA", "rejects our TLS certificate (UnknownCA)"),
+        ("received fatal alert: UnknownCA", "rejected the client's TLS certificate (UnknownCA)"),
         ("received fatal alert: ProtocolVersion", "aborted the TLS handshake (ProtocolVersion)"),
         ("hyper::Error(Io, Kind(ConnectionReset))", "does not speak gRPC"),
     ],
 )
-def test_other_tls_errors_of_core(reason: str, said: str) -> None:
-    """What a real peer does not say on demand."""
-    told = explain_transport(reason)
-    assert told is not None
-    assert said in told
+def test_tls_errors_of_core_are_explained(reason: str, message: str) -> None:
+    explanation = explain_transport(reason)
+    assert explanation is not None
+    assert message in explanation
 
 
-def test_other_connection_errors_are_unchanged() -> None:
-    """A refused connection is no matter of TLS."""
+def test_connection_errors_without_tls_are_not_explained() -> None:
     assert explain_transport('code: 111, kind: ConnectionRefused, message: "Connection refused"') is None

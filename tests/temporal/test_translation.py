@@ -1,4 +1,4 @@
-"""Every event, command, payload and failure crosses the border to Core's messages as the examples say."""
+"""Every event, command, payload and failure is translated to and from Core's messages as the examples show."""
 
 from __future__ import annotations
 
@@ -42,26 +42,22 @@ def _ids(pairs: Any) -> list[str]:
 
 
 @pytest.mark.parametrize(("event", "fields"), ex.EVENTS, ids=_ids(ex.EVENTS))
-def test_job_of_core_becomes_an_event(event: ev.Event, fields: dict[str, Any]) -> None:
-    """A job of Core's becomes the event of its example, field by field."""
+def test_core_job_is_translated_to_an_event(event: ev.Event, fields: dict[str, Any]) -> None:
     message = WorkflowActivation(run_id="r", jobs=[ex.job(fields)])
     assert read_activation(message).events == (event,)
 
 
 @pytest.mark.parametrize(("command", "fields"), ex.COMMANDS, ids=_ids(ex.COMMANDS))
-def test_command_becomes_a_message_for_core(command: cmd.Command, fields: dict[str, Any]) -> None:
-    """A command becomes the message of its example, field by field, and nothing else."""
+def test_command_is_translated_to_a_core_message(command: cmd.Command, fields: dict[str, Any]) -> None:
     assert list(completion(cmd.Succeeded("r", (command,))).successful.commands) == [ex.command(fields)]
 
 
 def test_every_event_and_command_has_an_example() -> None:
-    """The examples miss no kind that the engine knows."""
     assert {type(event) for event, _ in ex.EVENTS} == set(ev.EVENTS)
     assert {type(command) for command, _ in ex.COMMANDS} == set(cmd.COMMANDS)
 
 
-def test_every_kind_of_core_is_known() -> None:
-    """Core's lists of jobs and commands hold nothing that we miss."""
+def test_every_job_and_command_of_core_is_translated() -> None:
     jobs = {field.name for field in WorkflowActivationJob.DESCRIPTOR.oneofs_by_name["variant"].fields}
     assert jobs == known_jobs()
     kinds = {field.name for field in WorkflowCommand.DESCRIPTOR.oneofs_by_name["variant"].fields}
@@ -80,14 +76,12 @@ def test_every_kind_of_core_is_known() -> None:
         {},
     ],
 )
-def test_unknown_job_names_its_run(job: dict[str, Any]) -> None:
-    """A job that we do not know is refused with its kind and its run, so that the run's task can be failed."""
+def test_unknown_core_job_is_rejected_with_its_run_id(job: dict[str, Any]) -> None:
     message = WorkflowActivation(run_id="run-1", jobs=[ex.job({"fire_timer": {"seq": 1}}), ex.job(job)])
     assert unsupported_run(message) == "run-1"
 
 
-def test_activation_fields_are_translated() -> None:
-    """Time, replay, history size, hints and flags arrive with the events, in the order of the jobs."""
+def test_core_activation_fields_are_translated() -> None:
     message: Any = WorkflowActivation(
         run_id="r",
         is_replaying=True,
@@ -110,18 +104,14 @@ def test_activation_fields_are_translated() -> None:
     )
 
 
-def test_empty_completion_is_a_success() -> None:
-    """A completion without commands, such as that of an eviction, is still marked as successful; flags are
-    recorded.
-    """
+def test_completion_without_commands_is_translated_as_successful() -> None:
     message = completion(cmd.Succeeded("r"))
     assert (message.run_id, message.WhichOneof("status")) == ("r", "successful")
     flagged = completion(cmd.Succeeded("r", used_flags=(1000, 1001)))
     assert list(flagged.successful.used_internal_flags) == [1000, 1001]
 
 
-def test_failed_task_carries_its_cause() -> None:
-    """The message of a failed task contains its failure and cause."""
+def test_failed_task_is_translated_with_failure_and_cause() -> None:
     failed = cmd.TaskFailed("r", ex.BOOM, cmd.TaskFailureCause.NON_DETERMINISTIC_ERROR)
     message = completion(failed)
     assert message.failed.failure == failure_message(ex.BOOM)
@@ -129,23 +119,20 @@ def test_failed_task_carries_its_cause() -> None:
 
 
 @pytest.mark.parametrize(("payload", "fields"), ex.PAYLOADS)
-def test_payload_round_trip(payload: Payload, fields: dict[str, Any]) -> None:
-    """A payload crosses both ways, with all its metadata, whatever its encoding is called."""
+def test_payload_is_translated_in_both_directions(payload: Payload, fields: dict[str, Any]) -> None:
     expected = ex.fill(PayloadMessage(), fields)
     assert payload_message(payload) == expected
     assert read_payload(expected) == payload
 
 
 @pytest.mark.parametrize(("failure", "fields"), ex.FAILURES, ids=lambda value: getattr(value, "message", ""))
-def test_failure_round_trip(failure: Failure, fields: dict[str, Any]) -> None:
-    """A failure of each kind crosses both ways, with its cause."""
+def test_failure_is_translated_in_both_directions(failure: Failure, fields: dict[str, Any]) -> None:
     expected = ex.fill(FailureMessage(), fields)
     assert failure_message(failure) == expected
     assert read_failure(expected) == failure
 
 
-def test_failure_of_an_unknown_kind_keeps_its_message() -> None:
-    """A failure whose kind or numbers are newer than us is read as far as we can."""
+def test_failure_of_an_unknown_kind_is_read_with_its_message() -> None:
     message: Any = ex.fill(FailureMessage(), {"message": "n", "nexus_handler_failure_info": {"type": "t"}})
     assert read_failure(message) == Failure("n")
     late: Any = ex.fill(FailureMessage(), {"message": "n", "timeout_failure_info": {"timeout_type": 99}})
@@ -155,15 +142,13 @@ def test_failure_of_an_unknown_kind_keeps_its_message() -> None:
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.1, 1.0, 2.5, 1e-9, 86400.0 * 365, 1.999999999])
-def test_duration_round_trip(seconds: float) -> None:
-    """A duration crosses both ways to the nanosecond."""
+def test_duration_is_translated_to_the_nanosecond(seconds: float) -> None:
     message = duration_message(seconds)
     assert 0 <= message.nanos < 10**9
     assert read_duration(message) == pytest.approx((seconds, round(seconds * 10**9)), abs=1e-9)
 
 
-def test_activity_task_is_translated() -> None:
-    """An activity's start arrives with all that an attempt may ask for; the queue is the handle's."""
+def test_activity_task_is_translated_with_all_its_fields() -> None:
     fields = {
         "task_token": b"t",
         "start": {
@@ -225,14 +210,12 @@ def test_activity_task_is_translated() -> None:
         (9, "9"),
     ],
 )
-def test_activity_cancellation_is_translated(number: int, name: str) -> None:
-    """A cancellation has Core's name for its reason, or the number of a reason that this version does not know."""
+def test_activity_cancellation_is_translated_with_its_reason(number: int, name: str) -> None:
     message = ex.fill(TaskMessage(), {"task_token": b"t", "cancel": {"reason": number}})
     assert read_activity(message) == hd.ActivityCancel(b"t", name)
 
 
-def test_unknown_activity_item_is_none() -> None:
-    """An unknown kind of activity task is translated to None."""
+def test_unknown_activity_item_is_translated_to_none() -> None:
     assert read_activity(TaskMessage(task_token=b"t")) is None
 
 
@@ -247,7 +230,6 @@ def test_unknown_activity_item_is_none() -> None:
     ],
 )
 def test_activity_results_are_translated(result: hd.ActivityResult, kind: str) -> None:
-    """Each end of an attempt becomes its own status, with its payload or failure."""
     message = activity_completion(result)
     assert message.task_token == b"t"
     assert message.result.WhichOneof("status") == kind
@@ -257,8 +239,7 @@ def test_activity_results_are_translated(result: hd.ActivityResult, kind: str) -
         assert message.result.completed.HasField("result") == (result.result is not None)
 
 
-def test_heartbeat_is_translated() -> None:
-    """The message of a heartbeat contains its details in order."""
+def test_heartbeat_is_translated_with_its_details_in_order() -> None:
     message = heartbeat(b"t", (ex.ONE, ex.NULL))
     assert message.task_token == b"t"
     assert [read_payload(detail) for detail in message.details] == [ex.ONE, ex.NULL]

@@ -1,4 +1,4 @@
-"""How a connection is made and what it sends, seen by a proxy between client and server."""
+"""How a connection is made and what it sends, observed by a proxy between client and server."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ HUFFMAN = {char: code for code, char in enumerate("012aceiost")}
 """The characters that HPACK writes with five bits, so that eight of them are five bytes."""
 
 
-def on_the_wire(key: str) -> bytes:
-    """An API key as HTTP/2 carries it: what stands before it in its header is five bytes, too."""
+def hpack_encoded(key: str) -> bytes:
+    """Encode an API key as HTTP/2 does in its header."""
     bits = "".join(f"{HUFFMAN[char]:05b}" for char in key)
     return int(bits, 2).to_bytes(len(bits) // 8, "big")
 
 
-class Proxy:
-    """An HTTP proxy that keeps what clients said to it, and through it."""
+class RecordingProxy:
+    """An HTTP proxy that records the CONNECT requests and the bytes that clients send."""
 
     def __init__(self) -> None:
         self.requests: list[str] = []
@@ -80,29 +80,25 @@ class Proxy:
             pass
 
     def close(self) -> None:
-        """End it, and what goes through it."""
         for each in self._open:
             each.close()
 
 
 @pytest.fixture
-def proxy() -> Iterator[Proxy]:
-    """A proxy on this machine."""
-    made = Proxy()
+def proxy() -> Iterator[RecordingProxy]:
+    made = RecordingProxy()
     yield made
     made.close()
 
 
 @workflow.defn
 def length(text: str) -> int:
-    """How long a text is."""
     return len(text)
 
 
-def test_proxy_and_changed_api_key(quick_server: DevServer, proxy: Proxy) -> None:
-    """A client goes through a proxy with its password, and a key that is changed is the one that is sent from then on, by
-    its worker, too.
-    """
+def test_client_connects_through_a_proxy_and_sends_a_changed_api_key(
+    quick_server: DevServer, proxy: RecordingProxy
+) -> None:
     first, second = "a0c1e2i0", "o1s2t0a1"
     with Client.connect(
         quick_server.target,
@@ -114,23 +110,22 @@ def test_proxy_and_changed_api_key(quick_server: DevServer, proxy: Proxy) -> Non
         client.count_workflows()
         assert proxy.requests[0].startswith(f"CONNECT {quick_server.target} ")
         assert base64.b64encode(b"me:secret").decode() in proxy.requests[0]
-        assert on_the_wire(first) in proxy.sent
-        assert on_the_wire(second) not in proxy.sent
+        assert hpack_encoded(first) in proxy.sent
+        assert hpack_encoded(second) not in proxy.sent
         client.api_key = second
         assert client.api_key == second
         client.count_workflows()
-        assert on_the_wire(second) in proxy.sent
+        assert hpack_encoded(second) in proxy.sent
         with Worker(client, "transport", workflows=[length]):
             proxy.sent.clear()
             assert client.execute_workflow(length, "abc", task_queue="transport") == 3
-        assert on_the_wire(first) not in proxy.sent
+        assert hpack_encoded(first) not in proxy.sent
         with pytest.raises(TargetError, match="API key"):
             client.api_key = "with a space"
         assert client.api_key == second
 
 
-def test_grpc_compression(quick_server: DevServer, proxy: Proxy) -> None:
-    """With gzip a long argument is a short message."""
+def test_gzip_compression_shortens_messages(quick_server: DevServer, proxy: RecordingProxy) -> None:
     sizes = []
     for compression in GrpcCompression:
         with Client.connect(
@@ -144,8 +139,7 @@ def test_grpc_compression(quick_server: DevServer, proxy: Proxy) -> None:
     assert sizes[0] > 200_000 > 20_000 > sizes[1]
 
 
-def test_rpc_metadata_is_sent(quick_server: DevServer) -> None:
-    """A server reads the headers of a client, and of single calls: one that excludes its version is refused."""
+def test_rpc_metadata_of_clients_and_calls_is_sent(quick_server: DevServer) -> None:
     excluding = {"client-name": "temporal-go", "supported-server-versions": "<1.0.0"}
     with Client.connect(quick_server.target) as client:
         other = client.with_rpc_metadata(excluding)
@@ -183,7 +177,6 @@ def test_rpc_metadata_is_sent(quick_server: DevServer) -> None:
 
 
 def test_lazy_client_connects_with_its_first_call(quick_server: DevServer) -> None:
-    """It connects with its first call, and says then what is wrong; a worker, too, opens it."""
     with Client.connect(
         "127.0.0.1:9", lazy=True, timeout=5, retry_config=RetryConfig(max_retries=1)
     ) as client:
@@ -194,8 +187,7 @@ def test_lazy_client_connects_with_its_first_call(quick_server: DevServer) -> No
         assert client.execute_workflow(length, "abcd", task_queue="lazy") == 4
 
 
-def test_raw_service_calls(quick_server: DevServer) -> None:
-    """Every RPC of a server can be called, blocking or awaited; a refusal is a `ServiceError`."""
+def test_raw_rpcs_of_all_services_can_be_called(quick_server: DevServer) -> None:
     from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
     from temporalio.api.testservice.v1 import LockTimeSkippingRequest
     from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest, GetSystemInfoRequest
@@ -226,7 +218,7 @@ def test_raw_service_calls(quick_server: DevServer) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    "create",
     [
         lambda: RetryConfig(max_retries=-1),
         lambda: RetryConfig(multiplier=0.5),
@@ -247,19 +239,16 @@ def test_raw_service_calls(quick_server: DevServer) -> None:
         ),
     ],
 )
-def test_invalid_transport_settings_are_rejected(wrong: Any) -> None:
-    """What Core would take for something else is refused where it is written."""
+def test_invalid_transport_settings_are_rejected(create: Any) -> None:
     with pytest.raises(TargetError):
-        wrong()
+        create()
 
 
-def test_proxy_password_is_not_shown() -> None:
-    """A proxy's password is in no repr."""
+def test_repr_of_the_proxy_configuration_hides_the_password() -> None:
     assert "secret" not in repr(HttpConnectProxyConfig("h:1", ("me", "secret")))
 
 
-def test_transport_options_are_rejected_by_embedded_engines() -> None:
-    """Keys and raw services are a server's, and said to be; headers of a call are read by no engine here."""
+def test_embedded_engine_rejects_api_keys_and_raw_services() -> None:
     with Client.connect("local:", lazy=True) as client:
         with pytest.raises(UsageError, match="only Temporal servers"):
             client.api_key = "k"

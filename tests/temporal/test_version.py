@@ -15,14 +15,12 @@ from hourglass.errors import UsageError
 
 
 @pytest.mark.parametrize("installed", ["1.34.0", "1.34.1", "1.35", "1.35.0", "1.35.7", "1.35.0rc1"])
-def test_known_temporalio_releases_are_accepted(installed: str) -> None:
-    """The minor releases that we know are taken, whatever their patch."""
+def test_supported_temporalio_releases_are_accepted(installed: str) -> None:
     assert version.refusal(installed, anyway=False) is None
 
 
 @pytest.mark.parametrize("installed", ["1.33.9", "1.36.0", "1.350.0", "2.0", "1.3", "unknown"])
-def test_other_temporalio_releases_are_rejected(installed: str) -> None:
-    """Any other is refused by name, with what to install; the switch lets it pass."""
+def test_unsupported_temporalio_releases_are_rejected_unless_overridden(installed: str) -> None:
     reason = version.refusal(installed, anyway=False)
     assert reason is not None
     assert installed in reason
@@ -31,13 +29,11 @@ def test_other_temporalio_releases_are_rejected(installed: str) -> None:
     assert version.refusal(installed, anyway=True) is None
 
 
-def test_missing_temporalio_is_reported() -> None:
-    """Without temporalio the error says what to install, even if the version check is disabled."""
+def test_missing_temporalio_is_reported_even_if_the_version_check_is_disabled() -> None:
     assert "not installed" in (version.refusal(None, anyway=True) or "")
 
 
-def test_version_guard_reads_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each check reads the installed version and the environment variable again."""
+def test_version_check_reads_the_environment_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     version.check()
     monkeypatch.setattr(version, "installed", lambda: "9.9")
     monkeypatch.delenv(version.ANYWAY, raising=False)
@@ -50,14 +46,14 @@ def test_version_guard_reads_the_environment(monkeypatch: pytest.MonkeyPatch) ->
     version.check()
 
 
-def test_package_dependency_matches_the_guard() -> None:
-    """The dependency range of the package is the range that the version check accepts."""
+def test_package_dependency_matches_the_version_check() -> None:
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     assert version.WANTED.strip('"') in project["dependencies"]
 
 
-def test_option_unsupported_by_an_older_release_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An option of a child that the installed Core has no place for is an error, not lost; the others are carried."""
+def test_child_option_unsupported_by_the_installed_temporalio_is_rejected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(version, "installed", lambda: "1.34.2")
     monkeypatch.setattr(specs, "installed", version.installed)
     newer = {"versioning_override": (1, 35)}
@@ -75,9 +71,9 @@ def test_option_unsupported_by_an_older_release_is_rejected(monkeypatch: pytest.
 @pytest.mark.parametrize(
     ("installed", "found"), [("1.34.9", False), ("1.35.0", True), ("2.0", True), ("unknown", True)]
 )
-def test_features_of_a_release_are_known(
+def test_feature_check_compares_the_installed_release(
     monkeypatch: pytest.MonkeyPatch, installed: str, found: bool
 ) -> None:
-    """Older ones have not, newer ones have, and one without a number is believed to be new."""
+    """A release without a number counts as new."""
     monkeypatch.setattr(version, "installed", lambda: installed)
     assert version.has((1, 35)) is found

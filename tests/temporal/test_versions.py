@@ -1,4 +1,4 @@
-"""Versions of workers cross the border to Core and to the server as they are meant."""
+"""Worker versions in messages to Core and the server."""
 
 from __future__ import annotations
 
@@ -25,46 +25,42 @@ ONE = WorkerDeploymentVersion("shop", "1")
 SCOPE = CallScope("ns", "me")
 
 
-def behaviour_sent(own: CommandDefaults) -> int:
-    """What a completion of a pinned workflow says of versions."""
+def versioning_behavior_sent(own: CommandDefaults) -> int:
+    """Return the versioning behavior that a completion of a pinned workflow sends."""
     data = completion_to_proto(Succeeded("r", versioning_behavior=PINNED), own)
     return WorkflowActivationCompletion.FromString(data).successful.versioning_behavior
 
 
-def test_unversioned_worker_sends_no_version() -> None:
-    """A server refuses, for ever, what a worker without a version says of them."""
-    assert behaviour_sent(CommandDefaults("q", "ns", versioned=True)) == 1
-    assert behaviour_sent(CommandDefaults("q", "ns")) == 0
+def test_unversioned_worker_sends_no_versioning_behavior() -> None:
+    """A server would reject its completions."""
+    assert versioning_behavior_sent(CommandDefaults("q", "ns", versioned=True)) == 1
+    assert versioning_behavior_sent(CommandDefaults("q", "ns")) == 0
 
 
-def test_activation_names_the_version_of_its_task() -> None:
-    """An activation names the version of its task; a build id alone is no version."""
+def test_activation_has_the_deployment_version_of_its_task() -> None:
     message: Any = WorkflowActivation(run_id="r", target_worker_deployment_version_changed=True)
     assert activation_from_proto(message.SerializeToString()).deployment_version is None
     message.deployment_version_for_current_task.build_id = "1"
     assert activation_from_proto(message.SerializeToString()).deployment_version is None
     message.deployment_version_for_current_task.deployment_name = "shop"
-    found = activation_from_proto(message.SerializeToString())
-    assert found.deployment_version == ONE
-    assert found.target_version_changed
-    again = activation_from_proto(message.SerializeToString())
-    assert again.deployment_version is found.deployment_version  # kept for each activation, so kept once
+    result = activation_from_proto(message.SerializeToString())
+    assert result.deployment_version == ONE
+    assert result.target_version_changed
+    repeated = activation_from_proto(message.SerializeToString())
+    assert repeated.deployment_version is result.deployment_version  # kept for each activation, so kept once
 
 
 def test_worker_version_is_passed_to_core() -> None:
-    """A worker's version is what Core routes by; without one the build id is for people."""
     config = HandleConfig(task_queue="q", version=ONE, default_behavior=PINNED)
     settings: Any = configs.worker_settings("ns", config, "me")
-    told = settings.versioning_strategy
-    assert (told.version.deployment_name, told.version.build_id) == ("shop", "1")
-    assert (told.use_worker_versioning, told.default_versioning_behavior) == (True, 1)
+    strategy = settings.versioning_strategy
+    assert (strategy.version.deployment_name, strategy.version.build_id) == ("shop", "1")
+    assert (strategy.use_worker_versioning, strategy.default_versioning_behavior) == (True, 1)
     plain: Any = configs.worker_settings("ns", HandleConfig(task_queue="q", build_id="b"), "me")
     assert plain.versioning_strategy.build_id_no_versioning == "b"
 
 
-def test_versioning_override_round_trip() -> None:
-    """An override is written in today's words and in those of older servers, and read back."""
-
+def test_versioning_override_is_written_in_old_and_new_fields_and_read_back() -> None:
     def written(override: Any) -> Any:
         request = made(
             wf.StartWorkflow,
@@ -90,8 +86,7 @@ def test_versioning_override_round_trip() -> None:
     assert read(None) == (VersioningBehavior.AUTO_UPGRADE, None)
 
 
-def test_deployment_description_is_translated() -> None:
-    """A deployment's versions come newest first; none is current where the server names none."""
+def test_deployment_description_lists_versions_newest_first() -> None:
     answer: Any = ws.DescribeWorkerDeploymentResponse()
     info = answer.worker_deployment_info
     info.name = "shop"
@@ -101,9 +96,9 @@ def test_deployment_description_is_translated() -> None:
         summary.deployment_version.build_id = build_id
         summary.create_time.seconds = 10 + at
     call = calls_deployments.describe(dp.DescribeDeployment(deployment_name="shop"), SCOPE)
-    found = call.read(answer.SerializeToString())
-    assert found.current is None
-    assert [(each.version.build_id, each.status) for each in found.versions] == [
+    result = call.read(answer.SerializeToString())
+    assert result.current is None
+    assert [(each.version.build_id, each.status) for each in result.versions] == [
         ("2", "CURRENT"),
         ("1", "DRAINED"),
     ]

@@ -1,4 +1,4 @@
-"""Workflows with the bugs that people really write, and the same without them. Each is explored by the tests."""
+"""Workflows with typical bugs, and their correct versions, for the tests of exploration."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def refund(charge_id: str) -> None:
 
 
 @workflow.defn
-def saga_forgets(order_id: str) -> str:
+def saga_without_refund_after_timeout(order_id: str) -> str:
     charge_id = charge(order_id)
     try:
         ship(order_id)
@@ -60,7 +60,7 @@ def pay(key: str, cents: int) -> None:
 
 
 @workflow.defn
-def pays_twice(cents: int) -> str:
+def pays_with_a_new_key(cents: int) -> str:
     for _ in range(3):
         try:
             pay(str(workflow.uuid4()), cents)
@@ -71,7 +71,7 @@ def pays_twice(cents: int) -> str:
 
 
 @workflow.defn
-def pays_once(cents: int) -> str:
+def pays_with_the_same_key(cents: int) -> str:
     key = str(workflow.uuid4())
     for _ in range(3):
         try:
@@ -92,7 +92,7 @@ def cancel_order(order_id: str) -> None:
 
 @workflow.defn
 class ShipsUnapproved:
-    """An approval that comes while the order is being cancelled makes it ship all the same."""
+    """An approval that arrives while the order is being cancelled ships it anyway."""
 
     def __init__(self) -> None:
         self.approved = False
@@ -144,8 +144,8 @@ def load(customer_id: str) -> list[str]:
 
 
 @workflow.defn
-class TooEarly:
-    """The handler uses what the body has not fetched yet."""
+class UsesDataBeforeLoading:
+    """The signal handler uses data that the body has not loaded yet."""
 
     names: list[str]
 
@@ -161,8 +161,8 @@ class TooEarly:
 
 
 @workflow.defn
-class InTime:
-    """The handler waits until the body has it."""
+class WaitsForData:
+    """The signal handler waits until the data is loaded."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -199,7 +199,7 @@ class _Cart:
 
 @workflow.defn
 class LosesUpdates(_Cart):
-    """Reads, waits, writes."""
+    """Handlers read the total, wait, and then write it."""
 
     @workflow.run
     def run(self) -> int:
@@ -245,8 +245,8 @@ UNLUCKY = 13
 
 
 @workflow.defn
-def remembers(count: int) -> int:
-    """Has a state outside of the workflow, at one step; only a crash at that very step shows it."""
+def depends_on_global_state(count: int) -> int:
+    """At one step it depends on state outside the workflow, which only a crash at this step reveals."""
     done = 0
     for number in range(count):
         if number == UNLUCKY:
@@ -261,8 +261,7 @@ def remembers(count: int) -> int:
 
 
 @workflow.defn
-def forgets(count: int) -> int:
-    """The same without."""
+def without_global_state(count: int) -> int:
     done = 0
     for number in range(count):
         step(number)

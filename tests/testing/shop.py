@@ -1,4 +1,4 @@
-"""Workflows and activities that the tests of environments share."""
+"""Workflows and activities for the tests of environments."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def crunch(number: int) -> str:
 
 
 @activity.defn(heartbeat_timeout=timedelta(minutes=1), retry_policy=RetryPolicy(maximum_attempts=1))
-def promised(name: str) -> str:
+def needs_heartbeats(name: str) -> str:
     return name
 
 
@@ -91,13 +91,13 @@ def compute(number: int) -> str:
 
 
 @workflow.defn
-def by_name(order_id: str) -> str:
+def calls_by_name(order_id: str) -> str:
     result: str = workflow.execute_activity("charge-by-name", order_id)
     return result
 
 
 @workflow.defn
-def give_back(order_id: str) -> str:
+def refunds(order_id: str) -> str:
     return Payments.refund(order_id)
 
 
@@ -107,13 +107,13 @@ def buggy() -> None:
 
 
 @workflow.defn
-def doomed() -> None:
+def always_fails() -> None:
     raise ApplicationError("as planned", type="Doom")
 
 
 @workflow.defn
-def patient(name: str) -> str:
+def reports_its_activitys_failure(name: str) -> str:
     try:
-        return promised(name)
+        return needs_heartbeats(name)
     except ActivityError as error:
         return f"{type(error.cause).__name__}: {error.cause}"

@@ -1,4 +1,4 @@
-"""`ActivityEnvironment`: an activity by itself, with what surrounds one."""
+"""`ActivityEnvironment`: running a single activity with a context."""
 
 from __future__ import annotations
 
@@ -36,15 +36,13 @@ async def greet(name: str) -> str:
     return f"{name} {activity.info().activity_type}"
 
 
-def test_heartbeats_and_details_are_recorded() -> None:
-    """Heartbeats are recorded, and the details of an earlier attempt are there."""
+def test_activity_environment_records_heartbeats_and_provides_earlier_details() -> None:
     env = ActivityEnvironment(attempt=4, heartbeat_details=(1,))
     assert env.run(copy_rows, "t", until=3) == 4
     assert env.heartbeats == [(2,), (3,)]
 
 
-def test_default_and_custom_info() -> None:
-    """The activity's name is its own, and an `Info` can be given."""
+def test_activity_environment_provides_default_or_custom_info() -> None:
     info = activity.Info(activity_id="7", activity_type="other", attempt=9, workflow_id="w")
     assert ActivityEnvironment().run(lambda: activity.info().activity_type) == "<lambda>"
     assert ActivityEnvironment(info=info).run(lambda: activity.info().workflow_id) == "w"
@@ -53,17 +51,14 @@ def test_default_and_custom_info() -> None:
         activity.info()
 
 
-def test_cancelled_activity_raises_at_its_heartbeat() -> None:
-    """A `def` activity that was cancelled before it began hears of it at its first heartbeat."""
+def test_cancelled_activity_raises_at_its_first_heartbeat() -> None:
     env = ActivityEnvironment()
     env.cancel()
     with pytest.raises(Cancelled, match="CANCELLED"):
         env.run(copy_rows, "t")
 
 
-def test_worker_shutdown_stops_an_activity() -> None:
-    """An activity can be stopped in the middle, at a heartbeat of the test's choice."""
-
+def test_simulated_worker_shutdown_stops_an_activity_at_a_heartbeat() -> None:
     def stop(row: int) -> None:
         if row == 2:
             during.shut_down_worker()
@@ -74,8 +69,7 @@ def test_worker_shutdown_stops_an_activity() -> None:
     assert during.heartbeats == [(1,), (2,)]
 
 
-def test_wait_cancelled_returns() -> None:
-    """An activity that waits to be cancelled is told from another thread."""
+def test_wait_cancelled_returns_when_another_thread_cancels_the_activity() -> None:
     env = ActivityEnvironment()
     timer = threading.Timer(0, env.cancel)
     timer.start()
@@ -83,18 +77,17 @@ def test_wait_cancelled_returns() -> None:
     timer.join()
 
 
-def test_async_activity_is_awaited_and_cancelled() -> None:
-    """An async activity is run to its end, or awaited, and cancelled by asyncio."""
+def test_activity_environment_runs_awaits_and_cancels_async_activities() -> None:
     assert ActivityEnvironment().run(greet, "a") == "a greet"
     env = ActivityEnvironment(on_heartbeat=lambda name: env.cancel())
     assert env.run(wait_long, "b") == "cancelled, True"
 
     async def story() -> None:
         assert await ActivityEnvironment().arun(greet, "c") == "c greet"
-        began = asyncio.Event()
-        stopped = ActivityEnvironment(on_heartbeat=lambda name: began.set())
+        started = asyncio.Event()
+        stopped = ActivityEnvironment(on_heartbeat=lambda name: started.set())
         running = asyncio.create_task(stopped.arun(wait_long, "d"))
-        await began.wait()
+        await started.wait()
         stopped.cancel()
         assert await running == "cancelled, True"
         with pytest.raises(UsageError, match="not an async function"):
@@ -103,9 +96,7 @@ def test_async_activity_is_awaited_and_cancelled() -> None:
     asyncio.run(story())
 
 
-def test_exceptions_are_raised_unwrapped() -> None:
-    """No wrapping, no retry: the exception itself."""
-
+def test_activity_environment_raises_exceptions_unwrapped() -> None:
     def fails() -> None:
         raise LookupError("gone")
 

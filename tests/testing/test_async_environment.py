@@ -1,4 +1,4 @@
-"""`async with Environment()`: the same, awaited; and environments in threads and processes."""
+"""`async with Environment()`, and environments in threads and processes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Coroutine
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -20,95 +19,71 @@ from hourglass.errors import ExplorationFailed, UsageError, WorkflowParked, Work
 from hourglass.testing import AsyncEnvironment, Environment, call
 
 from . import explored
-from .shop import Order, approval, buggy, charge, checkout, decisions, doomed
+from .shop import Order, always_fails, approval, buggy, charge, checkout, decisions
 
 ROOT = Path(__file__).parents[2]
 ORDER = Order("o-1", 1200)
 
 
-def in_loop(coro: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(coro)
+async def test_async_environment_has_the_methods_of_the_blocking_one() -> None:
+    async with Environment() as env:
+        assert isinstance(env, AsyncEnvironment)
+        before = env.now()
+        env.fake(charge, returns="c-1", takes=60)
+        handle = await env.start_workflow(checkout, ORDER)
+        assert isinstance(handle, AsyncWorkflowHandle)
+        await env.skip(minutes=2)
+        assert env.calls(charge) == [call("o-1", 1200)]
+        await env.crash()
+        assert await handle.result() == "c-1"
+        assert env.now() - before == timedelta(days=30, minutes=1)
+        waiting = await env.start_workflow(approval, "a")
+        env.after(days=1).signal(waiting, decisions, "yes")
+        assert await waiting.result() == "a: yes"
+        assert await env.execute_workflow(checkout, ORDER) == "c-1"
+        assert len([each async for each in env.client.list_workflows()]) == 3
 
 
-def test_async_environment_matches_the_blocking_one() -> None:
-    """Starting, results, fakes, calls, skips and actions have the same names, and are awaited where they wait."""
-
-    async def story() -> None:
-        async with Environment() as env:
-            assert isinstance(env, AsyncEnvironment)
-            before = env.now()
-            env.fake(charge, returns="c-1", takes=60)
-            handle = await env.start_workflow(checkout, ORDER)
-            assert isinstance(handle, AsyncWorkflowHandle)
-            await env.skip(minutes=2)
-            assert env.calls(charge) == [call("o-1", 1200)]
-            await env.crash()
-            assert await handle.result() == "c-1"
-            assert env.now() - before == timedelta(days=30, minutes=1)
-            waiting = await env.start_workflow(approval, "a")
-            env.after(days=1).signal(waiting, decisions, "yes")
-            assert await waiting.result() == "a: yes"
-            assert await env.execute_workflow(checkout, ORDER) == "c-1"
-            assert len([each async for each in env.client.list_workflows()]) == 3
-
-    in_loop(story())
+async def test_parked_and_stuck_runs_raise_where_they_are_awaited() -> None:
+    async with Environment() as env:
+        with pytest.raises(WorkflowParked):
+            await env.execute_workflow(buggy)
+        with pytest.raises(WorkflowStuck):
+            await env.execute_workflow(approval, "a")
 
 
-def test_parked_and_stuck_runs_raise_in_the_test() -> None:
-    """Parked and stuck runs raise where they are awaited."""
-
-    async def story() -> None:
-        async with Environment() as env:
-            with pytest.raises(WorkflowParked):
-                await env.execute_workflow(buggy)
-            with pytest.raises(WorkflowStuck):
-                await env.execute_workflow(approval, "a")
-
-    in_loop(story())
-
-
-def test_callers_loop_is_not_blocked() -> None:
-    """The test's own loop is not blocked, and a wait that is cancelled ends; the environment is usable after it."""
-    began, release = threading.Event(), threading.Event()
+async def test_async_environment_does_not_block_the_loop_and_survives_a_cancelled_wait() -> None:
+    started, release = threading.Event(), threading.Event()
 
     def slow(order_id: str, cents: int = 0) -> str:
-        began.set()
+        started.set()
         release.wait()
         return "late"
 
-    async def story() -> None:
-        async with Environment() as env:
-            env.fake(charge, slow)
-            waiting = asyncio.create_task(env.execute_workflow(checkout, ORDER))
-            await asyncio.to_thread(began.wait)
-            waiting.cancel()
-            release.set()
-            with pytest.raises(asyncio.CancelledError):
-                await waiting
-            env.fake(charge, returns="c-2")
-            assert await env.execute_workflow(checkout, ORDER) == "c-2"
-
-    in_loop(story())
+    async with Environment() as env:
+        env.fake(charge, slow)
+        waiting = asyncio.create_task(env.execute_workflow(checkout, ORDER))
+        await asyncio.to_thread(started.wait)
+        waiting.cancel()
+        release.set()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        env.fake(charge, returns="c-2")
+        assert await env.execute_workflow(checkout, ORDER) == "c-2"
 
 
-def test_misuse_is_rejected() -> None:
-    """A blocking environment in a running loop, awaiting one that blocks, and using one after its end are refused."""
-
-    async def story() -> None:
-        with pytest.raises(UsageError, match="async with"):
-            Environment().open()
-        async with Environment() as env:
-            handle = await env.start_workflow(approval, "a")
-        with pytest.raises(UsageError, match="closed"):
-            await env.execute_workflow(doomed)
-        with pytest.raises(UsageError, match="closed"):
-            await handle.result()
-
-    in_loop(story())
+async def test_async_environment_misuse_is_rejected() -> None:
+    with pytest.raises(UsageError, match="async with"):
+        Environment().open()
+    async with Environment() as env:
+        handle = await env.start_workflow(approval, "a")
+    with pytest.raises(UsageError, match="closed"):
+        await env.execute_workflow(always_fails)
+    with pytest.raises(UsageError, match="closed"):
+        await handle.result()
 
 
-def test_another_thread_is_rejected() -> None:
-    """An environment belongs to its thread; each thread may have its own."""
+def test_environment_used_from_another_thread_is_rejected() -> None:
     problems: list[BaseException] = []
     results: list[str] = []
 
@@ -116,7 +91,7 @@ def test_another_thread_is_rejected() -> None:
 
         def elsewhere() -> None:
             try:
-                env.execute_workflow(doomed)
+                env.execute_workflow(always_fails)
             except BaseException as error:
                 problems.append(error)
             with Environment() as own:
@@ -125,23 +100,19 @@ def test_another_thread_is_rejected() -> None:
         thread = threading.Thread(target=elsewhere)
         thread.start()
         thread.join()
-    assert [type(each) for each in problems] == [UsageError]
+    assert [type(problem) for problem in problems] == [UsageError]
     assert "another" in str(problems[0])
     assert results == ["charged o-1"]
 
 
-def test_pytest_fixture(hourglass_env: Environment) -> None:
-    """`hourglass_env` is an open environment."""
+def test_hourglass_env_fixture_is_an_open_environment(hourglass_env: Environment) -> None:
     assert hourglass_env.execute_workflow(checkout, ORDER) == "charged o-1"
 
 
-def test_async_pytest_fixture(hourglass_async_env: AsyncEnvironment) -> None:
-    """`hourglass_async_env` is one for async tests, whatever runs them."""
-
-    async def story() -> None:
-        assert await hourglass_async_env.execute_workflow(checkout, ORDER) == "charged o-1"
-
-    in_loop(story())
+async def test_hourglass_async_env_fixture_is_an_async_environment(
+    hourglass_async_env: AsyncEnvironment,
+) -> None:
+    assert await hourglass_async_env.execute_workflow(checkout, ORDER) == "charged o-1"
 
 
 @pytest.fixture(scope="session")
@@ -151,9 +122,7 @@ def shared_env() -> Any:
 
 
 @pytest.mark.parametrize("number", range(3))
-def test_session_environment_serves_many_tests(shared_env: Environment, number: int) -> None:
-    """An environment that outlives tests serves them one after another, also with another one inside."""
-
+def test_session_scoped_environment_serves_several_tests(shared_env: Environment, number: int) -> None:
     @workflow.defn
     def local() -> int:
         workflow.sleep(60)
@@ -185,8 +154,7 @@ with Environment() as env:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
-def test_forked_process_has_its_own_environment() -> None:
-    """A process that forked after using environments uses new ones in the child, and both end cleanly."""
+def test_forked_process_can_use_its_own_environment() -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", PROGRAM],
         cwd=ROOT,
@@ -198,11 +166,7 @@ def test_forked_process_has_its_own_environment() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
 
 
-def test_async_environment_explores_orders() -> None:
-    """`await env.explore(…)` finds an order that breaks a property, and passes if there is none, like the blocking
-    version.
-    """
-
+async def test_async_environment_explores_orders() -> None:
     def prepare(env: Environment) -> None:
         env.fake(explored.charge, lambda order_id: f"charge-{order_id}")
         for each in (explored.ship, explored.refund):
@@ -214,11 +178,10 @@ def test_async_environment_explores_orders() -> None:
         charged = any(call.returned for call in env.calls(explored.charge))
         assert not (isinstance(result, Exception) and charged) or env.calls(explored.refund), "not refunded"
 
-    async def body() -> None:
-        async with Environment() as env:
-            found = await env.explore(explored.saga, "o-1", runs=40, seed=1, prepare=prepare, check=check)
-            assert found.orders > 1
-            with pytest.raises(ExplorationFailed, match="not refunded"):
-                await env.explore(explored.saga_forgets, "o-1", seed=1, prepare=prepare, check=check)
-
-    in_loop(body())
+    async with Environment() as env:
+        report = await env.explore(explored.saga, "o-1", runs=40, seed=1, prepare=prepare, check=check)
+        assert report.orders > 1
+        with pytest.raises(ExplorationFailed, match="not refunded"):
+            await env.explore(
+                explored.saga_without_refund_after_timeout, "o-1", seed=1, prepare=prepare, check=check
+            )

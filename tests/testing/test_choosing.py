@@ -1,4 +1,4 @@
-"""Who decides what happens next: the seam for exploring orders, and that the same choices give the same story."""
+"""Choosers, which decide the order of steps: the same choices lead to the same sequence."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def race() -> list[str]:
     return done
 
 
-class Telling:
-    """Keeps the story of another chooser."""
+class RecordingChooser:
+    """Record the choices of another chooser."""
 
     def __init__(self, chooser: Chooser | None = None) -> None:
         self.chooser = chooser
@@ -40,27 +40,25 @@ class Telling:
         return chosen
 
 
-def _told(chooser: Chooser | None) -> tuple[list[str], Telling]:
-    telling = Telling(chooser)
-    with Environment(chooser=telling) as env:
+def _record(chooser: Chooser | None) -> tuple[list[str], RecordingChooser]:
+    recorder = RecordingChooser(chooser)
+    with Environment(chooser=recorder) as env:
         env.fake(note, lambda name: name)
         result = env.execute_workflow(race)
         assert sorted(result) == ["a", "b", "c", "d"]
         assert env.calls(note) == [call(name) for name in result]
-        return result, telling
+        return result, recorder
 
 
-def test_default_order_is_first_come_first_served() -> None:
-    """What came first happens first."""
-    result, telling = _told(None)
+def test_steps_run_first_come_first_served_by_default() -> None:
+    result, recorder = _record(None)
     assert result == ["a", "b", "c", "d"]
-    assert telling.story[0].startswith("attempt note (1, attempt 1)")
-    assert telling.widest == 4
+    assert recorder.story[0].startswith("attempt note (1, attempt 1)")
+    assert recorder.widest == 4
 
 
-def test_seed_determines_the_order() -> None:
-    """A seed gives the same order each time, and different seeds reach different ones."""
-    orders = {seed: tuple(_told(Shuffled(seed))[0]) for seed in range(12)}
-    assert orders == {seed: tuple(_told(Shuffled(seed))[0]) for seed in range(12)}
+def test_seed_of_a_shuffled_chooser_determines_the_order_of_steps() -> None:
+    orders = {seed: tuple(_record(Shuffled(seed))[0]) for seed in range(12)}
+    assert orders == {seed: tuple(_record(Shuffled(seed))[0]) for seed in range(12)}
     assert len(set(orders.values())) > 3
-    assert _told(Shuffled(3))[1].story == _told(Shuffled(3))[1].story
+    assert _record(Shuffled(3))[1].story == _record(Shuffled(3))[1].story

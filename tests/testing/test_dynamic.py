@@ -1,4 +1,4 @@
-"""Dynamic workflows and activities: what may be one, what it gets, and in which order names and it are asked."""
+"""Dynamic workflows and activities: valid definitions, their arguments, and precedence of named definitions."""
 
 from __future__ import annotations
 
@@ -25,27 +25,25 @@ from hourglass.testing import Environment
 
 @dataclass
 class Order:
-    """Something to decode."""
-
     id: str
     cents: int
 
 
 @activity.defn(dynamic=True)
 def any_activity(arguments: Sequence[RawPayload]) -> str:
-    """Says its name and its arguments."""
+    """Return the activity type and the arguments."""
     return f"{activity.info().activity_type}{[each.decode() for each in arguments]}"
 
 
 @activity.defn(dynamic=True)
 async def any_coroutine(arguments: list[RawPayload]) -> int:
-    """Counts its arguments, on the activity loop."""
+    """Count its arguments, on the activity loop."""
     return len(arguments)
 
 
 @workflow.defn(dynamic=True)
 def any_workflow(arguments: Sequence[workflow.RawPayload]) -> object:
-    """Decodes one order and gives the rest on."""
+    """Decode one order, or forward the raw arguments."""
     called = workflow.info().workflow_type
     if called == "orders":
         order = arguments[0].decode(Order)
@@ -59,29 +57,25 @@ def any_workflow(arguments: Sequence[workflow.RawPayload]) -> object:
 
 @workflow.defn
 def plain(name: str) -> str:
-    """Has a name."""
     return f"plain {name}"
 
 
 # --- running -----------------------------------------------------------------------------------------------------------
 
 
-def test_dynamic_workflow_receives_any_type() -> None:
-    """Whatever a run is called, the dynamic workflow gets it, and its arguments as they came."""
+def test_dynamic_workflow_runs_for_any_type_without_its_own_definition() -> None:
     with Environment(workflows=[any_workflow, plain]) as env:
         assert env.execute_workflow("orders", Order("o-1", 7)) == ["orders", "o-1", 7]
         assert env.execute_workflow("whatever") == "whatever"
         assert env.execute_workflow("plain", "x") == "plain x"
 
 
-def test_raw_arguments_are_passed_on_unchanged() -> None:
-    """An argument that is not decoded travels on with its own bytes and encoding."""
+def test_raw_arguments_of_a_dynamic_workflow_are_forwarded_unchanged() -> None:
     with Environment(workflows=[any_workflow], activities=[any_activity]) as env:
         assert env.execute_workflow("forwards", "a", 2, None) == "step['a', 2, None]"
 
 
-def test_coroutine_can_be_dynamic() -> None:
-    """An `async def` activity takes any type too."""
+def test_async_activity_can_be_dynamic() -> None:
     with (
         Client.connect("local:") as client,
         Worker(client, workflows=[any_workflow], activities=[any_coroutine]),
@@ -89,9 +83,7 @@ def test_coroutine_can_be_dynamic() -> None:
         assert client.execute_workflow("forwards", 1, 2, 3) == 3
 
 
-def test_dynamic_method_needs_its_instance() -> None:
-    """A dynamic activity can be a method of an object that the worker has."""
-
+def test_method_of_an_instance_can_be_a_dynamic_activity() -> None:
     class Shop:
         @activity.defn(dynamic=True)
         def anything(self, arguments: Sequence[RawPayload]) -> str:
@@ -101,8 +93,7 @@ def test_dynamic_method_needs_its_instance() -> None:
         assert client.execute_workflow("forwards", 1) == "shop step 1"
 
 
-def test_undecodable_dynamic_argument_raises() -> None:
-    """A wrong type in `decode` is a DecodeError, where it is written."""
+def test_raw_argument_of_another_type_raises_decode_error() -> None:
     raw = RawPayload(default_converter.encode("text"), default_converter)
     with pytest.raises(DecodeError, match="expected int, got str"):
         raw.decode(int)
@@ -111,9 +102,7 @@ def test_undecodable_dynamic_argument_raises() -> None:
     assert "text" not in repr(raw)
 
 
-def test_explicit_definitions_precede_dynamic_ones() -> None:
-    """In an environment a child that is called as an object, and an activity likewise, are not taken by the dynamic ones."""
-
+def test_named_definitions_take_precedence_over_dynamic_ones() -> None:
     @activity.defn
     def own() -> str:
         return "own"
@@ -130,9 +119,7 @@ def test_explicit_definitions_precede_dynamic_ones() -> None:
         assert env.execute_workflow(parent) == ["child", "own", "other[]"]
 
 
-def test_failure_of_a_dynamic_activity_names_its_type() -> None:
-    """The failure of a dynamic activity carries the type that was asked for."""
-
+def test_failure_of_a_dynamic_activity_has_the_requested_type() -> None:
     @activity.defn(dynamic=True)
     def fails(arguments: Sequence[RawPayload]) -> None:
         raise ApplicationError("no", non_retryable=True)
@@ -163,9 +150,10 @@ def optional(arguments: Sequence[RawPayload], more: int = 1) -> None: ...
 
 @pytest.mark.parametrize("fn", [none, two, rest, wrong, a_text, a_dict, optional])
 @pytest.mark.parametrize("define", [workflow.defn(dynamic=True), activity.defn(dynamic=True)])
-def test_wrong_dynamic_signature_is_rejected(define: Callable[..., Any], fn: Callable[..., Any]) -> None:
-    """A dynamic definition takes one parameter, a sequence of raw payloads, and the message says so."""
-    with pytest.raises(DefinitionError, match=r"takes one parameter, a Sequence\[RawPayload\]"):
+def test_dynamic_definition_with_a_wrong_signature_is_rejected(
+    define: Callable[..., Any], fn: Callable[..., Any]
+) -> None:
+    with pytest.raises(DefinitionError, match=r"must have one parameter, a Sequence\[RawPayload\]"):
         define(fn)
 
 
@@ -175,25 +163,21 @@ def any_sequence(arguments: Sequence[Any]) -> None: ...
 
 
 @pytest.mark.parametrize("fn", [bare, a_list, any_sequence])
-def test_loose_dynamic_annotations_are_accepted(fn: Callable[..., Any]) -> None:
-    """No annotation, a list and a sequence of anything say the same."""
+def test_dynamic_definition_with_loose_annotations_is_accepted(fn: Callable[..., Any]) -> None:
     assert workflow.defn(dynamic=True)(fn).__hourglass_workflow__.dynamic
     assert activity.defn(dynamic=True)(fn).__hourglass_activity__.dynamic
 
 
-def test_named_dynamic_definition_is_rejected() -> None:
-    """A name, or options, on a dynamic definition mean nothing, and are refused."""
+def test_dynamic_definition_with_a_name_or_options_is_rejected() -> None:
     with pytest.raises(DefinitionError, match="must not have a name"):
         workflow.defn(dynamic=True, name="x")(a_list)
-    with pytest.raises(DefinitionError, match="no name and no options"):
+    with pytest.raises(DefinitionError, match="remove the name and the options"):
         activity.defn(dynamic=True, name="x")(a_list)
-    with pytest.raises(DefinitionError, match="no name and no options"):
+    with pytest.raises(DefinitionError, match="remove the name and the options"):
         activity.defn(dynamic=True, start_to_close_timeout=5)(a_list)
 
 
 def test_second_dynamic_definition_is_rejected() -> None:
-    """A worker has at most one dynamic workflow and one dynamic activity; the same one twice is one."""
-
     @workflow.defn(dynamic=True)
     def another(arguments: list[RawPayload]) -> None: ...
 
@@ -205,8 +189,6 @@ def test_second_dynamic_definition_is_rejected() -> None:
 
 
 def test_dynamic_definition_cannot_be_called_directly() -> None:
-    """A dynamic definition has no type: whoever calls or starts it as an object is told to give one."""
-
     @workflow.defn
     def calls_it() -> None:
         any_activity([])
@@ -222,16 +204,14 @@ def test_dynamic_definition_cannot_be_called_directly() -> None:
 
 
 def test_resolver_without_dynamic_definitions_rejects_unknown_names() -> None:
-    """Where there is no dynamic definition an unknown name is an error that lists what is known."""
     resolver = Resolver(workflows=[plain])
-    with pytest.raises(UnknownTypeError, match="it knows plain"):
+    with pytest.raises(UnknownTypeError, match="registered workflows: plain"):
         resolver.workflow("other")
     assert Resolver(activities=[any_activity]).known_activity("other") is not None
     assert Resolver(activities=[any_activity], modules=["json"]).known_activity("other") is None
 
 
-def test_unread_dynamic_arguments_are_not_decoded() -> None:
-    """Arguments whose encoding nobody knows reach a dynamic activity all the same."""
+def test_dynamic_activity_receives_arguments_of_unknown_encoding_undecoded() -> None:
     raw = RawPayload(Payload(b"\x00\x01", "binary/own"), default_converter)
     assert (
         any_activity.__hourglass_activity__.arguments(default_converter, (raw.payload,))[0][0].payload

@@ -1,4 +1,4 @@
-"""`Environment`: workflows in a test, on virtual time, with nothing to set up."""
+"""`Environment`: workflows in a test, on virtual time."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from hourglass.testing import Environment, call
 
 from .shop import (
     Order,
+    always_fails,
     approval,
     approval_in_time,
     browse,
     buggy,
-    by_name,
+    calls_by_name,
     charge,
     checkout,
     decisions,
-    doomed,
     fetch,
     ship,
 )
@@ -42,16 +42,14 @@ from .shop import (
 ORDER = Order("o-1", 1200)
 
 
-def test_month_passes_on_virtual_time() -> None:
-    """A workflow that is listed nowhere runs with its real activities, and sleeps thirty days of virtual time."""
+def test_workflow_that_sleeps_thirty_days_completes_on_virtual_time() -> None:
     with Environment() as env:
         before = env.now()
         assert env.execute_workflow(checkout, ORDER) == "charged o-1"
         assert env.now() - before == timedelta(days=30)
 
 
-def test_calls_are_recorded_with_attempt_and_time() -> None:
-    """Every attempt is a call, with the arguments however they are written, its number and its virtual time."""
+def test_environment_records_activity_calls_with_attempt_and_time() -> None:
     with Environment(start=datetime(2030, 1, 1, tzinfo=UTC)) as env:
         env.fake(charge, returns="c-1", raises=[ConnectionError("no"), ConnectionError("still no")])
         env.fake(ship)
@@ -59,16 +57,15 @@ def test_calls_are_recorded_with_attempt_and_time() -> None:
         assert env.calls(charge) == [call("o-1", 1200)] * 3
         assert env.calls("charge")[0] == call(order_id="o-1", cents=1200)
         assert env.calls(charge)[0] != call("o-1")
-        assert [each.attempt for each in env.calls(charge)] == [1, 2, 3]
-        assert [each.time for each in env.calls(charge)] == [
+        assert [recorded.attempt for recorded in env.calls(charge)] == [1, 2, 3]
+        assert [recorded.time for recorded in env.calls(charge)] == [
             datetime(2030, 1, 1, 0, minute, tzinfo=UTC) for minute in (0, 1, 3)
         ]
         assert env.calls(ship) == [call("o-1")]
         assert env.calls(fetch) == []
 
 
-def test_virtual_time_advances_only_while_waiting() -> None:
-    """Starting, signalling and asking take no virtual time; what can happen without time has happened."""
+def test_virtual_time_advances_only_while_the_test_waits() -> None:
     with Environment() as env:
         env.fake(charge, returns="c-1")
         before = env.now()
@@ -80,8 +77,7 @@ def test_virtual_time_advances_only_while_waiting() -> None:
         assert env.calls(ship) == []
 
 
-def test_skip_advances_virtual_time() -> None:
-    """`skip` does what is due on the way and stops exactly where it should."""
+def test_skip_advances_virtual_time_and_runs_due_timers() -> None:
     with Environment() as env:
         env.fake(charge, returns="c-1")
         before = env.now()
@@ -96,8 +92,7 @@ def test_skip_advances_virtual_time() -> None:
         assert env.now() - before == timedelta(days=30, milliseconds=500)
 
 
-def test_signals_arrive_at_their_scheduled_time() -> None:
-    """`after` sends a signal at a chosen virtual time, by channel or by name."""
+def test_scheduled_signals_arrive_at_their_virtual_time() -> None:
     with Environment() as env:
         before = env.now()
         handle = env.start_workflow(approval_in_time, "a")
@@ -109,8 +104,7 @@ def test_signals_arrive_at_their_scheduled_time() -> None:
         assert late.result() == "b: too late"
 
 
-def test_scheduled_cancel_and_terminate() -> None:
-    """`after` and `at` cancel and terminate too, and call functions that use the environment."""
+def test_scheduled_cancel_terminate_and_call_happen_at_their_virtual_time() -> None:
     with Environment() as env:
         before = env.now()
         cancelled, ended = env.start_workflow(approval, "a"), env.start_workflow(approval, "b")
@@ -128,10 +122,9 @@ def test_scheduled_cancel_and_terminate() -> None:
         assert seen == [before + timedelta(hours=3)]
 
 
-def test_failing_scheduled_action_is_raised_by_the_wait() -> None:
-    """A signal that comes too late is the test's own error, and says when it was to come."""
+def test_error_of_a_scheduled_action_is_raised_by_the_wait() -> None:
     with Environment() as env:
-        handle = env.start_workflow(doomed)
+        handle = env.start_workflow(always_fails)
         env.after(days=1).signal(handle, "too-late")
         with pytest.raises(WorkflowNotFoundError) as caught:
             env.skip(days=2)
@@ -139,16 +132,14 @@ def test_failing_scheduled_action_is_raised_by_the_wait() -> None:
         assert any("signal to" in note for note in caught.value.__notes__)
 
 
-def test_failed_run_raises_like_a_client() -> None:
-    """A run that fails raises what a client's handle raises."""
+def test_failed_workflow_raises_workflow_failed_error_in_an_environment() -> None:
     with Environment() as env, pytest.raises(WorkflowFailedError) as caught:
-        env.execute_workflow(doomed)
+        env.execute_workflow(always_fails)
     assert isinstance(caught.value.cause, ApplicationError)
     assert caught.value.cause.type == "Doom"
 
 
-def test_parked_run_raises_at_once() -> None:
-    """A bug in workflow code is raised by the first wait, with the line and the exception itself, every time."""
+def test_parked_run_raises_workflow_parked_at_every_wait() -> None:
     with Environment() as env:
         handle = env.start_workflow(buggy, id="b-1")
         for _ in range(2):
@@ -159,8 +150,7 @@ def test_parked_run_raises_at_once() -> None:
             env.client.get_workflow_handle("b-1").result()
 
 
-def test_skip_raises_for_a_parked_run() -> None:
-    """Nobody passes by a parked run unawares, but it is told once, and others go on."""
+def test_skip_raises_once_for_a_parked_run() -> None:
     with Environment() as env:
         env.start_workflow(buggy)
         with pytest.raises(WorkflowParked):
@@ -168,8 +158,7 @@ def test_skip_raises_for_a_parked_run() -> None:
         assert env.execute_workflow(checkout, ORDER) == "charged o-1"
 
 
-def test_stuck_run_is_reported() -> None:
-    """Waiting for a signal that nobody sends raises at once, and says where the workflow stands."""
+def test_run_that_waits_forever_raises_workflow_stuck_with_its_line() -> None:
     with Environment() as env:
         handle = env.start_workflow(approval, "a", id="stuck-1")
         with pytest.raises(WorkflowStuck, match=r"'stuck-1' waits at .*shop\.py:\d+ for a signal"):
@@ -179,8 +168,6 @@ def test_stuck_run_is_reported() -> None:
 
 
 def test_horizon_stops_an_endless_workflow() -> None:
-    """A workflow that sleeps again and again is stopped at the horizon, not by the patience of whoever waits."""
-
     @workflow.defn
     def forever() -> None:
         while True:
@@ -190,8 +177,7 @@ def test_horizon_stops_an_endless_workflow() -> None:
         env.execute_workflow(forever)
 
 
-def test_result_timeout_is_virtual() -> None:
-    """`result(timeout=…)` counts virtual time, and the run goes on."""
+def test_result_timeout_counts_virtual_time() -> None:
     with Environment() as env:
         before = env.now()
         handle = env.start_workflow(checkout, ORDER)
@@ -201,9 +187,7 @@ def test_result_timeout_is_virtual() -> None:
         assert handle.result() == "charged o-1"
 
 
-def test_queries_see_a_settled_state() -> None:
-    """A query is answered when everything has happened that takes no time."""
-
+def test_query_is_answered_after_all_steps_that_need_no_time() -> None:
     @workflow.defn
     class Progress:
         def __init__(self) -> None:
@@ -227,17 +211,15 @@ def test_queries_see_a_settled_state() -> None:
         assert handle.result() == "charged"
 
 
-def test_unknown_types_are_reported_at_once() -> None:
-    """A name that nobody knows is an error of the test, not a retry for ever."""
+def test_unknown_workflow_and_activity_types_raise_in_the_test() -> None:
     with Environment() as env:
         with pytest.raises(UnknownTypeError, match="charge-by-name"):
-            env.execute_workflow(by_name, "o")
-        with pytest.raises(WorkflowParked, match="no workflow type 'nobody'"):
+            env.execute_workflow(calls_by_name, "o")
+        with pytest.raises(WorkflowParked, match="workflow type 'nobody' is not registered"):
             env.execute_workflow("nobody")
 
 
-def test_environment_cannot_be_used_outside_its_block() -> None:
-    """It is used after it is opened, before it is closed, and once; each misuse says so."""
+def test_environment_used_outside_its_with_block_is_rejected() -> None:
     env = Environment()
     with pytest.raises(UsageError, match="not open"):
         env.now()
@@ -246,22 +228,25 @@ def test_environment_cannot_be_used_outside_its_block() -> None:
         with pytest.raises(UsageError, match="opened before"):
             env.open()
     env.close()
-    for use in (lambda: env.execute_workflow(doomed), handle.result, lambda: env.skip(1), handle.describe):
+    for use in (
+        lambda: env.execute_workflow(always_fails),
+        handle.result,
+        lambda: env.skip(1),
+        handle.describe,
+    ):
         with pytest.raises(UsageError, match="closed"):
             use()
 
 
-def test_environment_client_cannot_be_closed_or_reused() -> None:
-    """Its client is neither closed nor given to a worker, and says why."""
+def test_environment_client_cannot_be_closed_or_passed_to_a_worker() -> None:
     with Environment() as env:
         with pytest.raises(UsageError, match="do not close the client, and do not pass it to a Worker"):
             env.client.close()
         with pytest.raises(UsageError, match="do not close the client, and do not pass it to a Worker"):
-            Worker(env.client, workflows=[doomed]).start()
+            Worker(env.client, workflows=[always_fails]).start()
 
 
-def test_closed_environment_is_freed() -> None:
-    """A closed environment answers until the test drops it; then nothing keeps its engine and its driver in memory."""
+def test_closed_environment_frees_its_engine_and_driver() -> None:
     with Environment() as env:
         env.fake(charge, returns="c-1", raises=[ConnectionError("down")])
         env.fake(ship, returns=None)  # real activities have threads, which keep it until they end
@@ -277,65 +262,59 @@ def test_closed_environment_is_freed() -> None:
     assert (engine(), driver()) == (None, None)
 
 
-def test_open_environments_are_independent() -> None:
-    """Environments that are open together have their own runs, ids, times and fakes."""
-    with Environment() as one, Environment() as other:
-        one.fake(charge, returns="one")
-        other.fake(charge, returns="other")
-        first = one.start_workflow(checkout, ORDER, id="same")
-        second = other.start_workflow(checkout, ORDER, id="same")
-        one.skip(days=10)
-        assert other.now() < one.now()
+def test_two_open_environments_are_independent() -> None:
+    with Environment() as first_env, Environment() as second_env:
+        first_env.fake(charge, returns="one")
+        second_env.fake(charge, returns="other")
+        first = first_env.start_workflow(checkout, ORDER, id="same")
+        second = second_env.start_workflow(checkout, ORDER, id="same")
+        first_env.skip(days=10)
+        assert second_env.now() < first_env.now()
         assert (second.result(), first.result()) == ("other", "one")
 
 
-def test_nondeterminism_is_detected() -> None:
-    """A workflow that is not deterministic is found, as by a worker in development."""
+def test_environment_detects_nondeterminism_and_forbidden_calls() -> None:
     numbers = iter(range(1000))
 
     @workflow.defn
-    def moody() -> None:
+    def nondeterministic() -> None:
         charge(f"o-{next(numbers)}")
 
     with Environment() as env, pytest.raises(WorkflowParked) as caught:
-        env.execute_workflow(moody)
+        env.execute_workflow(nondeterministic)
     assert type(caught.value.__cause__).__name__ == "NondeterminismError"
 
     @workflow.defn
-    def curious() -> str:
+    def reads_the_clock() -> str:
         return datetime.now().isoformat()
 
     with Environment(watch="error", verify="off") as env, pytest.raises(WorkflowParked, match="datetime"):
-        env.execute_workflow(curious)
+        env.execute_workflow(reads_the_clock)
 
 
-def test_open_run_is_verified_when_the_environment_closes() -> None:
-    """One that is open at the end, and does something else when it is executed again, is told of there; not where the test
-    has failed already.
-    """
+def test_open_run_is_verified_when_the_environment_closes_unless_the_test_failed() -> None:
     numbers = iter(range(1000))
 
     @workflow.defn
-    def moody() -> None:
+    def nondeterministic() -> None:
         workflow.sleep(timedelta(days=1 + next(numbers)))
 
     with pytest.raises(WorkflowParked) as caught, Environment() as env:
-        env.start_workflow(moody)
+        env.start_workflow(nondeterministic)
     assert isinstance(caught.value.__cause__, NondeterminismError)
 
     def fail() -> None:
         with Environment() as env:
-            env.start_workflow(moody)
+            env.start_workflow(nondeterministic)
             raise KeyError
 
     with pytest.raises(KeyError):
         fail()
     with Environment(verify="off") as env:
-        env.start_workflow(moody)
+        env.start_workflow(nondeterministic)
 
 
-def test_simulated_crash_loses_nothing() -> None:
-    """After a crash runs are rebuilt from their histories and go on where they were."""
+def test_workflow_continues_after_a_simulated_worker_crash() -> None:
     with Environment() as env:
         env.fake(charge, returns="c-1")
         handle = env.start_workflow(checkout, ORDER)
@@ -345,8 +324,7 @@ def test_simulated_crash_loses_nothing() -> None:
         assert len(env.calls(charge)) == 1
 
 
-def test_run_of_changed_code_is_parked() -> None:
-    """Code that changed under a run is found when the run is rebuilt, and raised instead of tried for ever."""
+def test_run_whose_code_changed_is_parked_after_a_simulated_crash() -> None:
     changed: list[bool] = []
 
     @workflow.defn
@@ -366,9 +344,7 @@ def test_run_of_changed_code_is_parked() -> None:
         assert isinstance(caught.value.__cause__, NondeterminismError)
 
 
-def test_other_task_queues_are_served() -> None:
-    """Workflows and activities on any task queue run, without a word about them."""
-
+def test_environment_serves_every_task_queue() -> None:
     @workflow.defn
     def elsewhere() -> str:
         return charge.options(task_queue="far")("o-1")
@@ -377,8 +353,7 @@ def test_other_task_queues_are_served() -> None:
         assert env.execute_workflow(elsewhere, task_queue="near") == "charged o-1"
 
 
-def test_histories_are_available() -> None:
-    """Handles give histories, in virtual time."""
+def test_environment_handle_returns_the_history() -> None:
     with Environment() as env:
         handle = env.start_workflow(browse, "u")
         handle.result()

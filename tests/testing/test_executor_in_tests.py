@@ -20,9 +20,7 @@ from .shop import charge
 ONCE = RetryPolicy(maximum_attempts=1)
 
 
-def test_worker_sends_heartbeats_for_a_real_activity_that_waits_for_virtual_time() -> None:
-    """An activity without a heartbeat timeout of the author's outlives the automatic one, as under a worker."""
-
+def test_automatic_heartbeats_keep_a_real_activity_alive_during_virtual_time() -> None:
     @workflow.defn
     def sleeps() -> str:
         workflow.sleep(timedelta(hours=5))
@@ -43,8 +41,7 @@ def test_worker_sends_heartbeats_for_a_real_activity_that_waits_for_virtual_time
         assert [attempt.attempt for attempt in env.calls(start_another)] == [1]
 
 
-def test_cancellation_interrupts_a_blocking_activity() -> None:
-    """A `def` activity of `hourglass.aio` is interrupted at its current position, in its thread."""
+def test_cancellation_interrupts_a_blocking_aio_activity() -> None:
     running, interrupted = threading.Event(), threading.Event()
 
     @hourglass.aio.activity.defn
@@ -73,8 +70,7 @@ def test_cancellation_interrupts_a_blocking_activity() -> None:
         assert interrupted.wait(30)
 
 
-def test_async_activity_that_is_cancelled_before_it_begins_ends() -> None:
-    """While the activity loop is blocked, a second activity is cancelled: it ends as soon as the loop is free."""
+def test_async_activity_cancelled_before_its_first_line_never_runs() -> None:
     blocked, free, begun = threading.Event(), threading.Event(), []
 
     @activity.defn
@@ -106,7 +102,7 @@ def test_async_activity_that_is_cancelled_before_it_begins_ends() -> None:
 
 
 class Recorder(ActivityInboundInterceptor):
-    """Records how the calls that pass end."""
+    """Record the outcome of each call."""
 
     def __init__(self, next: ActivityInboundInterceptor, calls: list[str]) -> None:
         super().__init__(next)
@@ -122,9 +118,7 @@ class Recorder(ActivityInboundInterceptor):
         return result
 
 
-class Recording(Interceptor):
-    """Puts a `Recorder` around activities."""
-
+class RecordingInterceptor(Interceptor):
     def __init__(self) -> None:
         self.calls: list[str] = []
 
@@ -137,9 +131,8 @@ def charges() -> str:
     return charge.options(retry_policy=RetryPolicy(maximum_attempts=3))("a", 5)
 
 
-def test_interceptors_see_planned_failures() -> None:
-    """An exception that a fake is told to raise passes the interceptors, as one of the activity's own does."""
-    recording = Recording()
+def test_interceptors_see_exceptions_raised_by_fakes() -> None:
+    recording = RecordingInterceptor()
     with Environment(interceptors=[recording]) as env:
         env.fake(charge, returns="c-1", raises=[ConnectionError("down"), None])
         assert env.execute_workflow(charges) == "c-1"
@@ -147,8 +140,7 @@ def test_interceptors_see_planned_failures() -> None:
     assert recording.calls == ["charge raised down", "charge returned c-1"]
 
 
-def test_failed_attempts_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """A test that plans failures has no warnings of them; it finds them in the result and in `env.calls`."""
+def test_planned_failures_of_fakes_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     with Environment() as env:
         env.fake(charge, raises=ConnectionError("down"))
         with pytest.raises(WorkflowFailedError) as caught:
@@ -161,9 +153,7 @@ def test_failed_attempts_are_not_logged(caplog: pytest.LogCaptureFixture) -> Non
     ]
 
 
-def test_local_activities_of_two_queues_are_independent() -> None:
-    """Handles number their local activities separately: two with the same number on two queues have two results."""
-
+def test_local_activities_of_two_task_queues_have_separate_results() -> None:
     @activity.defn
     def where(name: str) -> str:
         return f"{name} on {activity.info().task_queue}"
@@ -178,9 +168,7 @@ def test_local_activities_of_two_queues_are_independent() -> None:
         assert [handle.result() for handle in handles] == ["one on one", "two on two"]
 
 
-def test_exploration_with_a_seed_repeats_every_order() -> None:
-    """With the same seed the same orders are tried: same calls, same times, same results, also with real activities."""
-
+def test_exploration_with_the_same_seed_repeats_every_order() -> None:
     @activity.defn
     async def on_loop(number: int) -> int:
         activity.heartbeat(number)
@@ -206,9 +194,9 @@ def test_exploration_with_a_seed_repeats_every_order() -> None:
 
         def check(result: object, env: Environment) -> bool:
             calls = [
-                (str(each), each.time, each.returned)
+                (str(recorded), recorded.time, recorded.returned)
                 for kind in (charge, on_loop, on_thread)
-                for each in env.calls(kind)
+                for recorded in env.calls(kind)
             ]
             seen.append((str(result), env.now(), tuple(calls)))
             return True

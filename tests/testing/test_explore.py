@@ -1,4 +1,4 @@
-"""What `env.explore` finds: bugs that people really write, each as its smallest story; and none where there is none."""
+"""`env.explore` finds typical bugs, each with its shortest sequence of steps, and finds none in correct workflows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from . import explored as x
 
 
 class Bank:
-    """Takes a payment once for each key, as banks do."""
+    """A bank that takes a payment once per key."""
 
     def __init__(self) -> None:
         self.taken: dict[str, int] = {}
@@ -24,12 +24,12 @@ class Bank:
 
 
 class Case:
-    """A workflow that is wrong, the same that is right, and what must hold for both."""
+    """A workflow with a bug, its correct version, and the property of both."""
 
     arguments: tuple[Any, ...] = ("o-1",)
     arrivals: tuple[Arrival, ...] = ()
-    wrong: Any
-    right: Any
+    buggy: Any
+    correct: Any
 
     def prepare(self, env: Environment) -> None:
         raise NotImplementedError
@@ -39,9 +39,9 @@ class Case:
 
 
 class Saga(Case):
-    """A charge without a delivery is given back."""
+    """A charge without a delivery is refunded."""
 
-    wrong, right = x.saga_forgets, x.saga
+    buggy, correct = x.saga_without_refund_after_timeout, x.saga
 
     def prepare(self, env: Environment) -> None:
         env.fake(x.charge, lambda order_id: f"charge-{order_id}")
@@ -59,7 +59,7 @@ class Saga(Case):
 class Payment(Case):
     """The bank takes the money once."""
 
-    wrong, right = x.pays_twice, x.pays_once
+    buggy, correct = x.pays_with_a_new_key, x.pays_with_the_same_key
     arguments = (1200,)
 
     def prepare(self, env: Environment) -> None:
@@ -71,9 +71,9 @@ class Payment(Case):
 
 
 class Approval(Case):
-    """What was cancelled is not shipped."""
+    """A cancelled order is not shipped."""
 
-    wrong, right = x.ShipsUnapproved, x.ShipsApproved
+    buggy, correct = x.ShipsUnapproved, x.ShipsApproved
     arrivals = (sometime().signal("approve"),)
 
     def prepare(self, env: Environment) -> None:
@@ -84,11 +84,11 @@ class Approval(Case):
         assert not (env.calls(x.cancel_order) and env.calls(x.ship)), "cancelled, and shipped"
 
 
-class Early(Case):
-    """A name that is added is there in the end."""
+class EarlySignal(Case):
+    """A name that was added is in the result."""
 
-    wrong, right = x.TooEarly, x.InTime
-    arrivals = (sometime().signal(x.InTime.add, "Ann"),)
+    buggy, correct = x.UsesDataBeforeLoading, x.WaitsForData
+    arrivals = (sometime().signal(x.WaitsForData.add, "Ann"),)
 
     def prepare(self, env: Environment) -> None:
         env.fake(x.load, returns=["Bob"])
@@ -99,9 +99,9 @@ class Early(Case):
 
 
 class Updates(Case):
-    """What is put in is paid for."""
+    """All items are in the total."""
 
-    wrong, right = x.LosesUpdates, x.KeepsUpdates
+    buggy, correct = x.LosesUpdates, x.KeepsUpdates
     arguments = ()
     arrivals = (sometime().signal("add", "lamp"), sometime().signal("add", "chair"))
 
@@ -114,9 +114,9 @@ class Updates(Case):
 
 
 class Steps(Case):
-    """All steps are taken."""
+    """All steps are executed."""
 
-    wrong, right = x.remembers, x.forgets
+    buggy, correct = x.depends_on_global_state, x.without_global_state
     arguments = (20,)
 
     def prepare(self, env: Environment) -> None:
@@ -128,7 +128,7 @@ class Steps(Case):
         assert result == 20
 
 
-CASES = (Saga(), Payment(), Approval(), Early(), Updates(), Steps())
+CASES = (Saga(), Payment(), Approval(), EarlySignal(), Updates(), Steps())
 
 
 def explore(case: Case, workflow: Any, **options: Any) -> Any:
@@ -143,17 +143,16 @@ def explore(case: Case, workflow: Any, **options: Any) -> Any:
         )
 
 
-def found(case: Case, **options: Any) -> ExplorationFailed:
+def exploration_failure(case: Case, **options: Any) -> ExplorationFailed:
     with pytest.raises(ExplorationFailed) as caught:
-        explore(case, case.wrong, **options)
+        explore(case, case.buggy, **options)
     return caught.value
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: type(case).__name__)
-def test_correct_workflow_passes_exploration(case: Case) -> None:
-    """A workflow that is right holds in hundreds of orders."""
+def test_exploration_of_a_correct_workflow_passes_hundreds_of_orders(case: Case) -> None:
     runs = cases(250, 1000)
-    report = explore(case, case.right, runs=runs)
+    report = explore(case, case.correct, runs=runs)
     assert report.orders > runs // 2 or report.is_complete
     assert report.states > 5
     assert report.choice_points > 10
@@ -163,12 +162,11 @@ def _lines(error: ExplorationFailed) -> list[str]:
     return [line[4:].strip() for line in str(error).split("\n") if line.startswith(" !")]
 
 
-def test_saga_without_refund_is_found() -> None:
-    """A timeout is not the failure that the author thought of: one deviation, six lines."""
-    error = found(Saga())
+def test_exploration_finds_a_saga_without_refund_after_a_timeout() -> None:
+    error = exploration_failure(Saga())
     assert (error.broken, error.token, len(error.story)) == ("check", "3.3", 6)
     assert error.story == (
-        "saga_forgets('o-1') starts",
+        "saga_without_refund_after_timeout('o-1') starts",
         "charge('o-1') succeeds",
         "the workflow receives: charge completed: 'charge-o-1'",
         "ship('o-1') never executes, and never has a result",
@@ -178,40 +176,38 @@ def test_saga_without_refund_is_found() -> None:
     assert "charged and not refunded" in str(error).split("\n")[0]
 
 
-def test_payment_with_a_new_idempotency_key_is_found() -> None:
-    """A payment whose answer was lost is made again under another key."""
-    error = found(Payment())
+def test_exploration_finds_a_payment_retried_with_a_new_idempotency_key() -> None:
+    error = exploration_failure(Payment())
     assert len(_lines(error)) == 1
     assert "its result is lost" in _lines(error)[0]
     assert len(error.story) == 6
 
 
-def test_approval_at_its_deadline_is_found() -> None:
-    """The deadline passes, and the approval comes while the order is being cancelled."""
-    error = found(Approval())
+def test_exploration_finds_an_approval_that_arrives_at_its_deadline() -> None:
+    error = exploration_failure(Approval())
     assert len(error.story) == 8
     assert [line.split("  ")[-1] for line in _lines(error)] == ["a timer fires", "signal approve() arrives"]
 
 
-def test_signal_before_the_body_is_ready_is_found() -> None:
-    """The signal comes first: two lines, and the line of the code is named."""
-    error = found(Early())
+def test_exploration_finds_a_signal_that_arrives_before_the_body_is_ready() -> None:
+    error = exploration_failure(EarlySignal())
     assert error.broken == "parked"
-    assert error.story == ("signal add('Ann') arrives", "TooEarly('o-1') starts; signal add('Ann')")
+    assert error.story == (
+        "signal add('Ann') arrives",
+        "UsesDataBeforeLoading('o-1') starts; signal add('Ann')",
+    )
     assert isinstance(error.__cause__, WorkflowParked)
     assert "explored.py" in str(error)
 
 
-def test_lost_update_is_found() -> None:
-    """Two handlers read before either has written."""
-    error = found(Updates())
+def test_exploration_finds_a_lost_update() -> None:
+    error = exploration_failure(Updates())
     assert len(_lines(error)) == 1
     assert len(error.story) == 8
 
 
-def test_state_outside_the_workflow_is_found() -> None:
-    """One of twenty places for a crash shows it, and the difference is named with its line."""
-    error = found(Steps())
+def test_exploration_finds_state_outside_the_workflow() -> None:
+    error = exploration_failure(Steps())
     assert error.broken == "nondeterministic"
     assert len(_lines(error)) == 1
     assert "the worker" in _lines(error)[0]
@@ -224,16 +220,14 @@ def test_state_outside_the_workflow_is_found() -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: type(case).__name__)
 @pytest.mark.parametrize("seed", [1])
-def test_every_seed_finds_a_story_of_the_same_size(case: Case, seed: int) -> None:
-    """Whatever the seed, the story has the same length and the same number of deviations."""
-    first, other = found(case), found(case, seed=seed)
+def test_exploration_with_another_seed_finds_a_story_of_the_same_size(case: Case, seed: int) -> None:
+    first, other = exploration_failure(case), exploration_failure(case, seed=seed)
     assert (len(_lines(first)), len(first.story)) == (len(_lines(other)), len(other.story))
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: type(case).__name__)
-def test_token_repeats_a_story(case: Case) -> None:
-    """The token runs exactly the same order, which fails in the same way; on the right workflow it holds."""
-    error = found(case)
-    again = found(case, story=error.token)
-    assert (again.story, again.token) == (error.story, error.token)
-    assert explore(case, case.right, story=error.token).orders == 1
+def test_story_token_repeats_the_failing_order(case: Case) -> None:
+    error = exploration_failure(case)
+    repeated = exploration_failure(case, story=error.token)
+    assert (repeated.story, repeated.token) == (error.story, error.token)
+    assert explore(case, case.correct, story=error.token).orders == 1

@@ -1,4 +1,4 @@
-"""Which orders an exploration reaches, and that nothing but the choices decides."""
+"""The orders that an exploration reaches, and their dependence on nothing but the choices."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hourglass import RetryPolicy, activity, workflow
 from hourglass.errors import ActivityError, ApplicationError, ExplorationFailed, TimedOutError
 from hourglass.testing import Environment, Exploration, sometime
 
-NO_MISHAPS: dict[str, Any] = {"crashes": False, "failures": False, "timeouts": False, "redeliveries": False}
+NO_FAULTS: dict[str, Any] = {"crashes": False, "failures": False, "timeouts": False, "redeliveries": False}
 
 
 @activity.defn
@@ -52,7 +52,7 @@ def timers(count: int) -> list[int]:
 
 @workflow.defn
 def result_or_timer() -> list[str]:
-    """What comes first, and whether both are heard of together."""
+    """Return which of an activity and a timer came first, and whether one activation delivered both."""
     seen: list[str] = []
 
     def asked() -> None:
@@ -67,7 +67,7 @@ def result_or_timer() -> list[str]:
 
 
 @workflow.defn
-def careful() -> str:
+def catches_failures() -> str:
     try:
         return twice("a")
     except ActivityError as error:
@@ -77,7 +77,7 @@ def careful() -> str:
 
 @workflow.defn
 class Listens:
-    """Tells how long it waited for its signals."""
+    """Return when its signals arrived."""
 
     def __init__(self) -> None:
         self.heard: list[float] = []
@@ -88,12 +88,12 @@ class Listens:
         return self.heard
 
     @workflow.signal
-    def hear(self) -> None:
+    def receive(self) -> None:
         self.heard.append((workflow.now() - workflow.info().workflow_start_time).total_seconds())
 
 
 @workflow.defn
-def patient() -> str:
+def sleeps_a_day() -> str:
     try:
         workflow.sleep(timedelta(days=1))
     except workflow.Cancelled:
@@ -103,7 +103,7 @@ def patient() -> str:
 
 
 def outcomes(workflow: Any, *args: Any, **options: Any) -> tuple[set[str], Exploration]:
-    """Everything that a workflow can come to."""
+    """Explore a workflow and return the set of its outcomes."""
     seen: set[str] = set()
 
     def check(result: Any, env: Environment) -> None:
@@ -115,73 +115,73 @@ def outcomes(workflow: Any, *args: Any, **options: Any) -> tuple[set[str], Explo
         return seen, env.explore(workflow, *args, check=check, **options)
 
 
-def test_all_orders_of_a_small_workflow() -> None:
-    """Where there is room, every order is tried, and that is known: three activities end in all six orders."""
-    seen, report = outcomes(race, ["a", "b", "c"], runs=500, **NO_MISHAPS)
+def test_exploration_tries_every_order_of_a_small_workflow() -> None:
+    seen, report = outcomes(race, ["a", "b", "c"], runs=500, **NO_FAULTS)
     assert seen == {repr(list(each)) for each in ("abc", "acb", "bac", "bca", "cab", "cba")}
     assert report.is_complete
     assert "all of its" in str(report)
-    again, _ = outcomes(race, ["a", "b", "c"], runs=report.orders, **NO_MISHAPS)
+    again, _ = outcomes(race, ["a", "b", "c"], runs=report.orders, **NO_FAULTS)
     assert again == seen
 
 
-def test_simultaneous_timers_fire_in_any_order() -> None:
-    """Timers that are due at the same instant fire in any order."""
-    seen, report = outcomes(timers, 3, **NO_MISHAPS)
+def test_exploration_fires_simultaneous_timers_in_any_order() -> None:
+    seen, report = outcomes(timers, 3, **NO_FAULTS)
     assert seen == {
         repr(list(each)) for each in ((0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0))
     }
     assert report.is_complete
 
 
-def test_result_races_with_a_timer() -> None:
-    """The result comes first, the timer comes first, or both are heard of at once."""
-    seen, _ = outcomes(result_or_timer, **NO_MISHAPS)
-    pairs = [eval_free(each) for each in seen]
+def test_exploration_delivers_a_result_before_after_and_with_a_timer() -> None:
+    seen, _ = outcomes(result_or_timer, **NO_FAULTS)
+    pairs = [parse_pairs(each) for each in seen]
     firsts = {pair[0][0] for pair in pairs}
     assert firsts == {"result", "timer"}
     assert any(pair[0][1] == pair[1][1] for pair in pairs), "never together"
     assert any(pair[0][1] != pair[1][1] for pair in pairs), "never apart"
 
 
-def eval_free(shown: str) -> list[tuple[str, str]]:
-    """A list of `kind length` as it was shown."""
+def parse_pairs(shown: str) -> list[tuple[str, str]]:
+    """Parse a list of `kind length` strings from its repr."""
     words = [each.strip(" '") for each in shown.strip("[]").split(",")]
     return [(word.split(" ")[0], word.split(" ")[1]) for word in words]
 
 
-def test_failures_and_timeouts_are_explored() -> None:
-    """An activity succeeds, fails for good, fails as often as it may, and times out for good."""
-    seen, _ = outcomes(careful)
+def test_exploration_tries_failures_and_timeouts_of_activities() -> None:
+    seen, _ = outcomes(catches_failures)
     assert seen == {"'a'", "'Explored'", "'ExploredPermanently'", f"'{TimedOutError.__name__}'"}
 
 
-def test_each_kind_of_deviation_can_be_disabled() -> None:
-    """Without failures nothing fails; without timeouts and lost answers nothing times out."""
-    assert outcomes(careful, failures=False)[0] == {"'a'", "'TimedOutError'"}
-    assert "'TimedOutError'" not in outcomes(careful, timeouts=False, redeliveries=False, crashes=False)[0]
-    assert outcomes(careful, **NO_MISHAPS)[0] == {"'a'"}
+def test_each_kind_of_explored_fault_can_be_disabled() -> None:
+    assert outcomes(catches_failures, failures=False)[0] == {"'a'", "'TimedOutError'"}
+    assert (
+        "'TimedOutError'"
+        not in outcomes(catches_failures, timeouts=False, redeliveries=False, crashes=False)[0]
+    )
+    assert outcomes(catches_failures, **NO_FAULTS)[0] == {"'a'"}
 
 
 class CardDeclined(ApplicationError):
-    """Of the author's own."""
+    pass
 
 
 def test_may_fail_limits_the_explored_errors() -> None:
-    """`may_fail` names the errors, and no others come."""
     seen: set[str] = set()
     with Environment() as env:
         env.may_fail(twice, with_=CardDeclined("no", non_retryable=True))
-        env.explore(careful, check=lambda result, _: seen.add(result), timeouts=False, redeliveries=False)
+        env.explore(
+            catches_failures, check=lambda result, _: seen.add(result), timeouts=False, redeliveries=False
+        )
         assert seen == {"a", "CardDeclined"}
         env.may_fail(twice, with_=[CardDeclined, ValueError("x")])
         seen.clear()
-        env.explore(careful, check=lambda result, _: seen.add(result), timeouts=False, redeliveries=False)
+        env.explore(
+            catches_failures, check=lambda result, _: seen.add(result), timeouts=False, redeliveries=False
+        )
         assert seen == {"a", "CardDeclined", "ValueError"}
 
 
-def test_infallible_activity_finally_succeeds() -> None:
-    """Its attempts fail and time out, but never the last one."""
+def test_activity_that_cannot_fail_succeeds_at_its_last_attempt() -> None:
     attempts: set[int] = set()
 
     def check(result: Any, env: Environment) -> None:
@@ -190,12 +190,11 @@ def test_infallible_activity_finally_succeeds() -> None:
 
     with Environment() as env:
         env.cannot_fail(twice)
-        env.explore(careful, check=check, runs=400)
+        env.explore(catches_failures, check=check, runs=400)
     assert attempts == {1, 2}
 
 
-def test_signals_arrive_within_their_windows() -> None:
-    """A signal comes at the beginning of its window, at its end, or where something else happens in it."""
+def test_explored_signals_arrive_at_both_ends_of_their_window() -> None:
     heard: set[float] = set()
 
     def check(result: list[float], env: Environment) -> None:
@@ -207,36 +206,33 @@ def test_signals_arrive_within_their_windows() -> None:
         env.explore(
             Listens.run,
             2,
-            arrivals=[window.signal(Listens.hear), window.signal("hear")],
+            arrivals=[window.signal(Listens.receive), window.signal("receive")],
             check=check,
-            **NO_MISHAPS,
+            **NO_FAULTS,
         )
     assert heard == {100.0, 200.0}
 
 
-def test_cancellation_is_explored_at_any_time() -> None:
-    """Before the workflow begins, while it sleeps, or too late; what it does then is explored, too."""
-    seen, _ = outcomes(patient, arrivals=[sometime().cancel("enough")])
+def test_exploration_tries_cancellation_before_and_after_the_end() -> None:
+    seen, _ = outcomes(sleeps_a_day, arrivals=[sometime().cancel("enough")])
     assert seen >= {"CancelledError", "'slept'"}
 
 
-def test_termination_and_calls_are_explored() -> None:
-    """Whatever a handle can do may come from outside."""
+def test_exploration_tries_termination_and_calls() -> None:
     asked: list[str] = []
     seen, _ = outcomes(
-        patient,
+        sleeps_a_day,
         arrivals=[sometime().terminate("enough"), sometime().call(lambda handle: asked.append(handle.id))],
     )
     assert seen == {"TerminatedError", "'slept'"}
     assert set(asked) == {"explored"}
 
 
-def test_durations_of_fakes_are_respected() -> None:
-    """A fake that takes its time can be overtaken by a timer only then."""
+def test_exploration_respects_the_durations_of_fakes() -> None:
     seen: set[str] = set()
     with Environment() as env:
         env.fake(note, returns="x", takes=timedelta(minutes=5))
-        env.explore(result_or_timer, check=lambda result, _: seen.add(result[0].split(" ")[0]), **NO_MISHAPS)
+        env.explore(result_or_timer, check=lambda result, _: seen.add(result[0].split(" ")[0]), **NO_FAULTS)
     assert seen == {"timer"}
 
 
@@ -250,8 +246,7 @@ def reads(url: str) -> str:
     return fetch(url) + note("!")
 
 
-def test_real_activities_are_explored() -> None:
-    """Activities without a fake are called, one at a time: `def` ones here, `async def` ones on their loop."""
+def test_exploration_calls_real_activities() -> None:
     with Environment() as env:
         report = env.explore(
             reads, "a", check=lambda result, _: result == "page a!", allowed=(), failures=False
@@ -276,7 +271,7 @@ def parent(names: list[str]) -> list[str]:
 
 
 @workflow.defn
-def goes_on(number: int) -> int:
+def continues_as_new(number: int) -> int:
     note(str(number))
     if number < 3:
         workflow.continue_as_new(number + 1)
@@ -285,8 +280,6 @@ def goes_on(number: int) -> int:
 
 @workflow.defn
 class Counter:
-    """Counts what it is told, by updates."""
-
     def __init__(self) -> None:
         self.names: list[str] = []
 
@@ -306,8 +299,7 @@ class Counter:
             raise ValueError("a name is needed")
 
 
-def test_children_are_explored() -> None:
-    """Children end in any order, and their workers crash, too."""
+def test_exploration_tries_all_orders_of_children() -> None:
     with Environment() as env:
         env.cannot_fail(note)
         seen: set[str] = set()
@@ -318,15 +310,13 @@ def test_children_are_explored() -> None:
         assert report.orders > 100
 
 
-def test_continued_runs_are_explored() -> None:
-    """A workflow is followed through all its runs."""
+def test_exploration_follows_continue_as_new() -> None:
     with Environment() as env:
         env.cannot_fail(note)
-        assert env.explore(goes_on, 1, check=lambda result, _: result == 3, allowed=()).orders > 100
+        assert env.explore(continues_as_new, 1, check=lambda result, _: result == 3, allowed=()).orders > 100
 
 
-def test_updates_are_explored() -> None:
-    """Updates come like signals; one that is refused leaves no trace."""
+def test_exploration_tries_updates_in_any_order() -> None:
     seen: set[str] = set()
     arrivals = [sometime().update(Counter.add, name) for name in ("a", "", "b")]
     with Environment() as env:
@@ -340,16 +330,15 @@ def test_updates_are_explored() -> None:
 _PROGRAM = """
 import sys
 sys.path.insert(0, {tests!r})
-from testing.test_explore import CASES, found
-from testing.test_explore_orders import NO_MISHAPS, outcomes, race
+from testing.test_explore import CASES, exploration_failure
+from testing.test_explore_orders import NO_FAULTS, outcomes, race
 for case in CASES[:5]:
-    print(found(case, seed=7))
+    print(exploration_failure(case, seed=7))
 print(sorted(outcomes(race, ["a", "b", "c", "d"], runs=60)[0]))
 """
 
 
-def test_same_seed_gives_the_same_story() -> None:
-    """In another process, with other hashes, every word is the same."""
+def test_exploration_with_the_same_seed_is_identical_in_another_process() -> None:
     tests = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     told = [
         subprocess.run(
@@ -366,19 +355,16 @@ def test_same_seed_gives_the_same_story() -> None:
     assert told[0].count("broken:") == 5
 
 
-def test_different_seeds_try_different_orders() -> None:
-    """Another seed tries other orders."""
-    one, other = (outcomes(race, list("abcdef"), runs=30, seed=seed, **NO_MISHAPS)[0] for seed in (1, 2))
+def test_exploration_with_another_seed_tries_other_orders() -> None:
+    one, other = (outcomes(race, list("abcdef"), runs=30, seed=seed, **NO_FAULTS)[0] for seed in (1, 2))
     assert one != other
 
 
-def test_bug_that_needs_several_deviations_is_found() -> None:
-    """What no single deviation shows is found by chance or by pairs, and shrunk to what it needs."""
-
+def test_exploration_finds_and_shrinks_a_bug_that_needs_three_deviations() -> None:
     def check(result: list[str], env: Environment) -> None:
         assert result[:3] != ["d", "c", "b"]
 
     with pytest.raises(ExplorationFailed) as caught, Environment() as env:
-        env.explore(race, list("abcd"), check=check, runs=2000, **NO_MISHAPS)
+        env.explore(race, list("abcd"), check=check, runs=2000, **NO_FAULTS)
     assert len(caught.value.token.split("-")) == 3
     assert len(caught.value.story) <= 10

@@ -1,4 +1,4 @@
-"""The properties that count as broken, their messages, and rejected arguments."""
+"""The properties that an exploration checks, its messages, and rejected arguments."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def steps(count: int) -> int:
 
 
 @workflow.defn
-def grumpy() -> None:
+def always_fails() -> None:
     raise ApplicationError("no", type="Grumpy")
 
 
 @workflow.defn
-def wraps() -> int:
+def wraps_its_failure() -> int:
     try:
         return act(1)
     except ActivityError as error:
@@ -65,84 +65,74 @@ def report(workflow: Any, *args: Any, **options: Any) -> Exploration:
         return env.explore(workflow, *args, **options)
 
 
-def test_invariant_is_checked_after_every_step() -> None:
-    """It is looked at all the time, not only at the end: the story ends where it breaks."""
+def test_exploration_checks_the_invariant_after_every_step() -> None:
     error = failed(steps, 5, invariant=lambda env: len(env.calls(act)) < 3)
     assert error.broken == "invariant"
     assert error.token == "usual"
     assert error.story[-1] == "act(2) succeeds"
 
 
-def test_check_fails_by_raising_or_returning_false() -> None:
-    """Any exception breaks it, and False does; what it returns else does not matter."""
+def test_exploration_check_fails_by_raising_or_returning_false() -> None:
     assert "ZeroDivisionError" in str(failed(steps, 1, check=lambda result, env: 1 / result))
     assert "returned False" in str(failed(steps, 1, check=lambda result, env: result == 1))
     assert report(steps, 1, runs=5, check=lambda result, env: None).orders > 2
 
 
-def test_pytest_outcomes_in_a_check() -> None:
-    """`pytest.fail` is a failed check; `pytest.skip` skips the test."""
+def test_pytest_fail_fails_an_exploration_check_and_skip_skips_the_test() -> None:
     assert "so it is" in str(failed(steps, 1, check=lambda result, env: pytest.fail("so it is")))
     with pytest.raises(pytest.skip.Exception):
         report(steps, 1, check=lambda result, env: pytest.skip("not now"))
 
 
-def test_unexplained_failure_is_reported() -> None:
-    """By default a run may fail when something went wrong, and not out of the blue."""
-    assert report(wraps).orders > 10
-    error = failed(grumpy)
+def test_exploration_reports_a_workflow_failure_without_a_fault() -> None:
+    assert report(wraps_its_failure).orders > 10
+    error = failed(always_fails)
     assert error.broken == "end"
     assert error.token == "usual"
 
 
-def test_allowed_failures_are_accepted() -> None:
-    """Allowed failures are given by class or by the type of an application error, and are also searched for among the
-    causes.
-    """
+def test_exploration_accepts_allowed_failures_by_class_or_type() -> None:
+    """Also if the failure is only a cause of the raised error."""
 
     class CheckoutFailed(ApplicationError):
         pass
 
-    assert report(wraps, runs=60, allowed=CheckoutFailed).orders > 10
-    assert report(wraps, runs=60, allowed=["CheckoutFailed"]).orders > 10
-    assert report(wraps, runs=60, allowed=[ApplicationError]).orders > 10
+    assert report(wraps_its_failure, runs=60, allowed=CheckoutFailed).orders > 10
+    assert report(wraps_its_failure, runs=60, allowed=["CheckoutFailed"]).orders > 10
+    assert report(wraps_its_failure, runs=60, allowed=[ApplicationError]).orders > 10
     assert report(steps, 1, runs=60, allowed=[ActivityError]).orders > 10
-    assert failed(wraps, allowed=()).broken == "end"
-    assert failed(wraps, allowed=["Grumpy"]).broken == "end"
+    assert failed(wraps_its_failure, allowed=()).broken == "end"
+    assert failed(wraps_its_failure, allowed=["Grumpy"]).broken == "end"
 
 
-def test_stuck_workflow_is_reported() -> None:
-    """A signal that nobody sends: said at once, with the place."""
+def test_exploration_reports_a_stuck_workflow_with_its_location() -> None:
     error = failed(waits)
     assert error.broken == "stuck"
     assert "test_explore_properties.py" in str(error)
     assert report(waits, arrivals=[sometime().signal(words, "go")]).orders > 10
 
 
-def test_hanging_workflow_is_reported() -> None:
-    """A workflow that never returns is interrupted, and the error names its location."""
+def test_exploration_reports_a_hanging_workflow_with_its_location() -> None:
     error = failed(hangs, 1)
     assert error.broken == "stuck"
     assert "test_explore_properties.py" in str(error)
     assert "does not return" in str(error)
 
 
-def test_message_names_problem_and_reproduction() -> None:
-    """The first line says what is broken, the last ones how to run it again and what was tried."""
-    text = str(failed(steps, 1, check=lambda result, env: result == 1))
+def test_exploration_message_has_the_problem_and_its_reproduction() -> None:
+    def is_one(result: object, env: Environment) -> bool:
+        return result == 1
+
+    text = str(failed(steps, 1, check=is_one))
     lines = text.split("\n")
-    assert (
-        lines[0]
-        == "steps: the check does not hold: test_message_names_problem_and_reproduction.<locals>.<lambda> returned False"
-    )
+    assert lines[0] == f"steps: the check does not hold: {is_one.__qualname__} returned False"
     assert lines[2] == "    1  0:00:00  steps(1) starts"
     assert lines[3].strip() == "→ calls act(0)"
     assert lines[-2] == "repeat: the same call with story='usual'"
     assert lines[-1] == "tried:  steps: 1 orders explored, 3 choice points, 2 states (seed 0)"
 
 
-def test_mishaps_are_in_the_story() -> None:
-    """Each mishap has its line in the story."""
+def test_each_explored_fault_is_in_the_story() -> None:
     told: dict[str, str] = {}
     with Environment() as env:
         for token in ("0.1", "0.2", "1.1", "1.2", "1.3", "1.4", "2.1"):
@@ -161,8 +151,7 @@ def test_mishaps_are_in_the_story() -> None:
     assert "the worker crashes; another one takes over" in told["2.1"]
 
 
-def test_lost_answer_keeps_the_attempts_effects() -> None:
-    """An attempt whose answer was lost has done its work; one that never answers was not even called."""
+def test_attempt_with_a_lost_result_keeps_its_side_effects() -> None:
     seen: set[tuple[bool, ...]] = set()
 
     def check(result: Any, env: Environment) -> None:
@@ -173,8 +162,7 @@ def test_lost_answer_keeps_the_attempts_effects() -> None:
     assert {(True,), (True, True), (False, True), (False,)} <= seen
 
 
-def test_stateful_check_or_fake_is_reported() -> None:
-    """A check or a fake that remembers former orders makes a failure that does not come again: said so."""
+def test_exploration_reports_a_check_that_keeps_state() -> None:
     checks: list[object] = []
 
     def check(result: object, env: Environment) -> bool:
@@ -185,8 +173,7 @@ def test_stateful_check_or_fake_is_reported() -> None:
         env.explore(steps, 1, check=check)
 
 
-def test_ctrl_c_reports_the_coverage(capsys: pytest.CaptureFixture[str]) -> None:
-    """An interrupted exploration says how far it came."""
+def test_interrupted_exploration_reports_its_coverage(capsys: pytest.CaptureFixture[str]) -> None:
     left = [10]
 
     def check(result: Any, env: Environment) -> None:
@@ -199,9 +186,7 @@ def test_ctrl_c_reports_the_coverage(capsys: pytest.CaptureFixture[str]) -> None
     assert "interrupted; steps: 9 orders explored" in capsys.readouterr().err
 
 
-def test_progress_is_shown_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a terminal a line comes every second; else none."""
-
+def test_exploration_shows_progress_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
@@ -219,7 +204,6 @@ def test_progress_is_shown_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_invalid_explore_arguments_are_rejected() -> None:
-    """Wrong arguments are refused at once."""
     with Environment() as env:
         with pytest.raises(UsageError, match="runs="):
             env.explore(steps, 1, runs=0)
@@ -237,8 +221,7 @@ def test_invalid_explore_arguments_are_rejected() -> None:
             sometime(after=2, before=1)
 
 
-def test_exploring_environment_is_not_affected() -> None:
-    """Calls made in the explored orders are not recorded in the exploring environment."""
+def test_exploration_records_no_calls_in_its_environment() -> None:
     with Environment() as env:
         env.explore(steps, 1, runs=10)
         assert env.calls(act) == []
@@ -246,9 +229,7 @@ def test_exploring_environment_is_not_affected() -> None:
         assert len(env.calls(act)) == 3
 
 
-def test_default_order_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    """A forbidden call is logged once, and the workflow's own log lines appear once, even with hundreds of orders."""
-
+def test_exploration_logs_workflow_messages_once(caplog: pytest.LogCaptureFixture) -> None:
     @workflow.defn
     def careless() -> float:
         workflow.logger.info("begins")

@@ -1,4 +1,4 @@
-"""The pure parts of an exploration: which orders, the smallest one, its token."""
+"""The pure parts of an exploration: the search for orders, shrinking and tokens."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ def play(choices: Choices, widths: Sequence[int]) -> None:
         choices.choose([Option("task")] * width)
 
 
-def test_every_order_is_tried_once() -> None:
-    """All orders of a small space are tried, each once, those with fewer deviations first."""
+def test_order_search_tries_every_order_once_by_number_of_deviations() -> None:
     search, seen = OrderSearch(1000, seed=0), list[Script]()
     while (choices := search.next()) is not None:
         play(choices, (2, 3, 2))
@@ -38,8 +37,7 @@ def test_every_order_is_tried_once() -> None:
     assert deviations == sorted(deviations)
 
 
-def test_large_space_is_sampled() -> None:
-    """Where there is no room for all, single deviations come first, then chance; and it is not called complete."""
+def test_order_search_samples_a_large_space_after_single_deviations() -> None:
     search, seen = OrderSearch(100, seed=0), list[Script]()
     while (choices := search.next()) is not None:
         play(choices, (4,) * 10)
@@ -51,29 +49,25 @@ def test_large_space_is_sampled() -> None:
     assert max(size(each)[0] for each in seen) > 2
 
 
-def test_mismatching_script_falls_back_to_the_default() -> None:
-    """What is not there is not taken; the first is, in its place."""
+def test_script_choice_that_does_not_exist_falls_back_to_the_default() -> None:
     choices = Choices((1, 7, 1))
     play(choices, (2, 2, 1, 2, 2))
     assert choices.taken == [1, 0, 1, 0]
 
 
 @given(scripts)
-def test_tokens_round_trip(script: Script) -> None:
-    """A token names its order, whatever follows as usual."""
+def test_token_is_parsed_to_the_same_script(script: Script) -> None:
     assert script_of(token_of(script)) == stripped(script)
 
 
 @pytest.mark.parametrize("token", ["", "4", "4.2-", "a.b", "4.2-3.1", "4.2 5.1", "1.1-1.1"])
-def test_invalid_tokens_are_rejected(token: str) -> None:
-    """What is no token is refused."""
+def test_invalid_exploration_tokens_are_rejected(token: str) -> None:
     with pytest.raises(UsageError):
         script_of(token)
 
 
 @given(scripts, st.sets(st.integers(0, 11), min_size=1, max_size=3))
-def test_shrinking_keeps_only_relevant_choices(script: Script, needed: set[int]) -> None:
-    """Of an order that fails because of a few choices, only those are left, as small as they can be."""
+def test_shrinking_keeps_only_the_choices_that_fail(script: Script, needed: set[int]) -> None:
     padded = (*script, *[0] * 24)[:24]
     failing = [max(choice, 1) if place in needed else choice for place, choice in enumerate(padded)]
 
@@ -85,8 +79,7 @@ def test_shrinking_keeps_only_relevant_choices(script: Script, needed: set[int])
     assert smallest == tuple(1 if place in needed else 0 for place in range(max(needed) + 1))
 
 
-def test_shrinking_terminates() -> None:
-    """It is content with what it has when it has tried enough."""
+def test_shrinking_stops_after_its_maximum_number_of_tries() -> None:
     tried: list[Script] = []
 
     def fails(candidate: Script) -> Sequence[int] | None:
@@ -97,9 +90,7 @@ def test_shrinking_terminates() -> None:
     assert len(tried) == 50
 
 
-def test_random_choices_follow_the_seed() -> None:
-    """The same seed deviates in the same places, and not too often."""
-
+def test_random_choices_depend_only_on_the_seed() -> None:
     def drawn(seed: int) -> list[int]:
         swarm = Swarm.drawn(Random(seed), 40)
         return [swarm.choose([Option("task"), Option("time"), Option("crash")]) for _ in range(40)]
@@ -110,8 +101,7 @@ def test_random_choices_follow_the_seed() -> None:
     assert len(set(counts)) > 3
 
 
-def test_random_choices_respect_disabled_kinds() -> None:
-    """Deviations of other sorts are not taken."""
+def test_random_choices_take_only_enabled_kinds() -> None:
     swarm = Swarm(Random(0), frozenset({"crashes"}), 1.0, 100)
     assert [swarm.choose([Option("task"), Option("time")]) for _ in range(10)] == [0] * 10
     assert swarm.choose([Option("task"), Option("time"), Option("crash")]) == 2
@@ -129,6 +119,5 @@ def test_random_choices_respect_disabled_kinds() -> None:
         (7 * 86_400 * 10**9, "7d 0:00:00", "7 days"),
     ],
 )
-def test_times_are_formatted_for_people(ns: int, clock: str, duration: str) -> None:
-    """Times and durations as people write them."""
+def test_times_and_durations_are_formatted(ns: int, clock: str, duration: str) -> None:
     assert (clock_text(ns), duration_text(ns)) == (clock, duration)

@@ -1,4 +1,4 @@
-"""Fakes and real activities in an environment: what happens for an activity, how long it takes, what is refused."""
+"""Fakes and real activities in an environment: behaviour, duration and rejected fakes."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from .shop import (
     Payments,
     approval,
     browse,
-    by_name,
+    calls_by_name,
     charge,
     checkout,
     compute,
     fetch,
-    give_back,
-    patient,
-    promised,
+    needs_heartbeats,
+    refunds,
+    reports_its_activitys_failure,
     ship,
 )
 
@@ -59,9 +59,7 @@ def buy_in_time(order_id: str) -> str:
 # --- what a fake is ---------------------------------------------------------------------------------------
 
 
-def test_function_replaces_an_activity() -> None:
-    """It gets the activity's arguments, decoded, and an activity's context."""
-
+def test_fake_function_receives_the_decoded_arguments_and_context_of_the_activity() -> None:
     def fake(order_id: str, cents: int = 1) -> str:
         return f"{order_id}/{cents}/{activity.info().attempt}/{activity.info().workflow_type}"
 
@@ -71,7 +69,6 @@ def test_function_replaces_an_activity() -> None:
 
 
 def test_mocks_and_lambdas_are_accepted_as_fakes() -> None:
-    """Whatever can be called with the activity's arguments will do."""
     with Environment() as env:
         mock = Mock(return_value="mocked")
         env.fake(charge, mock)
@@ -81,9 +78,7 @@ def test_mocks_and_lambdas_are_accepted_as_fakes() -> None:
         assert env.execute_workflow(buy, "a") == "aa"
 
 
-def test_async_fakes_and_fakes_of_async_activities() -> None:
-    """An async activity is faked by a plain function or a coroutine function, a plain one by a coroutine function."""
-
+def test_fakes_may_be_sync_or_async_for_either_kind_of_activity() -> None:
     async def slowly(order_id: str, cents: int = 0) -> str:
         await asyncio.sleep(0)
         return f"slowly {order_id}"
@@ -97,18 +92,16 @@ def test_async_fakes_and_fakes_of_async_activities() -> None:
         assert env.execute_workflow(buy, "a") == "slowly a"
 
 
-def test_activity_is_faked_by_name() -> None:
-    """An activity that is known by its name only is faked by its name; the function's own types count."""
+def test_activity_can_be_faked_by_its_name() -> None:
     with Environment() as env:
         env.fake("charge-by-name", returns="named")
-        assert env.execute_workflow(by_name, "o") == "named"
+        assert env.execute_workflow(calls_by_name, "o") == "named"
         env.fake("charge-by-name", lambda order_id: order_id.upper())
-        assert env.execute_workflow(by_name, "o") == "O"
+        assert env.execute_workflow(calls_by_name, "o") == "O"
         assert env.calls("charge-by-name") == [call("o"), call("o")]
 
 
-def test_list_of_exceptions_is_raised_per_attempt() -> None:
-    """A list of exceptions is raised attempt by attempt, at the times of the retry policy; then the result counts."""
+def test_fake_raises_a_list_of_exceptions_attempt_by_attempt() -> None:
     with Environment() as env:
         before = env.now()
         env.fake(charge, returns="at last", raises=[ConnectionError("1"), None])
@@ -118,9 +111,7 @@ def test_list_of_exceptions_is_raised_per_attempt() -> None:
         assert env.now() - before == timedelta(minutes=1 + 1 + 2 + 4)
 
 
-def test_exceptions_in_fakes_are_activity_failures() -> None:
-    """What a fake raises is what the activity raised."""
-
+def test_exception_in_a_fake_is_an_activity_failure() -> None:
     def fails(order_id: str, cents: int = 0) -> str:
         raise ApplicationError("no money", type="Broke", non_retryable=True)
 
@@ -133,17 +124,14 @@ def test_exceptions_in_fakes_are_activity_failures() -> None:
         assert caught.value.cause.cause.type == "Broke"
 
 
-def test_activity_that_fails_forever_is_reported() -> None:
-    """An activity without a limit to its attempts that always fails ends the test, not its reader's patience."""
+def test_activity_that_always_fails_raises_workflow_stuck() -> None:
     with Environment() as env:
         env.fake(charge, raises=ConnectionError("down"))
         with pytest.raises(WorkflowStuck, match=r"activity charge .* has failed 5000 times"):
             env.execute_workflow(buy, "a")
 
 
-def test_ctrl_c_and_pytest_outcomes_propagate() -> None:
-    """`pytest.fail` in a fake or in workflow code fails the test; it is no failure of an activity."""
-
+def test_keyboard_interrupt_and_pytest_fail_propagate_to_the_test() -> None:
     def fails(order_id: str, cents: int = 0) -> str:
         pytest.fail("not to be called")
 
@@ -162,8 +150,7 @@ def test_ctrl_c_and_pytest_outcomes_propagate() -> None:
 # --- what a fake must be ----------------------------------------------------------------------------------
 
 
-def test_invalid_fakes_are_rejected() -> None:
-    """A fake that cannot be called as the activity is, or returns something else, is refused at once."""
+def test_invalid_fakes_of_activities_are_rejected() -> None:
     with Environment() as env:
         with pytest.raises(DefinitionError, match="must accept the arguments of the activity"):
             env.fake(ship, lambda: None)  # type: ignore[arg-type]
@@ -188,8 +175,7 @@ def test_invalid_fakes_are_rejected() -> None:
 # --- how long it takes ------------------------------------------------------------------------------------
 
 
-def test_attempt_takes_virtual_time() -> None:
-    """`takes` lasts so long, beyond the timeout of automatic heartbeats, which come as a worker sends them."""
+def test_fake_with_takes_lasts_for_virtual_time() -> None:
     with Environment() as env:
         before = env.now()
         env.fake(charge, returns="done", takes=timedelta(minutes=9))
@@ -197,8 +183,7 @@ def test_attempt_takes_virtual_time() -> None:
         assert env.now() - before == timedelta(minutes=9)
 
 
-def test_long_attempt_times_out() -> None:
-    """An attempt that takes longer than its start-to-close timeout times out there, and is tried again."""
+def test_fake_that_takes_longer_than_start_to_close_times_out_and_is_retried() -> None:
     with Environment() as env:
         before = env.now()
         env.fake(charge, returns="never", takes=timedelta(minutes=11))
@@ -213,20 +198,21 @@ def test_long_attempt_times_out() -> None:
 
         assert env.execute_workflow(twice, "a") == "START_TO_CLOSE"
         assert env.now() - before == timedelta(minutes=10 + 1 + 10)
-        assert [each.attempt for each in env.calls(charge)] == [1, 2]
+        assert [recorded.attempt for recorded in env.calls(charge)] == [1, 2]
 
 
-def test_promised_heartbeats_are_required() -> None:
-    """An activity that promised heartbeats times out without them, and lives with them."""
+def test_fake_without_heartbeats_times_out_unless_heartbeat_every_is_set() -> None:
     with Environment() as env:
-        env.fake(promised, returns="ok", takes=timedelta(minutes=5))
-        assert env.execute_workflow(patient, "a") == "TimedOutError: activity Heartbeat timeout"
-        env.fake(promised, returns="ok", takes=timedelta(minutes=5), heartbeat_every=30)
-        assert env.execute_workflow(patient, "a") == "ok"
+        env.fake(needs_heartbeats, returns="ok", takes=timedelta(minutes=5))
+        assert (
+            env.execute_workflow(reports_its_activitys_failure, "a")
+            == "TimedOutError: activity Heartbeat timeout"
+        )
+        env.fake(needs_heartbeats, returns="ok", takes=timedelta(minutes=5), heartbeat_every=30)
+        assert env.execute_workflow(reports_its_activitys_failure, "a") == "ok"
 
 
-def test_long_attempt_is_cancelled() -> None:
-    """A workflow that gives up after five minutes cancels an attempt that would take nine."""
+def test_workflow_timeout_cancels_a_long_fake() -> None:
     with Environment() as env:
         before = env.now()
         env.fake(charge, returns="done", takes=timedelta(minutes=9))
@@ -236,8 +222,7 @@ def test_long_attempt_is_cancelled() -> None:
         assert env.execute_workflow(buy_in_time, "b") == "done"
 
 
-def test_fake_may_use_the_environment() -> None:
-    """What a fake does to workflows happens: here it cancels the one that called it."""
+def test_fake_can_cancel_its_workflow_through_the_environment() -> None:
     with Environment() as env:
         handle = env.start_workflow(checkout, ORDER, start_delay=10)
 
@@ -253,8 +238,7 @@ def test_fake_may_use_the_environment() -> None:
 # --- real ones --------------------------------------------------------------------------------------------
 
 
-def test_real_activities_run_in_their_usual_place() -> None:
-    """`def` activities run in threads, process activities too, async ones on a loop; time stands still."""
+def test_real_activities_run_in_threads_or_on_the_loop_without_virtual_time() -> None:
     with Environment() as env:
         before = env.now()
         assert env.execute_workflow(compute, 1).startswith("hourglass-test-activity")
@@ -262,40 +246,34 @@ def test_real_activities_run_in_their_usual_place() -> None:
         assert env.now() == before
 
 
-def test_methods_need_an_instance_or_a_fake() -> None:
-    """An activity that is a method is run on the instance that was given, or faked, or refused with a word."""
+def test_activity_method_needs_an_instance_or_a_fake() -> None:
     with Environment(activities=[Payments("refunded")]) as env:
-        assert env.execute_workflow(give_back, "o") == "refunded o"
+        assert env.execute_workflow(refunds, "o") == "refunded o"
     with Environment() as env:
         env.fake(Payments.refund, returns="faked")
-        assert env.execute_workflow(give_back, "o") == "faked"
+        assert env.execute_workflow(refunds, "o") == "faked"
         assert env.calls(Payments.refund) == [call("o")]
     with Environment() as env, pytest.raises(UsageError, match="needs an instance"):
-        env.execute_workflow(give_back, "o")
+        env.execute_workflow(refunds, "o")
 
 
-def test_activities_are_found_in_lists_and_modules() -> None:
-    """What is called by name is found in a list or in a module."""
-
+def test_environment_finds_activities_in_lists_and_modules() -> None:
     @activity.defn(name="charge-by-name")
     def listed(order_id: str) -> str:
         return f"listed {order_id}"
 
     with Environment(activities=[listed]) as env:
-        assert env.execute_workflow(by_name, "o") == "listed o"
+        assert env.execute_workflow(calls_by_name, "o") == "listed o"
     with Environment(modules=[shop]) as env:
         assert env.execute_workflow("browse", "u") == "page u"
 
 
-def test_real_activities_may_be_forbidden() -> None:
-    """With `real_activities=False` an activity that is not faked is an error of the test."""
+def test_real_activities_can_be_forbidden() -> None:
     with Environment(real_activities=False) as env, pytest.raises(UsageError, match="charge is not faked"):
         env.execute_workflow(buy, "a")
 
 
-def test_real_activity_may_use_the_client() -> None:
-    """An activity in its thread starts a workflow and waits for it, while the test waits for the activity."""
-
+def test_real_activity_can_start_a_workflow_and_wait_for_it() -> None:
     @activity.defn(heartbeat_timeout=None, start_to_close_timeout=timedelta(days=60))
     def start_another(order_id: str) -> str:
         inner: str = activity.client().execute_workflow("checkout", Order(order_id, 1), result_type=str)
@@ -312,9 +290,8 @@ def test_real_activity_may_use_the_client() -> None:
         assert env.now() - before == timedelta(days=30)
 
 
-def test_waiting_activity_is_released_at_the_end() -> None:
-    """An activity that waits in an environment for what never comes is told when the environment closes."""
-    told: list[str] = []
+def test_waiting_activity_is_released_when_the_environment_closes() -> None:
+    messages: list[str] = []
     over = threading.Event()
 
     @activity.defn(heartbeat_timeout=None)
@@ -322,7 +299,7 @@ def test_waiting_activity_is_released_at_the_end() -> None:
         try:
             activity.client().get_workflow_handle("never").result()
         except UsageError as error:
-            told.append(str(error))
+            messages.append(str(error))
         finally:
             over.set()
 
@@ -336,11 +313,10 @@ def test_waiting_activity_is_released_at_the_end() -> None:
         with pytest.raises(TimeoutError):
             handle.result(timeout=60)
     over.wait()
-    assert told == ["the Environment was closed while an activity waited in it"]
+    assert messages == ["the Environment was closed while an activity waited in it"]
 
 
 def test_asynchronous_activity_is_completed_by_the_test() -> None:
-    """An activity that is completed by somebody else waits for the test to do so."""
     tokens: list[bytes] = []
 
     @activity.defn(heartbeat_timeout=None, start_to_close_timeout=timedelta(days=2))
@@ -358,13 +334,12 @@ def test_asynchronous_activity_is_completed_by_the_test() -> None:
         assert handle.result() == "because"
 
 
-def test_real_async_activity_is_cancelled() -> None:
-    """A real async activity is cancelled by asyncio when its workflow is."""
-    began = threading.Event()
+def test_real_async_activity_is_cancelled_with_its_workflow() -> None:
+    started = threading.Event()
 
     @activity.defn
     async def hangs() -> None:
-        began.set()
+        started.set()
         await asyncio.Event().wait()
 
     @workflow.defn
@@ -377,6 +352,6 @@ def test_real_async_activity_is_cancelled() -> None:
 
     with Environment() as env:
         handle = env.start_workflow(calls_it)
-        began.wait()
+        started.wait()
         handle.cancel()
         assert handle.result() == "cancelled"

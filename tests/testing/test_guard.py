@@ -1,4 +1,4 @@
-"""What never comes back, and what waits for ever beside a run that is parked: said, and soon."""
+"""Hanging code, runs that wait forever, and patched clocks in environments."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def spins() -> None:
 
 
 @workflow.defn
-def stubborn() -> None:
+def swallows_exceptions() -> None:
     while True:
         try:
             while True:
@@ -37,7 +37,7 @@ def buggy() -> None:
 
 
 @workflow.defn
-def deaf() -> str:
+def waits_for_a_word() -> str:
     return words.receive()
 
 
@@ -46,9 +46,10 @@ def greets(name: str) -> str:
     return f"hello {name}"
 
 
-@pytest.mark.parametrize("hanging", [spins, stubborn])
-def test_endless_code_is_interrupted(hanging: Callable[[], None], caplog: pytest.LogCaptureFixture) -> None:
-    """It is interrupted, its place is told once, and the thread is good for the next environment."""
+@pytest.mark.parametrize("hanging", [spins, swallows_exceptions])
+def test_endless_workflow_code_is_interrupted_with_its_location(
+    hanging: Callable[[], None], caplog: pytest.LogCaptureFixture
+) -> None:
     with Environment(deadlock_timeout=0.2) as env, pytest.raises(WorkflowStuck, match=r"test_guard\.py:\d+"):
         env.execute_workflow(hanging)
     assert not caplog.records
@@ -56,9 +57,7 @@ def test_endless_code_is_interrupted(hanging: Callable[[], None], caplog: pytest
         assert env.execute_workflow(greets, "Ann") == "hello Ann"
 
 
-def test_slow_code_is_not_interrupted() -> None:
-    """Code that takes its time and comes back is not interrupted; without a limit nothing is."""
-
+def test_slow_workflow_code_within_the_deadlock_timeout_is_not_interrupted() -> None:
     @workflow.defn
     def slow() -> str:
         with workflow.unsafe():
@@ -70,25 +69,21 @@ def test_slow_code_is_not_interrupted() -> None:
             assert env.execute_workflow(slow) == "done"
 
 
-def test_stuck_run_is_reported_beside_a_parked_run() -> None:
-    """A parked run is not tried again: a wait for another run that is stuck is told at once, time hardly moves, and both
-    are named.
-    """
+def test_stuck_run_is_reported_without_delay_although_another_is_parked() -> None:
     with Environment() as env:
         with pytest.raises(WorkflowParked):
             env.execute_workflow(buggy, id="buggy-1")
         before = env.now()
-        with pytest.raises(WorkflowStuck, match=r"'deaf-1' waits at .*buggy-1.* is parked"):
-            env.execute_workflow(deaf, id="deaf-1")
+        with pytest.raises(WorkflowStuck, match=r"'waits_for_a_word-1' waits at .*buggy-1.* is parked"):
+            env.execute_workflow(waits_for_a_word, id="waits_for_a_word-1")
         assert (env.now() - before).total_seconds() < 60
 
 
-def test_time_passes_beside_a_parked_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Months beside a parked run cost nothing, and what is due after them comes."""
+def test_virtual_time_advances_in_few_steps_while_a_run_is_parked(monkeypatch: pytest.MonkeyPatch) -> None:
     with Environment() as env:
         with pytest.raises(WorkflowParked):
             env.execute_workflow(buggy)
-        handle = env.start_workflow(deaf)
+        handle = env.start_workflow(waits_for_a_word)
         env.after(days=400).signal(handle, words, "at last")
         driver, moves = env._fixture.driver, [0]
         move = driver._move
@@ -102,8 +97,7 @@ def test_time_passes_beside_a_parked_run(monkeypatch: pytest.MonkeyPatch) -> Non
         assert 0 < moves[0] < 10
 
 
-def test_queries_of_a_parked_run_raise() -> None:
-    """Whoever asks a parked run is told why it does not answer, every time."""
+def test_query_of_a_parked_run_raises_workflow_parked() -> None:
     with Environment() as env:
         handle = env.start_workflow(buggy)
         for _ in range(3):
@@ -149,16 +143,18 @@ PATCHES: dict[str, Callable[..., object]] = {
 
 
 @pytest.mark.parametrize("patched", PATCHES)
-def test_patched_clocks_do_not_break_environments(patched: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A test of the author's that patches a clock or `sleep` gets the same results: our own waits do not use the patch."""
+def test_patched_clock_or_sleep_does_not_affect_an_environment(
+    patched: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with Environment() as env:
         monkeypatch.setattr(patched, PATCHES[patched])
         assert env.execute_workflow(computes) == "done waited 7999998000000"
 
 
 @pytest.mark.parametrize("patched", PATCHES)
-def test_patched_clocks_do_not_break_workers(patched: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker and a client that are started while a clock is patched run workflows, timers and retries all the same."""
+def test_patched_clock_or_sleep_does_not_affect_a_worker(
+    patched: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(patched, PATCHES[patched])
     with (
         Client.connect("local:") as client,

@@ -1,4 +1,4 @@
-"""Attempts that fail, and what is kept of them: told exactly, however cheaply they are made."""
+"""Failed attempts in an environment: retry times, recorded calls and the last failure."""
 
 from __future__ import annotations
 
@@ -30,30 +30,29 @@ def careless(order: str) -> str:
 
 
 @workflow.defn
-def by_name_with_the_wrong_thing() -> object:
+def calls_by_name_with_a_wrong_argument() -> object:
     return workflow.execute_activity("pack", 7, start_to_close_timeout=timedelta(minutes=1))
 
 
 executed: list[str] = []
 
 
-def test_retry_backoff_takes_virtual_time() -> None:
-    """Ten failures are ten calls, each twice as long after the last, and only the eleventh has returned."""
+def test_retry_backoff_takes_virtual_time_and_records_every_attempt() -> None:
     with Environment() as env:
-        begun = env.now()
+        start_time = env.now()
         env.fake(pack, returns=2, raises=[ConnectionError(f"no {n}") for n in range(10)])
         assert env.execute_workflow(parcel, ["a", "b"]) == 2
         calls = env.calls(pack)
         assert calls == [call(["a", "b"])] * 11
-        assert [each.attempt for each in calls] == list(range(1, 12))
-        assert [each.returned for each in calls] == [False] * 10 + [True]
-        assert [each.time - begun for each in calls] == [timedelta(minutes=2**n - 1) for n in range(11)]
-        assert env.now() - begun == timedelta(minutes=2**10 - 1, days=30)
+        assert [attempt.attempt for attempt in calls] == list(range(1, 12))
+        assert [attempt.returned for attempt in calls] == [False] * 10 + [True]
+        assert [attempt.time - start_time for attempt in calls] == [
+            timedelta(minutes=2**n - 1) for n in range(11)
+        ]
+        assert env.now() - start_time == timedelta(minutes=2**10 - 1, days=30)
 
 
-def test_recorded_calls_are_not_shared() -> None:
-    """What a fake does to its arguments reaches no call, no call shares its arguments, and calls stay the same ones."""
-
+def test_recorded_calls_do_not_share_arguments() -> None:
     def empty(items: list[str]) -> int:
         items.clear()
         return 0
@@ -67,20 +66,18 @@ def test_recorded_calls_are_not_shared() -> None:
         assert env.calls(pack)[0] is first
 
 
-def test_uncallable_activity_records_no_call() -> None:
-    """Arguments that an activity cannot take fail it, with no call."""
+def test_activity_with_wrong_arguments_records_no_call() -> None:
     with Environment(activities=[pack]) as env, pytest.raises(WorkflowFailedError) as caught:
-        env.execute_workflow(by_name_with_the_wrong_thing)
+        env.execute_workflow(calls_by_name_with_a_wrong_argument)
     assert isinstance(caught.value.__cause__, ActivityError)
     with Environment() as env:
         env.fake(pack, lambda items: 1)
         with pytest.raises(WorkflowFailedError):
-            env.execute_workflow(by_name_with_the_wrong_thing)
+            env.execute_workflow(calls_by_name_with_a_wrong_argument)
         assert env.calls(pack) == []
 
 
-def test_last_failure_is_complete() -> None:
-    """The failure that ends the retries arrives with its message, its type and its details."""
+def test_last_failure_of_the_retries_has_message_type_and_details() -> None:
     with Environment() as env:
         env.fake(pack, raises=ApplicationError("straße zu", 7, type="Closed"))
         with pytest.raises(WorkflowFailedError) as caught:
@@ -93,8 +90,7 @@ def test_last_failure_is_complete() -> None:
         assert (cause.message, cause.type, cause.details) == ("straße zu", "Closed", (7,))
 
 
-def test_parked_run_is_not_retried_while_time_passes() -> None:
-    """After its bug a run stays as it is, however much time passes for the others."""
+def test_parked_run_is_not_executed_again_while_virtual_time_advances() -> None:
     executed.clear()
     with Environment() as env:
         with pytest.raises(WorkflowParked):

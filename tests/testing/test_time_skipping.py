@@ -1,4 +1,4 @@
-"""Time skipping on a real server: a run that only waits goes on at once, or as far as it is told; a real worker runs it."""
+"""Time skipping on a server: runs that only wait advance immediately or on request, with a real worker."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ go = workflow.Channel("go", str)
 
 @workflow.defn
 def naps(days: int, child: bool = False) -> float:
-    """How long it has waited, by its own time."""
-    began = workflow.now()
+    """Return how long it has slept, by its own clock."""
+    start_time = workflow.now()
     if child:
         return workflow.execute_child_workflow(naps, days)
     for _ in range(days):
         workflow.sleep(DAY)
-    return (workflow.now() - began).total_seconds()
+    return (workflow.now() - start_time).total_seconds()
 
 
 @workflow.defn
@@ -50,10 +50,9 @@ def skipping(quick_server: DevServer) -> Iterator[tuple[Client, TimeSkipper, str
 
 
 @pytest.mark.server
-def test_waiting_run_continues_at_once(
+def test_sleeping_run_completes_without_delay_with_time_skipping(
     skipping: tuple[Client, TimeSkipper, str], quick_server: DevServer
 ) -> None:
-    """Days pass at once, in the run's own time; its children's too; a client that is awaited does the same."""
     client, _, queue = skipping
     run = client.start_workflow(naps, 30, task_queue=queue)
     assert run.result(timeout=LIMIT) >= 30 * DAY.total_seconds()
@@ -72,8 +71,7 @@ def test_waiting_run_continues_at_once(
 
 
 @pytest.mark.server
-def test_time_advances_on_request(skipping: tuple[Client, TimeSkipper, str]) -> None:
-    """With real time at first, a run's time is moved on by so much and no more, and in the end until it is over."""
+def test_fast_forward_advances_the_time_of_a_single_run(skipping: tuple[Client, TimeSkipper, str]) -> None:
     client, skipper, queue = skipping
     with skipper.disabled():
         run = client.start_workflow(naps, 3, task_queue=queue)
@@ -93,8 +91,9 @@ def test_time_advances_on_request(skipping: tuple[Client, TimeSkipper, str]) -> 
 
 
 @pytest.mark.server
-def test_start_option_overrides_the_clients_time_mode(skipping: tuple[Client, TimeSkipper, str]) -> None:
-    """What a start says of its time counts before the client's."""
+def test_time_skipping_option_of_a_start_overrides_the_clients(
+    skipping: tuple[Client, TimeSkipper, str],
+) -> None:
     client, _, queue = skipping
     real = TimeSkippingConfig(enabled=False)
     run = client.with_start(waits, id=f"{queue}-w", task_queue=queue, time_skipping=real).signal(go, "x")
@@ -104,10 +103,8 @@ def test_start_option_overrides_the_clients_time_mode(skipping: tuple[Client, Ti
 
 
 @pytest.mark.server
-def test_time_skipping_environment_of_temporalio() -> None:
-    """`WorkflowEnvironment.start_time_skipping` is a server that skips, with a client and all that is asked of it."""
-
-    async def tries() -> None:
+def test_temporalio_time_skipping_environment_skips_and_fast_forwards() -> None:
+    async def body() -> None:
         async with await WorkflowEnvironment.start_time_skipping(
             ts_config=TimeSkippingConfig(enabled=False), download_dest_dir="/nowhere"
         ) as env:
@@ -129,7 +126,7 @@ def test_time_skipping_environment_of_temporalio() -> None:
                     await env.get_current_time()
                 await other.terminate()
 
-    asyncio.run(tries())
+    asyncio.run(body())
 
 
 @aio_workflow.defn
@@ -141,14 +138,13 @@ class Naps:
 
 
 def test_embedded_engine_rejects_time_skipping() -> None:
-    """A worker has real time there: the environment for tests is named."""
     with Client.connect("local:") as client:
         with pytest.raises(ServiceError, match="has virtual time"):
             client.start_workflow(naps, 1, time_skipping=TimeSkippingConfig())
         run = client.start_workflow(naps, 1, time_skipping=TimeSkippingConfig(enabled=False))
         with pytest.raises(ServiceError, match="has virtual time"):
             run.fast_forward(5)
-        with pytest.raises(UsageError, match="is a TimeSkippingConfig"):
+        with pytest.raises(UsageError, match="must be a TimeSkippingConfig"):
             client.start_workflow(naps, 1, time_skipping=True)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="is a TimeSkippingConfig"):
+    with pytest.raises(UsageError, match="must be a TimeSkippingConfig"):
         TimeSkipper(5)  # type: ignore[arg-type]

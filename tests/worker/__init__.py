@@ -1,1 +1,1 @@
-"""The worker's parts, with a scripted handle in place of an engine."""
+"""Tests of the worker's parts, with a scripted handle instead of an engine."""

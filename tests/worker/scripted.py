@@ -1,4 +1,4 @@
-"""Short ways to make workflows, activations and activity tasks."""
+"""Shortcuts that create workflows, activations and activity tasks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ def workflow(fn: F) -> F:
 
 
 def payloads(*values: Any) -> Payloads:
-    """Values as they travel."""
     return default_converter.encode_all(values)
 
 
@@ -46,20 +45,18 @@ def on(run_id: str, *events: Any, **facts: Any) -> Activation:
 
 
 def evict(run_id: str) -> Activation:
-    """The eviction of a run."""
     return Activation(run_id=run_id, events=(RunEvicted("CACHE_FULL"),))
 
 
 def attempt(activity_type: str, *args: Any, token: bytes = b"t", **facts: Any) -> ActivityTask:
-    """An attempt of an activity."""
-    given = {"activity_id": "1", "workflow_id": "w", "run_id": "r", **facts}
-    return made(ActivityTask, token=token, activity_type=activity_type, arguments=payloads(*args), **given)
+    fields = {"activity_id": "1", "workflow_id": "w", "run_id": "r", **facts}
+    return made(ActivityTask, token=token, activity_type=activity_type, arguments=payloads(*args), **fields)
 
 
-async def settled(holds: Callable[[], object]) -> None:
-    """Let other tasks and threads go on until something holds that no event of the handle tells."""
+async def settled(condition: Callable[[], object]) -> None:
+    """Yield to other tasks and threads until a condition holds."""
     async with asyncio.timeout(20):
-        while not holds():  # noqa: ASYNC110 - what is waited for happens in another thread
+        while not condition():  # noqa: ASYNC110 - fulfilled by another thread without an event
             await asyncio.sleep(0)
 
 

@@ -1,8 +1,10 @@
+"""The codec of a client: payloads of activations, completions and heartbeats are decoded and encoded."""
+
 from __future__ import annotations
 
-import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 
 from tests.polled import Polled
 
@@ -17,45 +19,42 @@ from .scripted import attempt, evict, payloads, start
 
 
 class Reverse:
-    """Reverses bytes; refuses what it has not reversed."""
+    """A codec that reverses bytes and rejects payloads that it has not encoded."""
 
     def __init__(self) -> None:
         self.threads: set[str] = set()
 
-    def encode(self, given: Sequence[Payload]) -> list[Payload]:
+    def encode(self, payloads_: Sequence[Payload]) -> list[Payload]:
         self.threads.add(threading.current_thread().name)
         return [
-            Payload(each.data[::-1], "binary/reversed", {"was": each.encoding.encode()}) for each in given
+            Payload(payload.data[::-1], "binary/reversed", {"was": payload.encoding.encode()})
+            for payload in payloads_
         ]
 
-    def decode(self, given: Sequence[Payload]) -> list[Payload]:
+    def decode(self, payloads_: Sequence[Payload]) -> list[Payload]:
         self.threads.add(threading.current_thread().name)
-        if any(each.encoding != "binary/reversed" for each in given):
+        if any(payload.encoding != "binary/reversed" for payload in payloads_):
             raise ValueError("not mine")
-        return [Payload(each.data[::-1], (each.metadata or {})["was"].decode()) for each in given]
+        return [
+            Payload(payload.data[::-1], (payload.metadata or {})["was"].decode()) for payload in payloads_
+        ]
 
 
-def with_codec(script):
-    """Run a script over a scripted handle with a codec around it."""
-
-    async def main():
-        inner, codec = ScriptedHandle(), Reverse()
-        edge = Polled(CodecHandle(inner, codec, default_converter))
-        async with asyncio.timeout(20):
-            await script(edge, inner, codec)
-            await edge.stop()
-        assert all(name.startswith("hourglass-codec") for name in codec.threads)
-
-    asyncio.run(main())
+@asynccontextmanager
+async def codec_handle() -> AsyncIterator[tuple[Polled, ScriptedHandle, Reverse]]:
+    """A scripted handle behind a codec, which must run in threads of its own."""
+    inner, codec = ScriptedHandle(), Reverse()
+    edge = Polled(CodecHandle(inner, codec, default_converter))
+    yield edge, inner, codec
+    await edge.stop()
+    assert all(name.startswith("hourglass-codec") for name in codec.threads)
 
 
-def test_payloads_are_decoded_and_encoded():
-    """The worker sees plain payloads, the engine sealed ones; the codec runs in its own threads."""
-
-    async def script(edge, inner, codec):
+async def test_codec_decodes_activations_and_encodes_completions_in_its_own_threads():
+    async with codec_handle() as (edge, inner, _):
         sealed = Reverse().encode(payloads("hello"))
         event = RunStarted(workflow_type="w", workflow_id="i", arguments=tuple(sealed))
-        inner.give(start("r", "w").__class__(run_id="r", events=(event,)))
+        inner.deliver(start("r", "w").__class__(run_id="r", events=(event,)))
         activation = await edge.poll_activation()
         assert activation.events[0].arguments == payloads("hello")
         await edge.complete_activation(Succeeded("r", (CompleteRun(payloads("bye")[0]),)))
@@ -63,56 +62,40 @@ def test_payloads_are_decoded_and_encoded():
         await edge.complete_activity(ActivityOk(b"t", payloads(1)[0]))
         assert inner.results[0].result.encoding == "binary/reversed"
 
-    with_codec(script)
 
-
-def test_failure_messages_are_encoded():
-    """The message of a failure does not leave in the clear."""
-
-    async def script(edge, inner, codec):
+async def test_codec_encodes_failure_messages():
+    async with codec_handle() as (edge, inner, _):
         failure = Failure(message="the secret plan", info=ApplicationFailure(type="X"))
         await edge.complete_activation(Succeeded("r", (FailRun(failure),)))
         assert "secret" not in repr(inner.completions)
 
-    with_codec(script)
 
-
-def test_undecodable_item_is_answered_as_failed():
-    """A payload that was not sealed fails its task or attempt, and the next item is served."""
-
-    async def script(edge, inner, codec):
-        inner.give(start("r", "w", "plain"))
-        inner.give(evict("s"))
+async def test_task_with_an_undecodable_payload_fails():
+    async with codec_handle() as (edge, inner, _):
+        inner.deliver(start("r", "w", "plain"))
+        inner.deliver(evict("s"))
         assert (await edge.poll_activation()).run_id == "s"
         assert isinstance(inner.completions[0], TaskFailed)
         assert "codec" in inner.completions[0].failure.message
-        inner.give(attempt("a", "plain"))
-        inner.give(ActivityCancel(b"other"))
+        inner.deliver(attempt("a", "plain"))
+        inner.deliver(ActivityCancel(b"other"))
         assert await edge.poll_activity() == ActivityCancel(b"other")
         assert isinstance(inner.results[0], AttemptFailed)
         await edge.complete_activation(Succeeded("s"))
 
-    with_codec(script)
 
-
-def test_unencodable_completion_is_answered_as_failed():
-    """A codec that breaks on the way out loses no answer, and leaks nothing."""
-
-    async def script(edge, inner, codec):
-        codec.encode = lambda given: 1 / 0
+async def test_completion_that_the_codec_cannot_encode_fails_its_task():
+    async with codec_handle() as (edge, inner, codec):
+        codec.encode = lambda payloads_: 1 / 0
         await edge.complete_activation(Succeeded("r", (CompleteRun(payloads("secret")[0]),)))
         await edge.complete_activity(ActivityOk(b"t", payloads("secret")[0]))
         assert isinstance(inner.completions[0], TaskFailed)
         assert isinstance(inner.results[0], AttemptFailed)
         assert "secret" not in repr(inner.completions) + repr(inner.results)
 
-    with_codec(script)
 
-
-def test_newest_heartbeat_is_encoded_and_sent():
-    """While one is being sealed only the newest waits; none goes out in the clear."""
-
-    async def script(edge, inner, codec):
+async def test_latest_heartbeat_is_encoded_and_sent():
+    async with codec_handle() as (edge, inner, _):
         for number in range(5):
             edge.heartbeat(b"t", payloads(number))
         edge.heartbeat(b"u", ())
@@ -122,5 +105,3 @@ def test_newest_heartbeat_is_encoded_and_sent():
             tuple(Reverse().encode(payloads(0))),
             tuple(Reverse().encode(payloads(4))),
         ]
-
-    with_codec(script)

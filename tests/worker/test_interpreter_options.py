@@ -1,4 +1,4 @@
-"""`switch_interval` and `gc_threshold` of workers: process-wide settings of Python that change on request only."""
+"""`switch_interval` and `gc_threshold` of workers: process-wide settings of Python that change only on request."""
 
 from __future__ import annotations
 
@@ -15,35 +15,31 @@ from hourglass.errors import UsageError
 
 @workflow.defn
 def returns_settings() -> list[float]:
-    """Return Python's settings while the worker runs."""
     return [sys.getswitchinterval(), gc.get_threshold()[0]]
 
 
 @pytest.fixture(autouse=True)
 def original() -> Iterator[list[float]]:
-    """Return the settings of the test process, and restore them."""
+    """Yield the settings of the test process, and restore them afterwards."""
     interval, threshold = sys.getswitchinterval(), gc.get_threshold()
     yield [interval, threshold[0]]
     sys.setswitchinterval(interval)
     gc.set_threshold(*threshold)
 
 
-def test_worker_leaves_the_interpreter_alone_by_default(original: list[float]) -> None:
-    """Neither the switch interval nor the garbage collector's threshold changes while a worker runs."""
+def test_worker_does_not_change_interpreter_settings_by_default(original: list[float]) -> None:
     with Client.connect("local:") as client, Worker(client, workflows=[returns_settings]):
         assert client.execute_workflow(returns_settings, id="a") == original
 
 
-def test_worker_options_apply_until_the_worker_stops(original: list[float]) -> None:
-    """The worker's settings hold while it runs; the program's own return when it has stopped."""
+def test_interpreter_options_apply_until_the_worker_stops(original: list[float]) -> None:
     with Client.connect("local:") as client:
         with Worker(client, workflows=[returns_settings], switch_interval=0.001, gc_threshold=9000):
             assert client.execute_workflow(returns_settings, id="a") == [pytest.approx(0.001), 9000]
         assert [sys.getswitchinterval(), gc.get_threshold()[0]] == original
 
 
-def test_shortest_interval_and_largest_threshold_of_several_workers_hold(original: list[float]) -> None:
-    """Of two workers in one process the shorter interval and the larger threshold apply, until the last has stopped."""
+def test_shortest_interval_and_largest_threshold_of_several_workers_apply(original: list[float]) -> None:
     settings = InterpreterSettings()
     settings.apply("one", InterpreterOptions(0.001, 5000))
     settings.apply("two", InterpreterOptions(0.002, 9000))
@@ -55,8 +51,7 @@ def test_shortest_interval_and_largest_threshold_of_several_workers_hold(origina
     assert [sys.getswitchinterval(), gc.get_threshold()[0]] == original
 
 
-def test_settings_that_the_program_changed_meanwhile_stay() -> None:
-    """A value that the program sets while the worker runs is not overwritten when the worker stops."""
+def test_interpreter_settings_changed_by_the_program_are_not_restored() -> None:
     settings = InterpreterSettings()
     settings.apply("one", InterpreterOptions(0.001, 5000))
     sys.setswitchinterval(0.003)
@@ -75,6 +70,5 @@ def test_settings_that_the_program_changed_meanwhile_stay() -> None:
     ],
 )
 def test_invalid_interpreter_options_are_rejected(options: dict[str, object], message: str) -> None:
-    """A value that Python would reject or misunderstand raises `UsageError` when the worker is made."""
     with Client.connect("local:") as client, pytest.raises(UsageError, match=message):
         Worker(client, workflows=[returns_settings], **options)  # type: ignore[arg-type]

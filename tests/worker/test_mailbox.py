@@ -1,4 +1,4 @@
-"""The mailbox: what other threads say to a loop arrives, in order, with one wake-up for a burst."""
+"""The mailbox delivers calls from other threads to an event loop."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ import pytest
 from hourglass._worker.mailbox import Mailbox
 
 
-def test_burst_wakes_the_loop_once(monkeypatch):
-    """All of it is delivered, in order, by one call."""
-
+def test_hundred_posts_wake_the_loop_once_and_are_delivered_in_order(monkeypatch):
     async def main():
         loop, seen, wakes = asyncio.get_running_loop(), [], []
         mailbox = Mailbox()
@@ -34,9 +32,7 @@ def test_burst_wakes_the_loop_once(monkeypatch):
     assert wakes == 2
 
 
-def test_mailbox_loses_nothing_between_threads():
-    """Posts of many threads against a loop that delivers all the time: each arrives once, in its thread's order."""
-
+def test_mailbox_delivers_every_post_in_the_order_of_its_thread():
     async def main():
         mailbox, seen = Mailbox(), []
 
@@ -57,9 +53,7 @@ def test_mailbox_loses_nothing_between_threads():
         assert [number for whose, number in seen if whose == name] == list(range(500))
 
 
-def test_failing_callback_does_not_affect_others(caplog):
-    """It is logged, and the rest is delivered."""
-
+def test_failing_posted_call_is_logged_and_later_ones_are_delivered(caplog):
     async def main():
         mailbox, seen = Mailbox(), []
         mailbox.post(seen.index, "not there")
@@ -73,9 +67,7 @@ def test_failing_callback_does_not_affect_others(caplog):
 
 
 @pytest.mark.parametrize("times", [1, 3])
-def test_closed_loop_ignores_posts(times):
-    """Nobody is left to be told."""
-
+def test_post_to_a_closed_loop_is_ignored(times):
     async def main():
         return Mailbox()
 
@@ -87,17 +79,15 @@ def test_closed_loop_ignores_posts(times):
 
 
 @pytest.mark.parametrize("error", [asyncio.CancelledError, ValueError])
-def test_failing_delivery_delivers_the_rest(error):
-    """Also where it is no Exception: the rest is delivered, without anybody who posts again."""
-
+def test_posted_calls_are_delivered_after_one_raises(error):
     async def main():
         mailbox, seen = Mailbox(), []
         asyncio.get_running_loop().set_exception_handler(lambda *_: None)
 
-        def harm(_):
+        def fails(_):
             raise error
 
-        mailbox.post(harm, None)
+        mailbox.post(fails, None)
         for number in range(3):
             mailbox.post(seen.append, number)
         for _ in range(5):

@@ -1,4 +1,4 @@
-"""How many processors there are for a worker, and what a process that keeps to one of them executes where."""
+"""The number of processors available to a worker, and the binding of a process's threads to one of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-# --- how many there are ----------------------------------------------------------------------------------------------
+# --- available processors ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -26,15 +26,14 @@ pytestmark = pytest.mark.skipif(
         ({}, None),
         ({"": "max 100000"}, None),
         ({"a/b": "150000 100000"}, 1.5),
-        ({"a": "50000 100000", "a/b": "400000 100000"}, 0.5),  # the narrowest of those around it
+        ({"a": "50000 100000", "a/b": "400000 100000"}, 0.5),  # the smallest quota of all parents
         ({"a/b": "garbage"}, None),
         ({"a/b": "100000 0"}, None),
     ],
 )
-def test_container_quota_limits_processors(
+def test_container_quota_limits_available_processors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quotas: dict[str, str], expected: float | None
 ) -> None:
-    """Sixty processors of which a container may use two are two; what cannot be read is no quota."""
     for folder, text in quotas.items():
         (tmp_path / "groups" / folder).mkdir(parents=True, exist_ok=True)
         (tmp_path / "groups" / folder / "cpu.max").write_text(f"{text}\n")
@@ -46,12 +45,12 @@ def test_container_quota_limits_processors(
     assert processors.available() == (most if expected is None else min(most, -int(-expected // 1)))
 
 
-# --- one for each process --------------------------------------------------------------------------------------------
+# --- a processor for each process --------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The time, as it is written here."""
+    """A clock that tests set."""
     now = [0.0]
     monkeypatch.setattr(processors, "monotonic", lambda: now[0])
     return now
@@ -59,11 +58,11 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 @pytest.fixture
 def binding() -> ProcessorBinding:
-    """This process as one of several; the threads of the tests, not this one, are what it places."""
-    given = processors.allowed()
-    if len(given) < 2:
+    """This process as one of several; only threads of the tests are bound."""
+    allowed = processors.allowed()
+    if len(allowed) < 2:
         pytest.skip("there is but one processor")
-    return ProcessorBinding(min(given), given)
+    return ProcessorBinding(min(allowed), allowed)
 
 
 def _in_a_thread(job: Callable[[], object]) -> None:
@@ -72,9 +71,13 @@ def _in_a_thread(job: Callable[[], object]) -> None:
     thread.join()
 
 
-def test_brief_activity_types_are_bound(binding: ProcessorBinding, clock: list[float]) -> None:
-    """The first may start threads or programs that stay: those are free. One that ran long sets its kind free for good."""
-    given, own = set(processors.allowed()), {binding.own}
+def test_threads_of_brief_activity_types_are_bound_to_one_processor(
+    binding: ProcessorBinding, clock: list[float]
+) -> None:
+    """The first attempt of a type runs unbound, because it may start threads or programs that stay; a long attempt
+    makes its type unbound for good.
+    """
+    allowed, own = set(processors.allowed()), {binding.own}
     seen: list[set[int]] = []
 
     def attempt(kind: str, seconds: float) -> set[int]:
@@ -86,45 +89,45 @@ def test_brief_activity_types_are_bound(binding: ProcessorBinding, clock: list[f
         return seen[-1]
 
     def threads() -> None:
-        assert attempt("brief", 0.001) == given
+        assert attempt("brief", 0.001) == allowed
         assert attempt("brief", 0.001) == own
-        assert attempt("long", 10.0) == given
-        assert attempt("long", 0.001) == given  # once is enough
+        assert attempt("long", 10.0) == allowed
+        assert attempt("long", 0.001) == allowed  # one long attempt suffices
         assert attempt("brief", 10.0) == own
-        assert attempt("brief", 0.001) == given
-        seen.append(given | own)
+        assert attempt("brief", 0.001) == allowed
+        seen.append(allowed | own)
 
     _in_a_thread(threads)
-    assert len(seen) == 7  # all of it was executed
+    assert len(seen) == 7  # all attempts were executed
 
 
-def test_waiting_for_the_interpreter_counts_as_brief(binding: ProcessorBinding, clock: list[float]) -> None:
-    """Among twenty that compute at a time each takes twenty times as long by the clock."""
-    began, go_on = threading.Barrier(21), threading.Event()
+def test_time_waiting_for_the_gil_does_not_make_an_activity_type_long(
+    binding: ProcessorBinding, clock: list[float]
+) -> None:
+    started, proceed = threading.Barrier(21), threading.Event()
 
     def job() -> None:
-        began.wait(60)
-        go_on.wait(60)
+        started.wait(60)
+        proceed.wait(60)
 
     threads = [threading.Thread(target=binding.run, args=("computes", job)) for _ in range(20)]
     for thread in threads:
         thread.start()
-    began.wait(60)
+    started.wait(60)
     clock[0] += 20 * processors.BRIEF * 0.9
-    go_on.set()
+    proceed.set()
     for thread in threads:
         thread.join(60)
-    found: list[set[int]] = []
-    _in_a_thread(lambda: binding.run("computes", lambda: found.append(os.sched_getaffinity(0))))
-    assert found == [{binding.own}]
+    affinities: list[set[int]] = []
+    _in_a_thread(lambda: binding.run("computes", lambda: affinities.append(os.sched_getaffinity(0))))
+    assert affinities == [{binding.own}]
 
 
-def test_failed_attempts_count_for_binding(binding: ProcessorBinding, clock: list[float]) -> None:
-    """The thread pool logs it; the kind is known all the same."""
-    found: list[set[int]] = []
+def test_failed_attempts_count_for_processor_binding(binding: ProcessorBinding, clock: list[float]) -> None:
+    affinities: list[set[int]] = []
 
     def job() -> None:
-        found.append(os.sched_getaffinity(0))
+        affinities.append(os.sched_getaffinity(0))
         raise KeyError("no such order")
 
     def thread() -> None:
@@ -133,14 +136,12 @@ def test_failed_attempts_count_for_binding(binding: ProcessorBinding, clock: lis
                 binding.run("raises", job)
 
     _in_a_thread(thread)
-    assert found == [set(processors.allowed()), {binding.own}]
+    assert affinities == [set(processors.allowed()), {binding.own}]
 
 
-def test_rejected_binding_changes_nothing(
+def test_attempt_runs_unbound_if_the_system_rejects_the_binding(
     binding: ProcessorBinding, clock: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A sandbox may forbid it, a container lose the processor: the attempt is made where the thread stands."""
-
     def refuse(*_: object) -> None:
         raise PermissionError("not here")
 

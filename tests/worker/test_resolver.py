@@ -1,3 +1,5 @@
+"""The resolver: it finds workflows and activities in lists, objects and modules, and imports nothing else."""
+
 from __future__ import annotations
 
 import importlib
@@ -95,7 +97,7 @@ OUTSIDE = {
 
 @pytest.fixture
 def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A package `app`, modules beside it, and the list of those that must not be imported and were."""
+    """A package `app` and modules beside it. Returns the imported modules among those that must not be imported."""
     for name, text in {**{f"app/{name}": text for name, text in PACKAGE.items()}, **OUTSIDE}.items():
         file = tmp_path / name
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -108,8 +110,7 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
             del sys.modules[name]
 
 
-def test_listed_definitions_are_found():
-    """What was listed is found by its type name."""
+def test_listed_definitions_are_found_by_type_name():
     resolver = Resolver(workflows=[checkout], activities=[charge])
     assert resolver.workflow("checkout").name == "checkout"
     assert resolver.activity("charge").name == "charge"
@@ -117,17 +118,14 @@ def test_listed_definitions_are_found():
     assert resolver.known_activity("other") is None
 
 
-def test_instance_registers_its_methods():
-    """An object registers its decorated methods, bound to it; a bound method registers alone."""
+def test_instance_registers_its_decorated_methods():
     payments = Payments()
     assert Resolver(activities=[payments]).activity("refund").fn() == "refunded"
     assert Resolver(activities=[payments]).activity("Void").name == "Void"
     assert Resolver(activities=[payments.refund]).known_activity("Void") is None
 
 
-def test_object_may_provide_activities():
-    """What an object says that it brings is registered, from the list and from a module that has it."""
-
+def test_object_provides_activities_by_its_hook_method():
     class Bridge:
         def __hourglass_activities__(self):
             return [brought]
@@ -141,8 +139,7 @@ def test_object_may_provide_activities():
     assert Resolver(modules=[module]).activity("brought").name == "brought"
 
 
-def test_method_without_an_instance_is_rejected():
-    """The message says what to give instead."""
+def test_activity_method_without_an_instance_is_rejected():
     with pytest.raises(DefinitionError, match=r"needs an instance: pass Payments\(…\)"):
         Resolver(activities=[Payments.refund])
 
@@ -159,15 +156,12 @@ def test_method_without_an_instance_is_rejected():
         ({"modules": ["no_such_module_anywhere"]}, "was not found"),
     ],
 )
-def test_undecorated_object_is_rejected(lists, message):
-    """Each list says what is wrong with what stands in it."""
+def test_undecorated_or_misplaced_object_is_rejected(lists, message):
     with pytest.raises(DefinitionError, match=message):
         Resolver(**lists)
 
 
-def test_duplicate_names_are_rejected():
-    """The message names both places; the same thing twice is fine."""
-
+def test_duplicate_activity_names_are_rejected():
     @activity.defn(name="charge")
     def other() -> None: ...
 
@@ -182,8 +176,7 @@ def test_duplicate_names_are_rejected():
         Resolver(activities=[Payments(), Payments()])
 
 
-def test_unknown_name_lists_the_known_ones():
-    """Known names, the nearest one, and what to do."""
+def test_unknown_workflow_type_error_suggests_a_registered_name():
     resolver = Resolver(workflows=[checkout], activities=[charge])
     with pytest.raises(UnknownTypeError) as caught:
         resolver.workflow("chekout")
@@ -198,8 +191,7 @@ def test_unknown_name_lists_the_known_ones():
     assert len(str(caught.value)) < 1000
 
 
-def test_modules_are_searched_for_a_missing_name(app):
-    """The root is imported at once, what is under it when first needed; broken modules do not stop it."""
+def test_submodules_are_imported_to_find_a_missing_name(app):
     resolver = Resolver(modules=["app"])
     assert resolver.known_activity("top") is not None
     assert resolver.known_activity("deep") is None
@@ -212,7 +204,6 @@ def test_modules_are_searched_for_a_missing_name(app):
 
 
 def test_private_modules_are_not_imported_to_find_a_name(app):
-    """What is decorated in one counts only where somebody else has imported it; the message names those that were left alone."""
     resolver = Resolver(modules=["app"])
     with pytest.raises(UnknownTypeError, match=r"private modules are not searched: app\._private"):
         resolver.activity("hidden")
@@ -222,16 +213,14 @@ def test_private_modules_are_not_imported_to_find_a_name(app):
     assert Resolver(modules=["app"]).activity("hidden").fn() == "hidden"
 
 
-def test_methods_in_modules_need_an_instance(app):
-    """A class with activities is found, but nobody can make its object."""
+def test_activity_method_found_in_a_module_needs_an_instance(app):
     with pytest.raises(
         UnknownTypeError, match=r"a method of app\.orders\.work\.Desk: pass an instance to the worker"
     ):
         Resolver(modules=["app"]).activity("serve")
 
 
-def test_duplicate_names_in_modules_are_rejected(app, tmp_path):
-    """At the root it is refused at once, further down when the name is asked for; other names still work."""
+def test_duplicate_activity_names_in_modules_are_rejected(app, tmp_path):
     twin = "from hourglass import activity\n@activity.defn(name='deep')\ndef twin() -> None: ...\n"
     (tmp_path / "app" / "twin.py").write_text(twin)
     resolver = Resolver(modules=["app"])
@@ -243,10 +232,7 @@ def test_duplicate_names_in_modules_are_rejected(app, tmp_path):
         Resolver(modules=["app.orders.work", "app.twin"])
 
 
-def test_dotted_names_resolve_to_decorated_objects(app):
-    """A path under a root leads to decorated objects, in modules and in classes, importing only what is on
-    the way.
-    """
+def test_dotted_name_resolves_to_a_decorated_object_under_a_root(app):
     resolver = Resolver(modules=["app"])
     assert resolver.activity("app.orders.work.deep").fn() == "deep"
     assert "app.broken" not in sys.modules
@@ -255,8 +241,7 @@ def test_dotted_names_resolve_to_decorated_objects(app):
     assert resolver.activity("app.top").fn() == "top"
 
 
-def test_foreign_imports_of_a_module_are_ignored(app):
-    """An activity of another package is not this module's."""
+def test_activities_imported_from_other_packages_are_ignored(app):
     resolver = Resolver(modules=["app"])
     for name in ("foreign", "app.orders.work.foreign"):
         with pytest.raises(UnknownTypeError):
@@ -288,10 +273,7 @@ def test_foreign_imports_of_a_module_are_ignored(app):
         "app." * 200 + "x",
     ],
 )
-def test_received_names_resolve_only_under_the_roots(app, name):
-    """No import outside the roots, no private segment, no undecorated object: unknown, and nothing else
-    happens.
-    """
+def test_dotted_names_outside_the_roots_or_undecorated_are_unknown(app, name):
     resolver = Resolver(modules=["app"])
     with pytest.raises(UnknownTypeError):
         resolver.activity(name)
@@ -299,8 +281,7 @@ def test_received_names_resolve_only_under_the_roots(app, name):
     assert app() == []
 
 
-def test_nothing_is_imported_without_roots(app):
-    """A dotted name alone opens no door."""
+def test_dotted_name_imports_nothing_without_roots(app):
     with pytest.raises(UnknownTypeError):
         Resolver(activities=[charge]).activity("evil.run")
     assert app() == []

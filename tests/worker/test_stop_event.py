@@ -15,25 +15,22 @@ from hourglass._worker.stop_event import StopEvent
 event = StopEvent()
 signal.signal(signal.SIGALRM, lambda *_: event.set())
 signal.setitimer(signal.ITIMER_REAL, 0.0001, 0.0001)
-heard = 0
-while heard < 2000:
-    heard += event.wait(0.00005)
+received = 0
+while received < 2000:
+    received += event.wait(0.00005)
     event.clear()
 signal.setitimer(signal.ITIMER_REAL, 0)
-print("all heard")
+print("all received")
 """
 
 
-def test_signal_handler_may_set_it_at_any_time() -> None:
-    """Thousands of signals come while the main thread waits for it, or begins to: none waits for a lock that the thread which
-    it interrupts holds, as with an event of `threading`.
-    """
+def test_signal_handler_can_set_the_stop_event_while_it_is_awaited() -> None:
+    """An event of `threading` would deadlock when the handler interrupts a thread that holds its lock."""
     done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=120)
-    assert done.stdout == "all heard\n", done.stderr
+    assert done.stdout == "all received\n", done.stderr
 
 
-def test_stop_event_behaves_like_an_event() -> None:
-    """All that wait are woken, one that comes later does not wait, and it can be set back."""
+def test_stop_event_wakes_all_waiters_and_can_be_cleared() -> None:
     event = StopEvent()
     assert not event.wait(0)
     woken: list[bool] = []

@@ -1,3 +1,5 @@
+"""The public worker on the engine in memory."""
+
 from __future__ import annotations
 
 import asyncio
@@ -25,7 +27,7 @@ class Place:
     def __init__(self) -> None:
         self.begun = threading.Event()
         self.go = threading.Event()
-        self.mended = False
+        self.fixed = False
         self.attempts = 0
         self.token = b""
 
@@ -74,7 +76,7 @@ def waits_for_cancel() -> None:
 
 
 @activity.defn(heartbeat_timeout=None)
-def elsewhere() -> str:
+def completed_by_client() -> str:
     place.token = activity.info().task_token
     place.begun.set()
     activity.complete_async()
@@ -120,14 +122,14 @@ def cancels_activity() -> str:
 
 @workflow.defn
 def defers() -> str:
-    return elsewhere()
+    return completed_by_client()
 
 
 @workflow.defn
 def buggy() -> str:
-    if not place.mended:
+    if not place.fixed:
         raise KeyError("a bug")
-    return "mended"
+    return "fixed"
 
 
 @workflow.defn
@@ -136,7 +138,7 @@ def reads_clock() -> float:
 
 
 EVERYTHING = [sums, retries, greets, local_sum, cancels_activity, defers, buggy, reads_clock]
-ACTIVITIES = [double, increase, flaky, waits_for_cancel, elsewhere, Shop("Bob")]
+ACTIVITIES = [double, increase, flaky, waits_for_cancel, completed_by_client, Shop("Bob")]
 
 
 def worker(client, **options) -> Worker:
@@ -144,22 +146,19 @@ def worker(client, **options) -> Worker:
 
 
 @pytest.mark.parametrize("cached", [1000, 0])
-def test_workflows_run_to_their_results(client, cached):
-    """Threads, coroutines, parallel steps; with a cache and with everything replayed after each task."""
+def test_worker_runs_workflows_with_and_without_a_cache(client, cached):
     with worker(client, verify="always", max_cached_workflows=cached):
         assert client.execute_workflow(sums, 5, id="w") == 16
         handles = [client.start_workflow(sums, n, id=f"w{n}") for n in range(30)]
         assert [handle.result(timeout=30) for handle in handles] == [n * 2 + 6 for n in range(30)]
 
 
-def test_methods_run_on_the_workers_instance(client):
-    """The workflow names the class, the worker brings the object."""
+def test_activity_methods_run_on_the_workers_instance(client):
     with worker(client):
         assert client.execute_workflow(greets, "Ann", id="w") == "Bob greets Ann"
 
 
-def test_activity_retries_and_failures(client):
-    """An attempt that fails is made again; when attempts are used up the workflow fails with the reason."""
+def test_activity_is_retried_and_finally_fails_its_workflow(client):
     with worker(client):
         assert client.execute_workflow(retries, 2, id="good") == 3
         place.attempts = 0
@@ -171,26 +170,23 @@ def test_activity_retries_and_failures(client):
 
 
 def test_parked_run_is_logged_and_continues_with_fixed_code(client, caplog):
-    """The log and the statistics name it; after the mend it completes by itself."""
     with worker(client) as working:
         handle = client.start_workflow(buggy, id="w")
         while not working.statistics().parked:
             time.sleep(0)
-        place.mended = True
-        assert handle.result(timeout=60) == "mended"
+        place.fixed = True
+        assert handle.result(timeout=60) == "fixed"
         assert working.statistics().parked == {}
         assert working.statistics().failed_tasks >= 1
     assert "is parked: KeyError at" in caplog.text
 
 
-def test_cancellation_reaches_a_running_activity(client):
-    """A workflow that cancels its activity gets an ActivityError, and the activity's thread its exception."""
+def test_running_activity_is_cancelled_by_its_workflow(client):
     with worker(client):
         assert client.execute_workflow(cancels_activity, id="w") == "ActivityError"
 
 
-def test_completion_by_token(client):
-    """The client completes an activity by its token."""
+def test_client_completes_an_activity_of_a_worker_by_its_token(client):
     with worker(client):
         handle = client.start_workflow(defers, id="w")
         assert place.begun.wait(20)
@@ -198,8 +194,7 @@ def test_completion_by_token(client):
         assert handle.result(timeout=20) == "from outside"
 
 
-def test_watcher_is_on_when_everything_is_verified(client, caplog):
-    """verify="always" logs a clock read in a workflow; watch="off" does not."""
+def test_watcher_logs_clock_reads_if_everything_is_verified(client, caplog):
     with worker(client, verify="always"), caplog.at_level(logging.WARNING):
         handle = client.start_workflow(reads_clock, id="w")
         while "reads a clock" not in caplog.text:
@@ -208,15 +203,13 @@ def test_watcher_is_on_when_everything_is_verified(client, caplog):
     assert "test_worker.py:" in caplog.text
 
 
-def test_modules_need_no_lists(client):
-    """A worker given this module finds what is decorated in it."""
+def test_worker_finds_definitions_in_its_modules(client):
     with Worker(client, modules=[sys.modules[__name__]], activities=[Shop("Eve")]):
         assert client.execute_workflow(sums, 1, id="w") == 8
         assert client.execute_workflow(greets, "Ann", id="v") == "Eve greets Ann"
 
 
-def test_second_worker_on_a_queue_of_one_client_is_rejected(client):
-    """Refused with a clear message; another queue is fine, and so is the same one after the first has ended."""
+def test_second_worker_of_a_client_on_a_task_queue_is_rejected(client):
     with worker(client):
         with pytest.raises(UsageError, match="already runs a worker on task queue 'default'"):
             worker(client).start()
@@ -226,19 +219,16 @@ def test_second_worker_on_a_queue_of_one_client_is_rejected(client):
         assert client.execute_workflow(sums, 1, id="v") == 8
 
 
-def test_worker_can_be_started_again(client):
-    """The object is not used up by one life."""
-    again = worker(client)
+def test_worker_can_be_started_again_after_it_stopped(client):
+    restarted = worker(client)
     for number in range(3):
-        with again:
+        with restarted:
             assert client.execute_workflow(sums, number, id=f"w{number}") == number * 2 + 6
-    assert again.statistics().state == "stopped"
-    again.shutdown()
+    assert restarted.statistics().state == "stopped"
+    restarted.shutdown()
 
 
-def test_worker_on_an_event_loop():
-    """The same worker on an event loop of the user's, whose loop stays free."""
-
+def test_worker_runs_on_the_users_event_loop():
     async def main() -> int:
         async with await AsyncClient.connect("local:") as client, worker(client) as working:
             assert working.statistics().state == "running"
@@ -248,8 +238,7 @@ def test_worker_on_an_event_loop():
 
 
 @pytest.mark.parametrize("name", ["task_queue", "max_concurrent_activities", "status_address"])
-def test_options_cannot_be_changed_after_construction(client, name):
-    """Setting it would do nothing: it is refused, with advice, before and while it runs."""
+def test_worker_options_cannot_be_changed_after_construction(client, name):
     working = worker(client)
     assert working.client is client
     with pytest.raises(AttributeError, match="create another one"):
@@ -258,8 +247,7 @@ def test_options_cannot_be_changed_after_construction(client, name):
         setattr(working, name, None)
 
 
-def test_run_blocks_until_shutdown(client):
-    """`run` in a thread ends when another one calls `shutdown`."""
+def test_worker_run_blocks_until_shutdown(client):
     working = worker(client)
     thread = threading.Thread(target=working.run)
     thread.start()
@@ -270,8 +258,7 @@ def test_run_blocks_until_shutdown(client):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_run_ends_on_signals_and_drains(number):
-    """On the main thread SIGINT and SIGTERM end `run`; a running activity may finish; the exit code is 0."""
+def test_worker_run_drains_and_exits_on_sigint_and_sigterm(number):
     program = """
         import os, sys, threading
         from hourglass import activity, workflow
@@ -316,7 +303,7 @@ def test_run_ends_on_signals_and_drains(number):
 @pytest.mark.parametrize(
     ("options", "kind", "message"),
     [
-        ({"task_queue": " "}, UsageError, "must have a name"),
+        ({"task_queue": " "}, UsageError, "name of the task queue must not be empty"),
         ({"task_queue": None}, UsageError, "must be a str"),
         ({"max_concurrent_activities": 0}, UsageError, "at least 1"),
         ({"max_cached_workflows": -1}, UsageError, "must not be negative"),
@@ -329,31 +316,28 @@ def test_run_ends_on_signals_and_drains(number):
         ({"activities": [len]}, DefinitionError, "neither decorated"),
     ],
 )
-def test_invalid_options_are_rejected_at_once(client, options, kind, message):
-    """Each with a message that names it."""
-    given = {"workflows": EVERYTHING, "activities": ACTIVITIES, **options}
+def test_invalid_worker_options_are_rejected_at_construction(client, options, kind, message):
+    all_options = {"workflows": EVERYTHING, "activities": ACTIVITIES, **options}
     with pytest.raises(kind, match=message):
-        Worker(client, **given)
+        Worker(client, **all_options)
 
 
-def test_worker_without_work_or_client_is_rejected(client):
-    """Nothing to serve, or no client, is said so."""
-    with pytest.raises(UsageError, match="needs workflows or activities"):
+def test_worker_without_definitions_or_client_is_rejected(client):
+    with pytest.raises(UsageError, match="needs workflows, activities"):
         Worker(client)
     with pytest.raises(UsageError, match="needs a Client"):
         Worker("local:", workflows=EVERYTHING)  # type: ignore[arg-type]
 
 
-def test_overlong_shutdown_continues_in_the_background(client, monkeypatch, caplog):
-    """Whatever does not end: who waits is told after the limit, and it goes on in the background."""
+def test_shutdown_that_exceeds_its_limit_continues_in_the_background(client, monkeypatch, caplog):
     monkeypatch.setattr("hourglass.worker._worker._EXIT_MARGIN", 0.05)
-    stop, going_on = Application._stop_worker, threading.Event()
+    stop, continued = Application._stop_worker, threading.Event()
     gate = threading.Event()
 
     async def hangs(app, services):
         await asyncio.to_thread(gate.wait, 60)
         await stop(app, services)
-        going_on.set()
+        continued.set()
 
     monkeypatch.setattr(Application, "_stop_worker", hangs)
     worker = Worker(client, "left", workflows=[retries], graceful_shutdown_timeout=0).start()
@@ -361,11 +345,10 @@ def test_overlong_shutdown_continues_in_the_background(client, monkeypatch, capl
     assert worker.statistics().state == "stopped"
     assert "did not end in time and was abandoned" in caplog.text
     gate.set()
-    assert going_on.wait(60)
+    assert continued.wait(60)
 
 
-def test_plain_call_beside_a_worker_warns(client):
-    """While a worker lives in the process, a plain call of an activity warns; inside activities it does not."""
+def test_plain_activity_call_while_a_worker_runs_warns(client):
     with (
         worker(client),
         pytest.warns(activity.PlainCallWarning, match="double is called as a plain"),
@@ -375,15 +358,13 @@ def test_plain_call_beside_a_worker_warns(client):
 
 
 def test_worker_uses_the_codec_of_its_client():
-    """With a codec nothing travels in the clear, and workflows run as before."""
     from .test_codec_edge import Reverse
 
     with Client.connect("local:", codec=Reverse()) as client, worker(client):
         assert client.execute_workflow(sums, 5, id="w") == 16
 
 
-def test_no_threads_are_left_behind(client):
-    """After the shutdown the lanes have ended."""
+def test_lane_threads_have_ended_after_shutdown(client):
     with worker(client):
         client.execute_workflow(sums, 1, id="w")
     assert not [each for each in threading.enumerate() if each.name.startswith("hourglass-lane")]

@@ -1,4 +1,4 @@
-"""Slots, polls and rates of a worker: what each engine does with them, and what it refuses."""
+"""Slots, pollers and rates of a worker on each engine, and rejected options."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ HALF = ResourceBasedTunerConfig(0.5, 0.5)
     ("make", "why"),
     [
         (lambda: FixedSizeSlotSupplier(0), "num_slots"),
-        (lambda: ResourceBasedTunerConfig(1.5, 0.5), "target_memory_usage is a number from 0 to 1"),
-        (lambda: ResourceBasedSlotConfig(minimum_slots=9, maximum_slots=3), "more than maximum_slots"),
-        (lambda: PollerBehaviorAutoscaling(minimum=5, maximum=3), "minimum to maximum"),
+        (lambda: ResourceBasedTunerConfig(1.5, 0.5), "target_memory_usage must be a number from 0 to 1"),
+        (lambda: ResourceBasedSlotConfig(minimum_slots=9, maximum_slots=3), "greater than maximum_slots"),
+        (lambda: PollerBehaviorAutoscaling(minimum=5, maximum=3), "minimum <= initial <= maximum"),
         (lambda: PollerBehaviorSimpleMaximum(0), "maximum"),
         (
             lambda: WorkerTuner.create_composite(activity_supplier=5),
@@ -67,8 +67,7 @@ HALF = ResourceBasedTunerConfig(0.5, 0.5)
         ),
     ],
 )
-def test_invalid_supplier_and_poller_numbers_are_rejected(make: Any, why: str) -> None:
-    """Numbers that a supplier or a poller cannot have are refused when they are said."""
+def test_invalid_slot_supplier_and_poller_options_are_rejected(make: Any, why: str) -> None:
     with pytest.raises(UsageError, match=why):
         make()
 
@@ -86,19 +85,19 @@ def test_invalid_supplier_and_poller_numbers_are_rejected(make: Any, why: str) -
         ({"max_activities_per_second": -1.0}, "must be above 0"),
         ({"max_eager_activity_reservations_per_workflow_task": -1}, "must not be negative"),
         ({"workflow_task_poller_behavior": 5}, "must be a PollerBehavior"),
-        ({"workflows": (), "no_remote_activities": True}, "nothing to do"),
+        ({"workflows": (), "no_remote_activities": True}, "must execute remote activities"),
     ],
 )
-def test_invalid_worker_options_are_rejected(options: dict[str, Any], why: str) -> None:
-    """A worker says so when it is made, on any engine."""
+def test_invalid_slot_and_rate_options_of_a_worker_are_rejected(options: dict[str, Any], why: str) -> None:
     with Client.connect("local:") as client, pytest.raises(UsageError, match=why):
         Worker(client, **{"workflows": [doubles], "activities": [double], **options})
 
 
 @pytest.mark.parametrize("target", ["local:", "local:{}/runs.db"])
-def test_embedded_engine_rejects_unsupported_options(target: str, tmp_path: Any) -> None:
-    """What only Core and a server can do is refused with the reason and the way out; fixed numbers and polls are taken."""
-    refused = [
+def test_embedded_engine_rejects_tuners_and_queue_rates_but_accepts_fixed_slots(
+    target: str, tmp_path: Any
+) -> None:
+    unsupported = [
         (
             {"tuner": WorkerTuner.create_resource_based(target_memory_usage=0.8, target_cpu_usage=0.9)},
             "create_fixed",
@@ -106,7 +105,7 @@ def test_embedded_engine_rejects_unsupported_options(target: str, tmp_path: Any)
         ({"max_task_queue_activities_per_second": 5.0}, "hourglass.limits.throttle"),
     ]
     with Client.connect(target.format(tmp_path)) as client:
-        for options, way_out in refused:
+        for options, way_out in unsupported:
             with pytest.raises(UsageError, match=way_out):
                 Worker(client, workflows=[doubles], activities=[double], **options).start()
         with Worker(
@@ -124,8 +123,9 @@ def test_embedded_engine_rejects_unsupported_options(target: str, tmp_path: Any)
 
 
 @pytest.mark.parametrize("where", ["memory", pytest.param("server", marks=pytest.mark.server)])
-def test_worker_without_remote_activities(where: str, request: pytest.FixtureRequest) -> None:
-    """It executes its workflows' local activities; those of the queue wait for another worker."""
+def test_worker_without_remote_activities_runs_local_activities_only(
+    where: str, request: pytest.FixtureRequest
+) -> None:
     server: DevServer | None = request.getfixturevalue("quick_server") if where == "server" else None
     with Client.connect(server.target if server else "local:") as client:
         first = Worker(
@@ -145,8 +145,8 @@ def test_worker_without_remote_activities(where: str, request: pytest.FixtureReq
             assert run.result(timeout=LIMIT) == 12
 
 
-class Counted(CustomSlotSupplier):
-    """So many slots, counted; raises when it is asked for the first time."""
+class CountingSupplier(CustomSlotSupplier):
+    """A supplier of a fixed number of slots that raises on its first use."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -165,7 +165,7 @@ class Counted(CustomSlotSupplier):
         if not self.raised:
             self.raised = True
             raise OSError("not yet")
-        while not self.free.acquire(blocking=False):  # noqa: ASYNC110 - it is released in other threads
+        while not self.free.acquire(blocking=False):  # noqa: ASYNC110 - released by other threads
             await asyncio.sleep(0.01)
         return SlotPermit()
 
@@ -182,9 +182,10 @@ class Counted(CustomSlotSupplier):
 
 
 @pytest.mark.server
-def test_custom_slot_supplier(quick_server: DevServer, caplog: pytest.LogCaptureFixture) -> None:
-    """A custom supplier gives every slot, on a loop of its own; what it raises is logged, and it is asked again."""
-    supplier = Counted(2)
+def test_custom_slot_supplier_is_used_and_its_errors_are_logged(
+    quick_server: DevServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    supplier = CountingSupplier(2)
     tuner = WorkerTuner.create_composite(
         activity_supplier=supplier,
         workflow_supplier=ResourceBasedSlotSupplier(
@@ -210,12 +211,13 @@ def test_custom_slot_supplier(quick_server: DevServer, caplog: pytest.LogCapture
     assert supplier.released >= 5
     assert supplier.kinds == {"activity slots"}
     assert supplier.threads == {"hourglass-slots"}
-    assert "the slot supplier Counted raised in reserve_slot" in caplog.text
+    assert "the slot supplier CountingSupplier raised in reserve_slot" in caplog.text
 
 
 @pytest.mark.server
-def test_autoscaling_pollers(quick_server: DevServer) -> None:
-    """A worker whose polls scale, and whose slots follow the machine, does what any does."""
+def test_worker_with_autoscaling_pollers_and_resource_based_slots_runs_workflows(
+    quick_server: DevServer,
+) -> None:
     with (
         Client.connect(quick_server.target) as client,
         Worker(

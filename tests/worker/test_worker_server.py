@@ -1,4 +1,4 @@
-"""The worker on a real Temporal server: what only Core and the server can show."""
+"""The worker on a Temporal server."""
 
 from __future__ import annotations
 
@@ -131,23 +131,21 @@ def worker(client: Client, **options) -> Worker:
     return Worker(client, workflows=WORKFLOWS, activities=ACTIVITIES, **options)
 
 
-def test_workflows_run_to_their_results(client):
-    """Remote, local and parallel activities, all verified."""
+def test_worker_on_a_server_runs_remote_and_local_activities(client):
     with worker(client, verify="always"):
         handles = [client.start_workflow(sums, n) for n in range(10)]
         assert [handle.result(timeout=60) for handle in handles] == [n * 2 + 8 for n in range(10)]
 
 
-def test_runs_complete_without_a_cache(client):
-    """Core evicts a run after each task; every result is the same. (No local activities: Core evicts while they run.)"""
+def test_workflows_on_a_server_complete_without_a_cache(client):
+    """Without local activities, because Core evicts runs while these execute."""
     with worker(client, verify="always", max_cached_workflows=0) as working:
         handles = [client.start_workflow(remote_sums, n) for n in range(10)]
         assert [handle.result(timeout=60) for handle in handles] == [n * 2 + 6 for n in range(10)]
         assert working.statistics().failed_tasks == 0
 
 
-def test_run_closes_while_its_local_activity_runs(client):
-    """The run closes at once, no task is refused, and the held result harms nobody when it is let go."""
+def test_workflow_on_a_server_closes_while_its_local_activity_runs(client):
     with worker(client) as working:
         handles = [client.start_workflow(closes_before_its_local_activity) for _ in range(4)]
         threading.Timer(0.5, place.go.set).start()
@@ -156,22 +154,19 @@ def test_run_closes_while_its_local_activity_runs(client):
         assert client.execute_workflow(sums, 1) == 10
 
 
-def test_heartbeat_details_survive_an_attempt(client):
-    """The second attempt sees what the first one reported."""
+def test_second_attempt_on_a_server_reads_the_first_attempts_heartbeat_details(client):
     with worker(client):
         assert client.execute_workflow(resuming) == "resumed"
     assert place.details == [None, "cursor"]
 
 
-def test_cancellation_arrives_with_a_heartbeat(client):
-    """A workflow that waits for the cancellation to complete gets it, and the activity's thread saw it."""
+def test_activity_on_a_server_receives_its_cancellation_at_a_heartbeat(client):
     with worker(client):
         assert client.execute_workflow(cancelling) == "ActivityError"
     assert place.ended == ["cancelled: True"]
 
 
-def test_shutdown_with_open_runs_leaves_the_client_usable(client):
-    """Open runs do not hold up a shutdown, and a new worker on the same client and queue takes over."""
+def test_worker_shutdown_with_open_runs_leaves_the_client_usable(client):
     for round_ in range(3):
         with worker(client):
             for _ in range(5):
@@ -180,7 +175,6 @@ def test_shutdown_with_open_runs_leaves_the_client_usable(client):
 
 
 def test_interpreter_exits_with_a_running_worker(server):
-    """Forgetting the shutdown neither hangs nor crashes the exit."""
     program = f"""
         from hourglass import activity, workflow
         from hourglass.client import Client
@@ -224,8 +218,7 @@ def healthy(number: int) -> int:
     return twice(twice(number))
 
 
-def test_healthy_runs_leave_a_blocked_thread(client):
-    """Nobody calls the code hung, and its thread is the only one for workflows: the others end on a spare one."""
+def test_workflows_on_a_server_complete_on_a_spare_lane_while_one_blocks(client):
     with Worker(
         client,
         "spare",

@@ -98,7 +98,7 @@ def parse_cron(text: str) -> Cron:
     places = _PLACES.get(len(words))
     if places is None:
         raise _wrong(
-            text, f"it has {len(words)} fields, not 5, 6 (with a year) or 7 (with seconds and a year)"
+            text, f"it has {len(words)} fields; expected 5, 6 (with a year) or 7 (with seconds and a year)"
         )
     ranges = {field.name: _ranges(word, field, text) for field, word in zip(places, words, strict=True)}
     return Cron(ScheduleCalendarSpec(**ranges, comment=comment.strip()), None, zone)
@@ -107,7 +107,7 @@ def parse_cron(text: str) -> Cron:
 def _cron_interval(expression: str, text: str) -> ScheduleIntervalSpec:
     head, _, words = expression.partition(" ")
     if head != "@every":
-        raise _wrong(text, "after @every there must be a blank and a duration")
+        raise _wrong(text, "@every must be followed by a space and a duration")
     every, _, offset = words.partition("/")
     return ScheduleIntervalSpec(_duration(every, text), _duration(offset, text) if offset else 0.0)
 
@@ -130,7 +130,7 @@ def _part(part: str, field: Field, text: str) -> list[ScheduleRange]:
     step = 1
     if slash:
         if not _is_number(every) or int(every) < 1:
-            raise _wrong(text, f"the step of {part!r} must be a whole number of at least 1")
+            raise _wrong(text, f"the step of {part!r} must be an integer of at least 1")
         step = int(every)
     highest = 7 if field.name == "day_of_week" else field.high
     first, dash, last = span.partition("-")
@@ -140,7 +140,7 @@ def _part(part: str, field: Field, text: str) -> list[ScheduleRange]:
         start = _number(first, field, highest, text)
         end = _number(last, field, highest, text) if dash else (highest if slash else start)
     if end < start:
-        raise _wrong(text, f"the {field.what} of {part!r} end before they start")
+        raise _wrong(text, f"the {field.what} range {part!r} ends before it starts")
     if field.name == "day_of_week" and end == 7:
         return _with_sunday(start, step)
     return [ScheduleRange(start, end, step)]
@@ -163,7 +163,9 @@ def _number(word: str, field: Field, highest: int, text: str) -> int:
     if _is_number(word) and field.low <= int(word) <= highest:
         return int(word)
     names = f", or names such as {field.names[1][:3]}" if field.names else ""
-    raise _wrong(text, f"{word!r} is not among the {field.what}: {field.low} to {highest}{names}")
+    raise _wrong(
+        text, f"{word!r} is not a valid value for {field.what}: expected {field.low} to {highest}{names}"
+    )
 
 
 def _is_number(word: str) -> bool:

@@ -199,7 +199,7 @@ class HandleConfig(msgspec.Struct, frozen=True, kw_only=True):
     def check(self) -> None:
         """Raise ValueError for a value that an engine would accept at first but fail on later."""
         if not self.task_queue.strip():
-            raise ValueError("the task queue must have a name")
+            raise ValueError("the name of the task queue must not be empty")
         for field in (
             "max_concurrent_workflow_tasks",
             "max_concurrent_activities",
@@ -212,12 +212,12 @@ class HandleConfig(msgspec.Struct, frozen=True, kw_only=True):
         if self.max_cached_workflows < 0:
             raise ValueError(f"max_cached_workflows must not be negative, not {self.max_cached_workflows}")
         if not (self.workflows or self.activities or self.nexus):
-            raise ValueError("a worker needs workflows or activities, or both")
+            raise ValueError("a worker needs workflows, activities or both")
         if not (self.workflows or self.remote_activities or self.nexus):
-            raise ValueError("a worker without workflows and without remote activities has nothing to do")
+            raise ValueError("a worker without workflows must execute remote activities")
         if not 0 < self.nonsticky_poll_ratio <= 1:
             raise ValueError(
-                f"nonsticky_to_sticky_poll_ratio is above 0 and at most 1, not {self.nonsticky_poll_ratio}"
+                f"nonsticky_to_sticky_poll_ratio must be above 0 and at most 1, not {self.nonsticky_poll_ratio}"
             )
         if self.max_eager_activities < 0:
             raise ValueError(
@@ -235,18 +235,18 @@ class HandleConfig(msgspec.Struct, frozen=True, kw_only=True):
         """
         if self.tuner is not None:
             raise UsageError(
-                "the embedded engine gives a worker fixed numbers of slots: resource-based and custom slot suppliers need a "
-                "Temporal server. Use WorkerTuner.create_fixed, or max_concurrent_activities"
+                "the embedded engine supports only fixed numbers of slots: resource-based and custom slot suppliers "
+                "need a Temporal server. Use WorkerTuner.create_fixed, or max_concurrent_activities"
             )
         if self.nexus is not None:
             raise UsageError(
-                "the embedded engine has no Nexus, for there is no other namespace that could call: nexus_services need a "
+                "the embedded engine does not support Nexus, because it has only one namespace: nexus_services need a "
                 "Temporal server"
             )
         if self.max_task_queue_activities_per_second is not None:
             raise UsageError(
-                "max_task_queue_activities_per_second is enforced by a Temporal server only. On the embedded engine "
-                "hourglass.limits.throttle limits a rate for all workers, and max_activities_per_second for one"
+                "max_task_queue_activities_per_second needs a Temporal server. On the embedded engine, limit the rate "
+                "of all workers with hourglass.limits.throttle, or the rate of one worker with max_activities_per_second"
             )
 
 

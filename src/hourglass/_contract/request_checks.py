@@ -89,7 +89,7 @@ def _text(value: Any, what: str) -> None:
 def _whole(value: Any, what: str) -> None:
     # Compares with the limits, because `in range` would iterate over the range for an enum's number.
     if not isinstance(value, int) or isinstance(value, bool) or not _LEAST <= value <= INT64:
-        raise UsageError(f"{what} must be a whole number of 64 bits, not {_shown(value)}")
+        raise UsageError(f"{what} must be an int of at most 64 bits, not {_shown(value)}")
 
 
 def _number(value: Any, what: str) -> None:
@@ -99,7 +99,7 @@ def _number(value: Any, what: str) -> None:
 
 def _names(value: Any, what: str) -> None:
     if not isinstance(value, dict):
-        raise UsageError(f"{what} must be given by name, not as {_shown(value)}")
+        raise UsageError(f"{what} must be a dict of values by name, not {_shown(value)}")
     for name in value:
         _text(name, f"a name in {what}")
 

@@ -162,7 +162,7 @@ class ScheduleSpec:
         _time_zone_data: bytes = b"",
     ) -> None:
         if isinstance(cron_expressions, str):
-            raise UsageError("cron_expressions must be a list of strings, not a string: put it in brackets")
+            raise UsageError("cron_expressions must be a list of str, not a single str")
         expressions = several(cron_expressions, "cron_expressions")
         _set(
             self,
@@ -297,7 +297,7 @@ def _ranges(numbers: Any, name: str) -> tuple[ScheduleRange, ...]:
             ranges.append(ScheduleRange(entry))
         else:
             raise UsageError(
-                f"{name} of a calendar takes numbers and ScheduleRange, not a {type(entry).__name__}"
+                f"{name} of a calendar must contain only int and ScheduleRange, not {type(entry).__name__}"
             )
     return tuple(ranges)
 
@@ -305,7 +305,7 @@ def _ranges(numbers: Any, name: str) -> tuple[ScheduleRange, ...]:
 def _all_of(kind: type[T], values: Any, name: str) -> tuple[T, ...]:
     for value in several(values, name):
         if not isinstance(value, kind):
-            raise UsageError(f"{name} must be a list of {kind.__name__}, not of {type(value).__name__}")
+            raise UsageError(f"{name} must contain only {kind.__name__}, not {type(value).__name__}")
     return tuple(values)
 
 
@@ -326,5 +326,7 @@ def _flag(value: bool, name: str) -> bool:
 
 def _time(value: datetime, name: str) -> datetime:
     if not isinstance(value, datetime) or value.tzinfo is None:
-        raise UsageError(f"{name} is a datetime with a time zone, such as datetime(2026, 1, 1, tzinfo=UTC)")
+        raise UsageError(
+            f"{name} must be a datetime with a time zone, such as datetime(2026, 1, 1, tzinfo=UTC)"
+        )
     return value

@@ -24,9 +24,11 @@ A = TypeVar("A")
 class Effect(Enum):
     """The effect of a request, and of sending it again after its answer was lost."""
 
-    CHANGE = "changes something, and must do so once"
-    IDEMPOTENT = "may be carried out twice: the engine knows it by an id, or nothing comes of the second time"
-    READ = "only reads what is stored: it can be answered while nothing can be written"
+    CHANGE = "changes state, and must be executed only once"
+    IDEMPOTENT = (
+        "may be executed twice: the engine recognizes it by an id, or the second execution has no effect"
+    )
+    READ = "only reads stored data, and can be answered while the store cannot write"
 
 
 class Request(msgspec.Struct, Generic[A], frozen=True, kw_only=True):

@@ -56,7 +56,7 @@ def load_zone(name: str, definition: bytes = b"") -> ZoneInfo:
         return ZoneInfo(name or "UTC")
     except Exception:  # zoneinfo raises many kinds of errors
         raise UsageError(
-            f"there is no time zone {name!r}: give a name of the IANA database, such as Europe/Berlin or UTC"
+            f"unknown time zone {name!r}: use a name of the IANA database, such as Europe/Berlin or UTC"
         ) from None
 
 
@@ -64,13 +64,14 @@ def _zone_of(spec: ScheduleSpec, crons: list[Cron]) -> str:
     named = {cron.time_zone for cron in crons}
     if len(named) > 1:
         raise UsageError(
-            "all cron strings of a schedule must name the same time zone, or none: set time_zone_name instead"
+            "all cron strings of a schedule must have the same time zone: remove their time zones and set time_zone_name"
         )
     zone = next(iter(named), "")
     own_zone = spec.time_zone_name or ""
     if zone and (spec._time_zone_data or own_zone not in ("", zone)):
         raise UsageError(
-            f"a cron string names the time zone {zone!r}, and the schedule another one, {own_zone!r}"
+            f"a cron string has the time zone {zone!r}, but the schedule has the time zone {own_zone!r}: set only one "
+            "of them"
         )
     zone = zone or own_zone
     load_zone(zone, spec._time_zone_data)
@@ -92,8 +93,8 @@ def _range(numbers: ScheduleRange, field: Field) -> ScheduleRange:
     end = max(numbers.start, numbers.end)
     if not field.low <= start <= field.high or end > field.high or 0 < numbers.end < start or step < 0:
         raise UsageError(
-            f"{field.what} go from {field.low} to {field.high}, in steps of at least 1: "
-            f"there is no range from {numbers.start} to {numbers.end} in steps of {numbers.step}"
+            f"invalid range of {field.what}: {numbers.start} to {numbers.end} in steps of {numbers.step}. The values "
+            f"must be from {field.low} to {field.high}, and the step at least 1"
         )
     return numbers if (end, step) == (numbers.end, numbers.step) else ScheduleRange(start, end, step)
 
@@ -101,12 +102,12 @@ def _range(numbers: ScheduleRange, field: Field) -> ScheduleRange:
 def _interval(interval: ScheduleIntervalSpec) -> ScheduleIntervalSpec:
     every, offset = interval.every, interval.offset
     if every < timedelta(seconds=1):
-        raise UsageError(f"an interval is at least a second, not {every.total_seconds():g} s")
+        raise UsageError(f"an interval must be at least one second, not {every.total_seconds():g} s")
     if every >= _LONGEST_INTERVAL:
-        raise UsageError("an interval is shorter than 292 years")
+        raise UsageError("an interval must be shorter than 292 years")
     if offset >= every:
         raise UsageError(
-            "the offset of an interval is shorter than the interval: "
-            f"{offset.total_seconds():g} s of {every.total_seconds():g} s"
+            f"the offset of an interval must be shorter than the interval, but the offset is {offset.total_seconds():g} "
+            f"s and the interval {every.total_seconds():g} s"
         )
     return interval

@@ -22,7 +22,7 @@ def _check(setting: Any, **fields: object) -> None:
     for name, value in fields.items():
         if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= _LONGEST:
             raise TargetError(
-                f"{type(setting).__name__}: {name} must be a whole number of at least 1, not {value!r:.40}"
+                f"{type(setting).__name__}: {name} must be an int of at least 1, not {value!r:.40}"
             )
 
 
@@ -43,9 +43,11 @@ class TLSConfig:
 
     def __post_init__(self) -> None:
         if (self.client_cert is None) != (self.client_private_key is None):
-            raise TargetError("mutual TLS needs both client_cert and client_private_key, or neither")
+            raise TargetError(
+                "mutual TLS needs both client_cert and client_private_key: pass both, or neither"
+            )
         if self.verification_server_name is not None and self.server_root_ca_cert is None:
-            raise TargetError("TLSConfig: verification_server_name needs server_root_ca_cert")
+            raise TargetError("TLSConfig: verification_server_name requires server_root_ca_cert")
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ class RetryConfig:
             or isinstance(self.max_retries, bool)
             or not 0 <= self.max_retries <= _LONGEST
         ):
-            raise TargetError("RetryConfig: max_retries must be a whole number of at least 0")
+            raise TargetError("RetryConfig: max_retries must be an int of at least 0")
         if not (isinstance(self.randomization_factor, (int, float)) and 0 <= self.randomization_factor <= 1):
             raise TargetError("RetryConfig: randomization_factor must be between 0 and 1")
         if not (isinstance(self.multiplier, (int, float)) and 1 <= self.multiplier < math.inf):
@@ -106,14 +108,16 @@ class HttpConnectProxyConfig:
     def __post_init__(self) -> None:
         host, colon, port = str(self.target_host).rpartition(":")
         if not (colon and host and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
-            raise TargetError(f"HttpConnectProxyConfig: a proxy is host:port, not {self.target_host!r:.100}")
+            raise TargetError(
+                f"HttpConnectProxyConfig: target_host must have the form host:port, not {self.target_host!r:.100}"
+            )
         credentials = self.basic_auth
         if credentials is not None and not (
             isinstance(credentials, tuple)
             and len(credentials) == 2
             and all(isinstance(part, str) for part in credentials)
         ):
-            raise TargetError("HttpConnectProxyConfig: basic_auth must be a user and a password")
+            raise TargetError("HttpConnectProxyConfig: basic_auth must be a tuple of user and password")
 
 
 @dataclass(frozen=True)
@@ -154,7 +158,7 @@ class PayloadLimitsConfig:
         for name in ("payloads_warn_size", "memo_warn_size"):
             size = getattr(self, name)
             if not isinstance(size, int) or isinstance(size, bool) or size < 0:
-                raise TargetError(f"PayloadLimitsConfig: {name} is a number of bytes, not {size!r:.40}")
+                raise TargetError(f"PayloadLimitsConfig: {name} must be a number of bytes, not {size!r:.40}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,14 +187,14 @@ class Transport:
         ):
             value = getattr(self, name)
             if value is not None and not isinstance(value, kind):
-                raise TargetError(f"this must be a {kind.__name__} or None, not {type(value).__name__}")
+                raise TargetError(f"expected {kind.__name__} or None, not {type(value).__name__}")
         if not isinstance(self.compression, GrpcCompression):
             raise TargetError(
                 f"grpc_compression must be a GrpcCompression, not {type(self.compression).__name__}"
             )
         if self.proxy is not None and self.dns_load_balancing is not None:
             raise TargetError(
-                "a connection goes through an HTTP proxy or shares its calls among addresses, not both"
+                "an HTTP proxy and DNS load balancing cannot be used together: remove one of them"
             )
 
 

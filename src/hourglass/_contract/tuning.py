@@ -44,7 +44,7 @@ class ResourceBasedTunerConfig:
         for name in ("target_memory_usage", "target_cpu_usage"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
-                raise UsageError(f"{name} is a number from 0 to 1, not {value!r}")
+                raise UsageError(f"{name} must be a number from 0 to 1, not {value!r}")
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,9 @@ class ResourceBasedSlotConfig:
         if most is not None:
             whole_number(most, "maximum_slots", 1, 2**31 - 1)
         if (least or 1) > (most or MOST_SLOTS):
-            raise UsageError(f"minimum_slots, {least}, is more than maximum_slots, {most or MOST_SLOTS}")
+            raise UsageError(
+                f"minimum_slots ({least}) must not be greater than maximum_slots ({most or MOST_SLOTS})"
+            )
         if self.ramp_throttle is not None:
             seconds(self.ramp_throttle, "ramp_throttle")
 
@@ -204,7 +206,7 @@ class WorkerTuner:
             if isinstance(supplier, ResourceBasedSlotSupplier):
                 usages.add(supplier.tuner_config)
         if len(usages) > 1:
-            raise UsageError("all resource-based suppliers of a worker have the same tuner_config")
+            raise UsageError("all resource-based slot suppliers of a worker must have the same tuner_config")
 
     @classmethod
     def create_fixed(
@@ -298,8 +300,8 @@ class PollerBehaviorAutoscaling:
             whole_number(getattr(self, name), name, 1, 2**31 - 1)
         if not self.minimum <= self.initial <= self.maximum:
             raise UsageError(
-                f"pollers are scaled from minimum to maximum, and initial is between them, not {self.minimum}, "
-                f"{self.maximum} and {self.initial}"
+                f"the number of pollers needs minimum <= initial <= maximum, not minimum={self.minimum}, "
+                f"initial={self.initial}, maximum={self.maximum}"
             )
 
 

@@ -277,8 +277,8 @@ class RealClock:
         gap = now - vouched.trusted_ns
         if gap < -JUMP:
             logger.warning(
-                "the wall clock is %s behind the time at which the file was last in use: time continues from there, "
-                "a tenth slower, until the wall clock has caught up",
+                "the wall clock is %s behind the time at which the file was last used. The engine continues from that "
+                "time and runs 10 %% slower until the wall clock has caught up",
                 _duration_text(-gap),
             )
             self._is_slow = True
@@ -363,19 +363,22 @@ class RealClock:
         self._steady_ns = 0
         if difference > 0:
             logger.warning(
-                "the wall clock jumped forward by %s (it was set, or the machine slept): everything due by then is executed; "
-                "closed workflows are not deleted until the clock has been steady for %s",
+                "the wall clock jumped forward by %s (the clock was set, or the machine was suspended). Everything that "
+                "is now due is executed. Closed workflows are not deleted until the clock has been steady for %s",
                 _duration_text(difference),
                 _duration_text(CONFIRMED),
             )
             return
         below = -difference - max(0, self._ahead - self._trusted)
         if below <= JUMP:
-            logger.warning("the wall clock jumped back by %s: time follows it", _duration_text(-difference))
+            logger.warning(
+                "the wall clock jumped back by %s, and the engine's clock follows it",
+                _duration_text(-difference),
+            )
         else:
             logger.warning(
-                "the wall clock jumped back by %s: time continues %s ahead of it, a tenth slower, until the wall clock has "
-                "caught up",
+                "the wall clock jumped back by %s. The engine's clock is %s ahead and runs 10 %% slower until the wall "
+                "clock has caught up",
                 _duration_text(-difference),
                 _duration_text(below),
             )
@@ -469,7 +472,7 @@ class VirtualClock:
     def advance(self, seconds: float) -> None:
         """Advance the time by `seconds` and run each callback at its due time."""
         if seconds < 0:
-            raise ValueError(f"the time cannot go back: {seconds}")
+            raise ValueError(f"the clock cannot be moved back: seconds must not be negative, not {seconds}")
         end = later(self._now, to_ns(seconds))
         while (due := self.next_due_ns()) is not None and due <= end:
             self._run_until(max(due, self._now))

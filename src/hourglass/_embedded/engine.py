@@ -136,7 +136,10 @@ class Engine:
             if poller.queue.attempts:
                 self.attempts.assign(poller)
         except Exception:
-            logger.exception("what waits for a worker of %s could not be assigned", poller.task_queue)
+            logger.exception(
+                "the backlog of task queue %r could not be assigned to a worker; the engine tries again",
+                poller.task_queue,
+            )
             asyncio.get_running_loop().call_soon(self._assign_again, poller)
 
     def _assign_again(self, poller: QueuePoller) -> None:
@@ -239,7 +242,11 @@ class Engine:
                 self.keepers.read_again(schedule_id)
                 continue
             self.schedules.read_again(schedule_id)
-            logger.error("schedule %r stays as it was: %s", schedule_id, refusal.error)
+            logger.error(
+                "a change of schedule %r could not be stored, and the schedule keeps its previous state: %s",
+                schedule_id,
+                refusal.error,
+            )
 
     def queue_stats(self, queue: str, *, activities: bool) -> QueueStats:
         """Return the backlog of a queue, the age of its oldest task, and the recent rates per second."""

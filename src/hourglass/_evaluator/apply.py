@@ -81,14 +81,14 @@ def start(live: LiveRun, events: list[AnyEvent]) -> None:
     """
     started = next((event for event in events if isinstance(event, RunStarted)), None)
     if started is None:
-        raise InternalError("received an activation for a run that was never started")
+        raise InternalError("received an activation for a run that has not been started")
     live.started = started
     live.belongs_to(started)
     live.begun_ns = live.facts.timestamp_ns
     state = live.state
     state.workflow_type = started.workflow_type
     if live.settings.interceptors:
-        with live.looking("the start of an interceptor"):
+        with live.looking("the factory of an interceptor"):
             live.inbound, live.outbound = watched(chain, live.settings.interceptors)
     definition = live.definition
     try:
@@ -269,7 +269,7 @@ def _last_command(live: LiveRun, error: BaseException) -> Command | None:
     ):
         # asyncio, and therefore a run of temporalio, does not distinguish the cancellation of another task from
         # that of the current one.
-        failed = CancelledError("the workflow was cancelled from within")
+        failed = CancelledError("the workflow was cancelled by its own code")
         return FailRun(live.converter.to_failure(failed))
     if is_failure(live, error):
         live.let_out = error
@@ -358,7 +358,7 @@ def _child_start_failed(live: LiveRun, event: ChildStartFailed) -> None:
         return
     # A run that does not catch this error fails with its message, and histories of temporalio contain
     # temporalio's message.
-    ours = f"child workflow {event.workflow_id!r} is running already"
+    ours = f"child workflow {event.workflow_id!r} is already running"
     child.start.fail(
         WorkflowAlreadyStartedError(
             ours if live.behaviour.taken_child_ids_are_named else "Workflow execution already started",
@@ -448,9 +448,10 @@ def _cancel_requested(live: LiveRun, event: CancelRequested) -> None:
 
 def _unknown(kind: str, seq: int) -> NondeterminismError:
     return NondeterminismError(
-        f"the history resolves {kind} number {seq}, which the workflow did not issue: its code has changed",
+        f"the history contains the outcome of {kind} number {seq}, which the workflow code did not start: the code has "
+        "changed",
         expected=f"{kind} number {seq}",
-        produced="no command with that number",
+        produced="no such command",
     )
 
 

@@ -312,7 +312,8 @@ class LiveRun:
         """Return notices for failed fibers whose result the workflow has never read."""
         return tuple(
             [
-                f"task {task.label} failed and no code has read its result: {type(task.value).__name__}: {task.value}"
+                f"task {task.label} failed, and no code has retrieved its exception: {type(task.value).__name__}: "
+                f"{task.value}"
                 for task in self.failed_tasks or ()
                 if not task.looked_at
             ]

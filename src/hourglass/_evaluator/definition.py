@@ -85,7 +85,8 @@ class WorkflowDefinition:
         config: object = self.config(obj) if self.config is not None else DynamicWorkflowConfig()
         if not isinstance(config, DynamicWorkflowConfig):
             raise DefinitionError(
-                f"@workflow.dynamic_config of workflow {self.name} returns a DynamicWorkflowConfig, not {type(config).__name__}"
+                f"@workflow.dynamic_config of workflow {self.name} must return a DynamicWorkflowConfig, not "
+                f"{type(config).__name__}"
             )
         fails = config.failure_exceptions
         return replace(
@@ -157,7 +158,9 @@ def check_function(fn: Any, what: str) -> bool:
         named = f'; pass a name as name="{fn}"' if isinstance(fn, str) else ""
         raise DefinitionError(f"{what} must be a function, not {type(fn).__name__}{named}")
     if inspect.isgeneratorfunction(bare) or inspect.isasyncgenfunction(bare):
-        raise DefinitionError(f"{what} must not contain `yield`: it is a function that returns its result")
+        raise DefinitionError(
+            f"{what} must not be a generator function: remove `yield` and return the result"
+        )
     return is_coroutine_function(fn)
 
 
@@ -171,7 +174,7 @@ def is_coroutine_function(fn: Any) -> bool:
 def check_plain_function(fn: Any, what: str) -> None:
     """Raise `DefinitionError` if a function could wait: a validator must be a plain `def`."""
     if check_function(fn, what):
-        raise DefinitionError(f"{what} must be a plain `def`, not `async def`: it must not wait")
+        raise DefinitionError(f"{what} must not wait: define it with `def`, not `async def`")
 
 
 def define_function(
@@ -204,7 +207,9 @@ def _signature(
     signature = Signature.of(run, what=what, skip_first=is_method)
     if dynamic:
         if name is not None:
-            raise DefinitionError(f"{what}: a dynamic workflow must not have a name: it handles any")
+            raise DefinitionError(
+                f"{what}: a dynamic workflow handles all workflow types and must not have a name"
+            )
         check_dynamic(signature, what)
     return signature
 
@@ -223,7 +228,9 @@ def define_class(
     checked = check_name(name if name is not None else cls.__name__, "a workflow")
     runs = [member for member in _members(cls) if getattr(member, "__hourglass_run__", None) is not None]
     if not runs:
-        raise DefinitionError(f"workflow class {cls.__name__} needs one method decorated with @workflow.run")
+        raise DefinitionError(
+            f"workflow class {cls.__name__} must have one method decorated with @workflow.run"
+        )
     if len(runs) > 1:
         names = ", ".join(member.__hourglass_run__.__name__ for member in runs)
         raise DefinitionError(
@@ -266,8 +273,8 @@ def _config_of(cls: type, *, dynamic: bool) -> Callable[[Any], DynamicWorkflowCo
     methods = [member for member in _members(cls) if getattr(member, "__hourglass_dynamic_config__", False)]
     if methods and not dynamic:
         raise DefinitionError(
-            f"workflow class {cls.__name__} is not dynamic: set the options of @workflow.dynamic_config in its decorator, "
-            "@workflow.defn(…)"
+            f"workflow class {cls.__name__} is not dynamic and cannot use @workflow.dynamic_config: pass the options to "
+            "its decorator, @workflow.defn(…)"
         )
     if len(methods) > 1:
         raise DefinitionError(
@@ -312,8 +319,8 @@ def _init_takes_arguments(cls: type, run: Callable[..., Any]) -> bool:
         ]
         if names[0] != names[1] and typed[0] != typed[1]:
             raise DefinitionError(
-                f"workflow class {cls.__name__}: @workflow.init gives __init__ the arguments of the run method, "
-                f"so both must have the same parameters; only their names may differ"
+                f"workflow class {cls.__name__}: @workflow.init passes the arguments of the run method to __init__, so "
+                "both must have the same parameters; only the parameter names may differ"
             )
         return True
     required = [
@@ -321,7 +328,7 @@ def _init_takes_arguments(cls: type, run: Callable[..., Any]) -> bool:
     ]
     if required:
         raise DefinitionError(
-            f"workflow class {cls.__name__}: __init__ takes {', '.join(required)}; "
-            "decorate it with @workflow.init to give it the arguments of the run method"
+            f"workflow class {cls.__name__}: __init__ has required parameters ({', '.join(required)}): decorate it with "
+            "@workflow.init, which passes the arguments of the run method to it"
         )
     return False

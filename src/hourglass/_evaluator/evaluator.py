@@ -284,7 +284,7 @@ def _sort(events: tuple[AnyEvent, ...]) -> tuple[list[AnyEvent], list[AnyEvent],
         elif kind is PatchNoticed or kind is SeedChanged:
             first.append(event)
         else:
-            raise InternalError(f"{kind.__name__} was delivered together with other events")
+            raise InternalError(f"{kind.__name__} must not be delivered together with other events")
     return first, messages, ordinary
 
 

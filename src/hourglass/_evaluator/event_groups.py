@@ -75,7 +75,9 @@ def create_event_group(id: str, *, label: str | None = None) -> EventGroup:
     encoded_label = None
     if label is not None:
         if not check_text(label, "the label of an event group"):
-            raise UsageError("the label of an event group must not be empty; None means that it has none")
+            raise UsageError(
+                "the label of an event group must not be empty; pass None for a group without a label"
+            )
         # Other programs read the label, so it is encoded as plain JSON, regardless of the run's converter.
         encoded_label = default_converter.encode(label)
     run.grouped = True
@@ -88,7 +90,7 @@ def check_groups(value: object, what: str = "event_groups") -> Markers:
     for group in several(() if value is None else value, what):
         if not isinstance(group, EventGroup):
             raise UsageError(
-                f"{what} must be groups of workflow.create_event_group, not {type(group).__name__}"
+                f"{what} must contain groups from workflow.create_event_group, not {type(group).__name__}"
             )
         markers.append(group._marker)
     return merged((), tuple(markers))

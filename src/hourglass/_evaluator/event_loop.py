@@ -136,7 +136,7 @@ class EventLoop(asyncio.AbstractEventLoop):
         if run.latched:
             run.refuse(self.fiber, "starting a timer")
         if not delay >= 0:
-            raise UsageError(f"a timer cannot end {-delay:g} s ago")
+            raise UsageError(f"a timer cannot end in the past ({-delay:g} s ago)")
         seq = run.accumulator.number(TIMER)
         handle = TimerHandle(self.time() + delay, callback, args, self, context)
         handle.seq = seq
@@ -310,30 +310,30 @@ def _close_abandoned_generator(owner: ReferenceType[EventLoop], generator: Async
         return
     closing.close()
     raise RuntimeError(
-        "an async generator that is garbage-collected must not wait: close it, with contextlib.aclosing"
+        "an async generator waited while it was garbage-collected: close it explicitly, with contextlib.aclosing"
     )
 
 
 def _refusal(name: str) -> Callable[..., NoReturn]:
-    hint = _ALTERNATIVES.get(name, "it reaches outside of the workflow: do it in an activity")
+    hint = _ALTERNATIVES.get(name, "it accesses resources outside the workflow. Use an activity instead")
 
     def refuse(self: EventLoop, *args: Any, **kwargs: Any) -> NoReturn:
-        raise DeterminismError(f"a workflow's event loop has no {name}: {hint}")
+        raise DeterminismError(f"the event loop of a workflow does not support {name}: {hint}")
 
     refuse.__name__ = name
     refuse.__doc__ = "Raise `DeterminismError`, because a re-execution would see different results."
     return refuse
 
 
-_LIFE = "it runs while the workflow does, and is neither started nor stopped"
+_LIFE = "the loop runs as long as the workflow, and workflow code cannot start or stop it"
 _ALTERNATIVES = {
-    "run_in_executor": "a thread (also of asyncio.to_thread) would run beside the history. Do its work in an activity",
-    "call_soon_threadsafe": "other threads have no part in a workflow. Send it a signal",
-    "set_default_executor": "a workflow has no threads. Do their work in an activity",
-    "set_task_factory": "its tasks are asyncio's own, on every worker that executes the run",
+    "run_in_executor": "threads (including asyncio.to_thread) are not recorded in the history. Use an activity instead",
+    "call_soon_threadsafe": "other threads cannot access a workflow. Send a signal to the workflow instead",
+    "set_default_executor": "workflow code cannot use threads. Use an activity instead",
+    "set_task_factory": "tasks are always plain asyncio tasks, so that they behave the same on every worker",
     **dict.fromkeys(("run_forever", "run_until_complete", "stop", "close"), _LIFE),
-    "add_signal_handler": "signals of the operating system are the worker's. Send the workflow a signal",
-    "remove_signal_handler": "signals of the operating system are the worker's",
+    "add_signal_handler": "operating system signals are handled by the worker. Send the workflow a signal",
+    "remove_signal_handler": "operating system signals are handled by the worker",
 }
 _OURS = frozenset(vars(EventLoop))
 

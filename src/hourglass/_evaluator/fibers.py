@@ -553,7 +553,7 @@ def read_only_error(what: str, where: str) -> ReadOnlyError:
     """Return the error for an operation that is not allowed in read-only code: a query, a validator or a
     condition.
     """
-    return ReadOnlyError(f"{what} is not allowed in {where}: it may only read, and must not change anything")
+    return ReadOnlyError(f"{what} is not allowed in {where}, which must be read-only")
 
 
 def leave_suspended() -> None:
@@ -571,9 +571,9 @@ def suspend(fiber: FiberTask[Any], future: Future | None) -> None:
     """Suspend the fiber until a future is settled, or for one turn if the future is None."""
     if fiber.fiber is None:
         raise UsageError(
-            "this call waits, which would block the event loop of `async def` code: await it, as "
-            "`await workflow.sleep(…)` or `await workflow.execute_activity(fn, …)` with `from hourglass.aio import workflow`, "
-            "or run it in a fiber of its own: `await workflow.spawn(fn, …)`. In a plain `def` workflow no await is needed"
+            "this call waits, which would block the event loop of `async def` code. Use the awaitable form (`await "
+            "workflow.sleep(…)` or `await workflow.execute_activity(fn, …)` with `from hourglass.aio import workflow`), "
+            "or run the call in its own fiber: `await workflow.spawn(fn, …)`. Plain `def` workflows need no await"
         )
     parent = fiber.fiber.parent
     assert parent is not None
@@ -603,7 +603,7 @@ def wait_for(future: Future) -> Any:
 def error_of(future: Future) -> BaseException:
     """Return the error of a future that failed or was cancelled, ready to be raised."""
     if future.state == CANCELLED:
-        return TaskCancelledError("the task that was waited for had been cancelled")
+        return TaskCancelledError("the awaited task was cancelled")
     if isinstance(future, Gathered):
         return error_of(future.failed_child) if future.failed_child is not None else future.value
     return future.build_error() if isinstance(future, Task) else future.value

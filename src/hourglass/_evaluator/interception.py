@@ -40,7 +40,7 @@ class InterceptedCall:
         if name not in fields and not hasattr(type(self), name):
             field_names = ", ".join(field_name for field_name in fields if not field_name.startswith("_"))
             raise AttributeError(
-                f"{type(self).__name__} has no field {name!r}: an interceptor can change {field_names}"
+                f"{type(self).__name__} has no field {name!r}; fields that an interceptor can change: {field_names}"
             )
         super().__setattr__(name, value)
 

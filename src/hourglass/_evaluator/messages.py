@@ -237,7 +237,7 @@ class Handlers:
         """
         if self.run.read_only:
             raise ReadOnlyError(
-                f"registering a handler is not allowed in {self.run.read_only}, which must not change anything"
+                f"registering a handler is not allowed in {self.run.read_only}, which must be read-only"
             )
         self._know(message, message.name, None)
         if message.kind != "signal":
@@ -279,15 +279,16 @@ class Handlers:
         ]
         notices = [
             Notice(
-                f"signal {name!r} was received {count}×, but no handler or channel of the code has handled it"
+                f"signal {name!r} has unread messages ({count}), because the run closed before a handler or channel "
+                "received them"
             )
             for name, count in ((name, len(waiting)) for name, waiting in self.run.state.signals.items())
             if count
         ]
         if unfinished:
             notice = Notice(
-                f"it has closed before its handlers finished, so they were abandoned: {', '.join(unfinished)}. Wait for "
-                f"workflow.all_handlers_finished() first, or give the handlers unfinished_policy=ABANDON"
+                f"the workflow closed before its handlers finished; abandoned handlers: {', '.join(unfinished)}. Wait "
+                "for workflow.all_handlers_finished() before the end, or pass unfinished_policy=ABANDON to the handlers"
             )
             kinds = {described.partition(" ")[0] for described in unfinished}
             notice.categories = tuple(_UNFINISHED[kind] for kind in sorted(kinds))
@@ -490,7 +491,7 @@ class Handlers:
         run = self.run
         if isinstance(error, ContinueAsNewError):
             run.error = UsageError(
-                "an update handler cannot continue as new; only the body of the workflow can"
+                "an update handler cannot continue as new; only the run method of the workflow can"
             )
         # In an update, a cancelled task is not a bug, as in Temporal's own SDK.
         elif run.dead:
@@ -506,9 +507,7 @@ class Handlers:
         self, event: UpdateReceived, handler: tuple[MessageDefinition, Any] | None
     ) -> Callable[[], Any]:
         if handler is None:
-            raise UsageError(
-                f"there is no handler for update {event.name!r}; known updates: {self.names('update')}"
-            )
+            raise UsageError(f"unknown update {event.name!r}; known updates: {self.names('update')}")
         message, obj = handler
         if event.run_validator and message.validator is not None:
             values = self._arguments(message, event)
@@ -530,9 +529,7 @@ class Handlers:
                 return AnswerQuery(event.id, built_in_answer)
             handler = self.find("query", event.name)
             if handler is None:
-                raise UsageError(
-                    f"there is no handler for query {event.name!r}; known queries: {self.names('query')}"
-                )
+                raise UsageError(f"unknown query {event.name!r}; known queries: {self.names('query')}")
             call = self.call(*handler, event)
             if handler[0].is_async:
                 call = functools.partial(_run_query, call)
@@ -565,7 +562,8 @@ def parked(label: str, error: BaseException) -> WorkflowParked:
     `SystemExit`.
     """
     parked_error = WorkflowParked(
-        f"{label} raised {type(error).__name__}: {error}. A workflow ends by `return`, and fails by `raise ApplicationError(…)`"
+        f"{label} raised {type(error).__name__}: {error}. Use `return` to complete a workflow, and `raise "
+        "ApplicationError(…)` to fail it"
     )
     parked_error.__cause__ = error
     return parked_error
@@ -584,7 +582,8 @@ def _run_to_end(coroutine: Coroutine[Any, Any, Any]) -> Any:
         return stop.value
     coroutine.close()
     raise UsageError(
-        "this `async def` must not wait: queries only look, and interceptors are plain functions"
+        "this `async def` function must not wait: query handlers are read-only, and interceptors of definitions are "
+        "plain functions"
     )
 
 

@@ -69,7 +69,7 @@ def number(value: object, what: str) -> float:
 def whole_number(value: object, what: str, minimum: int, maximum: int) -> int:
     """Return an integer. Raise `UsageError` for another type, or outside of the limits."""
     if not isinstance(value, int) or isinstance(value, bool):
-        raise UsageError(f"{what} must be a whole number, not {type(value).__name__}")
+        raise UsageError(f"{what} must be an int, not {type(value).__name__}")
     if not minimum <= value <= maximum:
         digits = value if value.bit_length() < 200 else "a larger one"
         raise UsageError(f"{what} must be a number from {minimum} to {maximum}, not {digits}")
@@ -140,7 +140,7 @@ def retry_rule(policy: object, what: str = "retry_policy") -> RetryRule | None:
 def named_values(value: object, what: str) -> Mapping[str, Any]:
     """Return a valid mapping of values by name, such as a memo."""
     if not isinstance(value, Mapping):
-        raise UsageError(f"{what} must be a mapping of values by name, not {_type_name(value)}")
+        raise UsageError(f"{what} must be a dict of values by name, not {_type_name(value)}")
     for name in value:
         check_text(name, f"a name in {what}")
     return value
@@ -184,15 +184,19 @@ class RetryPolicy:
             )
         coefficient = number(self.backoff_coefficient, "backoff_coefficient")
         if not 1 <= coefficient < math.inf:
-            raise UsageError(f"backoff_coefficient must be at least 1, and finite, not {coefficient:g}")
+            raise UsageError(
+                f"backoff_coefficient must be a finite number of at least 1, not {coefficient:g}"
+            )
         if isinstance(self.maximum_attempts, int) and self.maximum_attempts < 0:
             raise UsageError("maximum_attempts must not be negative")
         attempts = whole_number(self.maximum_attempts, "maximum_attempts", 0, INT32)
         if isinstance(self.non_retryable_error_types, str):
-            raise UsageError("non_retryable_error_types must be a list of names, not one string")
+            raise UsageError("non_retryable_error_types must be a list of type names, not a single str")
         names = () if self.non_retryable_error_types is None else self.non_retryable_error_types
         if not isinstance(names, Iterable):
-            raise UsageError(f"non_retryable_error_types must be a list of names, not {_type_name(names)}")
+            raise UsageError(
+                f"non_retryable_error_types must be a list of type names, not {_type_name(names)}"
+            )
         return RetryRule(
             initial_interval=first,
             backoff_coefficient=coefficient,

@@ -28,7 +28,7 @@ class _Closed(deque[tuple[Callback, Any]]):
     """The ready queue of a run between activations, when no callback can become ready."""
 
     def append(self, item: tuple[Callback, Any]) -> None:
-        raise ReadOnlyError("a query must not change anything: it cannot wake waiting fibers")
+        raise ReadOnlyError("a query must be read-only and cannot wake waiting fibers")
 
 
 _CLOSED = _Closed()  # an empty deque takes 760 bytes, so idle runs share this one
@@ -119,7 +119,7 @@ class Future:
 
     def _settle(self, state: int, value: Any) -> None:
         if self.state != PENDING:
-            raise InternalError("a future was settled twice")
+            raise InternalError("the future is already settled")
         callbacks = self.callbacks
         if callbacks is not None:
             ready = self.scheduler.ready

@@ -120,8 +120,8 @@ def check_deployment_name(name: Any) -> str:
         raise UsageError("the name of a deployment must be a non-empty str")
     if "." in name or ":" in name or name.startswith("__") or len(name) > _LONGEST:
         raise UsageError(
-            f"a deployment cannot be called {name[:60]!r}: its name has no '.' and no ':', does not begin with '__' "
-            f"and is not longer than {_LONGEST} characters"
+            f"invalid deployment name {name[:60]!r}: it must not contain '.' or ':', must not begin with '__', and may "
+            f"have at most {_LONGEST} characters"
         )
     return name
 
@@ -136,9 +136,8 @@ def check_override(override: Any) -> VersioningOverride | None:
             return override
         case _:
             raise UsageError(
-                "versioning_override must be a PinnedVersioningOverride, an AutoUpgradeVersioningOverride or a "
-                "OneTimeVersioningOverride, "
-                f"not {type(override).__name__}"
+                "versioning_override must be a PinnedVersioningOverride, AutoUpgradeVersioningOverride or "
+                f"OneTimeVersioningOverride, not {type(override).__name__}"
             )
 
 

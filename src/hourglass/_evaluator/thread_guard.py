@@ -81,7 +81,8 @@ def _reject(frame: FrameType | None, function: Callable[..., Any]) -> None:
             called = f"{frame.f_globals.get('__name__', '')}.{frame.f_code.co_qualname}"
         frame = frame.f_back
     raise DeterminismError(
-        f"a workflow has no threads: {called}(){place} would run code outside the history. Do this work in an activity"
+        f"workflow code cannot use threads: {called}(){place} would run code that the history does not record. Use an "
+        "activity instead"
     )
 
 

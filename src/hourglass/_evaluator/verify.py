@@ -44,8 +44,8 @@ def verify_run(run: Evaluator) -> NondeterminismError | None:
                 return difference
     except Exception as error:
         return NondeterminismError(
-            f"a re-execution of the workflow raised {type(error).__name__}: {error}, unlike the first execution",
-            expected="the same execution as the first time",
+            f"a re-execution of the workflow raised {type(error).__name__}: {error}; the first execution did not",
+            expected="the same result as the first execution",
             produced=f"{type(error).__name__}: {error}",
         )
     finally:
@@ -77,9 +77,9 @@ def compare(
         sites = _site(first, position), _site(second, position)
         file, line = next((site for site in (sites if is_missing else sites[::-1]) if site[0]), ("", 0))
         return NondeterminismError(
-            "the workflow is not deterministic: a re-execution with the same events issued other commands\n"
-            f"  the first time: {_describe(expected_command)}{_location(_site(first, position))}\n"
-            f"  now:            {_describe(actual_command)}{_location(_site(second, position))}",
+            "the workflow is not deterministic: a re-execution with the same events issued different commands\n  first "
+            f"execution: {_describe(expected_command)}{_location(_site(first, position))}\n  re-execution:    "
+            f"{_describe(actual_command)}{_location(_site(second, position))}",
             expected=_describe(expected_command),
             produced=_describe(actual_command),
             file=file,

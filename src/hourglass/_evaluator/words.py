@@ -57,7 +57,7 @@ def is_generated_id(key: str) -> bool:
 def describe(summary: CommandSummary | None) -> str:
     """Return a short description of a command."""
     if summary is None:
-        return "nothing more"
+        return "no further command"
     text = summary.kind
     if summary.name:
         text += f" {summary.name}"

@@ -271,7 +271,7 @@ def read_event(document: Any, at: int = 0) -> h.HistoryEvent:
     an event.
     """
     if not isinstance(document, dict):
-        raise HistoryError(f"event {at} is not an event: it has no eventType")
+        raise HistoryError(f"item {at} is not a history event: eventType is missing")
     kind: type[h.Attributes] | None = None
     fields: Any = None
     metadata = document.get("userMetadata", document.get("user_metadata"))
@@ -284,7 +284,7 @@ def read_event(document: Any, at: int = 0) -> h.HistoryEvent:
     event_type = document.get("eventType", document.get("event_type"))
     if kind is None:
         if event_type is None:
-            raise HistoryError(f"event {at} is not an event: it has no eventType")
+            raise HistoryError(f"item {at} is not a history event: eventType is missing")
         kind = _KINDS.get(event_type) if isinstance(event_type, str) else None
     elif isinstance(event_type, str) and event_type and event_type not in _KINDS:
         kind = None  # an unknown kind of event with the attributes of a known kind
@@ -323,11 +323,11 @@ def load_json(text: str | bytes) -> Any:
         document = json.loads(text, parse_float=_finite, parse_constant=_finite)
         json.dumps(document, ensure_ascii=False).encode()  # raises for a lone surrogate
     except RecursionError:
-        raise HistoryError("this JSON is nested too deeply for a history") from None
+        raise HistoryError("the history cannot be read: the JSON is nested too deeply") from None
     except UnicodeEncodeError:
-        raise HistoryError("a history must be text: this JSON contains a lone surrogate") from None
+        raise HistoryError("the history cannot be read: the JSON contains a lone surrogate") from None
     except ValueError as error:
-        raise HistoryError(f"a history must be JSON: {error}") from None
+        raise HistoryError(f"the history is not valid JSON: {error}") from None
     return document
 
 
@@ -373,7 +373,7 @@ def events_from_text(text: str | bytes) -> tuple[h.HistoryEvent, ...]:
             raise
     documents = documents_in(document)
     if documents is None and document != []:
-        raise HistoryError("a history in JSON is an object with a list of events")
+        raise HistoryError("the JSON of a history must be an object with a list of events")
     return events_from(documents or ())
 
 
@@ -381,8 +381,8 @@ def events_from(documents: Iterable[Any]) -> tuple[h.HistoryEvent, ...]:
     """Convert JSON objects to events. Raise `HistoryError` if one of them is not an event, or if there are none."""
     events = tuple(read_event(document, at) for at, document in enumerate(documents, 1))
     if not events:
-        raise HistoryError("this history has no events")
+        raise HistoryError("the history contains no events")
     for event in events:
         if not event.time_ns:
-            raise HistoryError(f"event {event.id} has no time (eventTime)")
+            raise HistoryError(f"event {event.id} has no eventTime")
     return events

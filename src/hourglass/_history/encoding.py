@@ -109,7 +109,7 @@ def first_time_ns(head: bytes) -> int:
         return value[0]
     size = _INTEGERS.get(value[0], 0) if value else 0
     if not size or len(value) <= size:
-        raise ValueError("not a valid time of an event")
+        raise ValueError("not a valid event time")
     return int.from_bytes(value[1 : 1 + size], "big")
 
 

@@ -86,8 +86,8 @@ def tasks_of(events: Sequence[h.HistoryEvent]) -> list[WorkflowTask]:
             new_events, started = between, None
         elif kind in ASKED:
             raise HistoryError(
-                f"event {event.id} ({_snake(event.attributes)}) belongs to no workflow task: "
-                "none was completed before it"
+                f"event {event.id} ({_snake(event.attributes)}) needs a completed workflow task before it, but the "
+                "history contains none"
             )
         else:
             new_events += _heard(event)
@@ -262,7 +262,7 @@ def check(events: Sequence[h.HistoryEvent], *, of_core: bool = True) -> None:
     for event in events:
         kind = type(event.attributes)
         if end:
-            raise HistoryError(f"event {event.id} comes after the run ended with event {end}")
+            raise HistoryError(f"event {event.id} follows event {end}, which closed the run")
         if kind in _STEPS:
             tasks.take(event)
         elif kind in _BEGINS:
@@ -283,7 +283,8 @@ def _check_answer(event: h.HistoryEvent, answered: set[str]) -> None:
     update_id: str = event.attributes.update_id  # type: ignore[attr-defined]
     if isinstance(event.attributes, h.WorkflowExecutionUpdateAccepted) and update_id in answered:
         raise HistoryError(
-            f"event {event.id} accepts update {update_id!r}, which has been accepted or completed before it"
+            f"event {event.id} accepts update {update_id!r}, but an earlier event has already accepted or completed "
+            "this update"
         )
     answered.add(update_id)
 
@@ -292,9 +293,9 @@ def _check_order(events: Sequence[h.HistoryEvent]) -> None:
     for at, event in enumerate(events, 1):
         kind = type(event.attributes)
         if event.id != at:
-            raise HistoryError(f"event {at} of this history carries the number {event.id}")
+            raise HistoryError(f"event {at} of the history has the event id {event.id}")
         if at > 1 and kind is h.WorkflowExecutionStarted:
-            raise HistoryError(f"event {at} starts the workflow a second time")
+            raise HistoryError(f"event {at} is a second WorkflowExecutionStarted")
         # Core's replay worker panics on any other event, and then never responds.
         if kind is h.WorkflowTaskStarted and at < len(events):
             _check_after_start(events[at])
@@ -302,28 +303,29 @@ def _check_order(events: Sequence[h.HistoryEvent]) -> None:
 
 def _check_after_start(event: h.HistoryEvent) -> None:
     if not isinstance(event.attributes, _AFTER_START):
-        raise HistoryError(f"event {event.id} cannot follow the start of a workflow task")
+        raise HistoryError(f"event {event.id} must not follow WorkflowTaskStarted")
 
 
 def check_start(event: h.HistoryEvent) -> None:
     """Raise `HistoryError` if an event cannot be the first event of a history."""
     started = event.attributes
     if not isinstance(started, h.WorkflowExecutionStarted):
-        raise HistoryError("a history begins with the event that starts its workflow")
+        raise HistoryError("a history must begin with WorkflowExecutionStarted")
     for what, is_present in (
         ("workflow type (workflowType)", started.workflow_type),
         ("task queue (taskQueue)", started.spec.task_queue),
-        ("run (originalExecutionRunId)", started.original_run_id),
+        ("run id (originalExecutionRunId)", started.original_run_id),
     ):
         if not is_present:
-            raise HistoryError(f"the first event of this history names no {what}")
+            raise HistoryError(f"the first event of the history has no {what}")
 
 
 def _follow(event: h.HistoryEvent, thing: str, field: str, open_things: dict[int, str]) -> int:
     origin: int = getattr(event.attributes, field)
     if open_things.get(origin) != thing:
         raise HistoryError(
-            f"event {event.id} tells of the {thing} of event {origin}, but no {thing} is open there"
+            f"event {event.id} refers to the {thing} of event {origin}, but event {origin} started no {thing} that is "
+            "still open"
         )
     return origin
 
@@ -342,16 +344,16 @@ class _Tasks:
         attributes = event.attributes
         step, allowed = _STEPS[type(attributes)]
         if self._state not in allowed:
-            where = "no workflow task is open" if self._state == "none" else f"one is {self._state}"
-            raise HistoryError(f"event {event.id}: a workflow task cannot be {step} while {where}")
+            where = "no workflow task is in progress" if self._state == "none" else f"one is {self._state}"
+            raise HistoryError(f"event {event.id}: a workflow task cannot be {step}, because {where}")
         if isinstance(attributes, h.WorkflowTaskScheduled):
             self._state, self._scheduled = "scheduled", event.id
             return
         scheduled: int = getattr(attributes, "scheduled_event_id", 0)
         if scheduled != self._scheduled:
             raise HistoryError(
-                f"event {event.id}: the workflow task that is {step} names event {scheduled} as its schedule, "
-                f"but that is event {self._scheduled}"
+                f"event {event.id}: the {step} workflow task has scheduledEventId {scheduled}, expected "
+                f"{self._scheduled}"
             )
         self._state = "none"
         if isinstance(attributes, h.WorkflowTaskStarted):
@@ -364,8 +366,7 @@ class _Tasks:
         # event.
         if started not in (self._started, 0):
             raise HistoryError(
-                f"event {event_id}: the completed workflow task names event {started} "
-                f"as its start, but that is event {self._started}"
+                f"event {event_id}: the completed workflow task has startedEventId {started}, expected {self._started}"
             )
         self._completed.add(event_id)
         if not started:
@@ -376,6 +377,6 @@ class _Tasks:
         origin = getattr(event.attributes, "task_completed_event_id", 0)
         if origin and origin not in self._completed:
             raise HistoryError(
-                f"event {event.id} names event {origin} as the workflow task that requested it, "
-                "which is no completed workflow task"
+                f"event {event.id} has workflowTaskCompletedEventId {origin}, but event {origin} is not a completed "
+                "workflow task"
             )

@@ -52,12 +52,12 @@ def read_token(value: str | None, source: str) -> str | None:
         try:
             token = Path(value[1:]).read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+            reason = error.strerror if isinstance(error, OSError) else "the file is not UTF-8"
             raise UsageError(f"the token file {value[1:]} of {source} cannot be read: {reason}") from None
     if len(token) < SHORTEST_TOKEN:
         raise UsageError(
-            f"the token of {source} is too short: it needs {SHORTEST_TOKEN} characters or more; make one with: "
-            "python -c 'import secrets; print(secrets.token_urlsafe())'"
+            f"the token of {source} is too short: it must have at least {SHORTEST_TOKEN} characters. Generate a token "
+            "with: python -c 'import secrets; print(secrets.token_urlsafe())'"
         )
     if not (token.isascii() and token.isprintable()) or " " in token:
         raise UsageError(f"the token of {source} must be printable ASCII without spaces")

@@ -171,7 +171,7 @@ class HttpServer:
             raise
         except Exception as error:
             logger.error("a request could not be answered: %s", type(error).__name__)
-            return refusal(500, "an error of the server")
+            return refusal(500, "internal server error")
 
     async def _read_body(
         self, request: HttpRequest, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -182,7 +182,7 @@ class HttpServer:
             return largest
         length = _body_length(request)
         if length > largest:
-            raise _BadRequestError(413, f"the body is too large: at most {largest} bytes are read")
+            raise _BadRequestError(413, f"the request body is too large: the maximum is {largest} bytes")
         if not length:
             return b""
         self._gate.enter(writer.transport, RequestPhase.BODY)
@@ -199,19 +199,19 @@ async def _read_head(reader: asyncio.StreamReader, writer: asyncio.StreamWriter)
         try:
             line = await reader.readline()
         except ValueError:  # longer than the reader's limit
-            raise _BadRequestError(431, "the head of the request is too large") from None
+            raise _BadRequestError(431, "the request headers are too large") from None
         if not line:
             raise EOFError
         left -= len(line)
         if left < 0:
-            raise _BadRequestError(431, "the head of the request is too large")
+            raise _BadRequestError(431, "the request headers are too large")
         text = line.decode("latin-1").rstrip("\r\n")
         if not text:
             break
         lines.append(text)
     words = lines[0].split() if lines else []
     if len(words) != 3 or not words[2].startswith("HTTP/1."):
-        raise _BadRequestError(400, "this is not HTTP/1.1")
+        raise _BadRequestError(400, "the request is not HTTP/1.1")
     headers: dict[str, str] = {}
     for header in lines[1:]:
         name, separator, value = header.partition(":")
@@ -230,11 +230,11 @@ _ONCE: Final = frozenset({"host", "content-length", "authorization", "origin"})
 def _body_length(request: HttpRequest) -> int:
     """Return the length of a request's body. Raise `_BadRequestError` if a body has no `Content-Length`."""
     if "transfer-encoding" in request.headers:
-        raise _BadRequestError(411, "a Content-Length is needed")
+        raise _BadRequestError(411, "the Content-Length header is required")
     length = request.headers.get("content-length")
     if length is None:
         if request.method == "POST":
-            raise _BadRequestError(411, "a Content-Length is needed")
+            raise _BadRequestError(411, "the Content-Length header is required")
         return 0
     if not (length.isascii() and length.isdigit() and len(length) < 20):
         raise _BadRequestError(400, "the Content-Length is not a number")

@@ -126,7 +126,7 @@ class TaskDriver(Coroutine[Any, Any, None]):
         self._body.close()
 
     def __await__(self) -> Any:
-        raise RuntimeError("a driver is run by its own task")
+        raise RuntimeError("a driver must be run by its own task")
 
     def _advance(self, resume: Callable[..., Any], *arguments: Any) -> Any:
         self._waiting = None

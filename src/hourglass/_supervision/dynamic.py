@@ -52,7 +52,7 @@ class DynamicSupervisor:
 
     async def terminate_child(self, id: str) -> None:
         """Stop a child in order, within its timeout, and remove it."""
-        await _living(self._run, "end a child").terminate_child(id)
+        await _living(self._run, "stop a child").terminate_child(id)
 
     def children(self) -> tuple[ChildView, ...]:
         """Return the current children, oldest first, or an empty tuple if the supervisor is not running."""
@@ -100,7 +100,7 @@ class _DynamicRun:
 
     async def start_child(self, spec: ChildSpec) -> Process:
         if spec.id in self._children:
-            raise SpecError(f"{self.context.path} has a child {spec.id!r} already")
+            raise SpecError(f"{self.context.path} already has a child {spec.id!r}")
         child = self._children[spec.id] = ChildSlot(spec)
         process = self._spawn(child)
         try:
@@ -246,7 +246,7 @@ def _living(run: R | None, purpose: str) -> R:
         raise NotRunning(f"cannot {purpose}: the supervisor has not been started")
     process = run.context.process
     if process.state is not ProcessState.RUNNING:
-        raise NotRunning(f"cannot {purpose}: {process.path} is {process.state.value}")
+        raise NotRunning(f"cannot {purpose}: the process {process.path} is {process.state.value}")
     return run
 
 
@@ -255,4 +255,4 @@ def _check_not_running(run: _DynamicRun | _TaskRun | None, context: Context) -> 
     address of a single run.
     """
     if run is not None and run.context.process.alive:
-        raise SpecError(f"{context.path} cannot run: the same supervisor runs as {run.context.path}")
+        raise SpecError(f"{context.path} cannot run: the supervisor is already running as {run.context.path}")

@@ -36,9 +36,9 @@ class Intensity:
     def __post_init__(self) -> None:
         count, window = self.max_restarts, self.window
         if not isinstance(count, int) or isinstance(count, bool) or count < 0:
-            raise SpecError(f"supervisor: max_restarts must be a whole number of at least 0, not {count!r}")
+            raise SpecError(f"supervisor: max_restarts must be an int of at least 0, not {count!r}")
         if not isinstance(window, (int, float)) or not math.isfinite(window) or window <= 0:
-            raise SpecError(f"supervisor: window must be seconds above 0, not {window!r}")
+            raise SpecError(f"supervisor: window must be a number of seconds above 0, not {window!r}")
 
 
 @dataclass(frozen=True, slots=True)

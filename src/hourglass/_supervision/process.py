@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType, NoneType
-from typing import Any, Literal, TypeAlias, TypeVar, cast
+from typing import Any, Literal, TypeAlias, cast
 
 from hourglass._supervision.driver import TaskDriver
 from hourglass._supervision.exits import KILLED, NORMAL, SHUTDOWN, DeadProcess, Exit, StartFailed, crash
@@ -60,9 +60,6 @@ SEEN: dict[ProcessState, ChildState] = {
 }
 
 
-T = TypeVar("T")
-
-
 @dataclass(frozen=True, slots=True)
 class Down:
     """The event that a monitored process has died."""
@@ -91,7 +88,10 @@ class Monitor:
             self._process._monitors.pop(self, None)
 
     def _fire(self, down: Down) -> None:
-        down.process.guarded(self._callback, down)
+        try:
+            self._callback(down)
+        except Exception:  # it must not disturb the death of the process
+            down.process.log_failed_monitor()
 
 
 class Process:
@@ -277,7 +277,7 @@ class Process:
     def discarded(self, driver: TaskDriver, error: BaseException | None) -> None:
         """Handle a lingering coroutine that was closed."""
         self.node.unwound(driver)
-        self.node.report("discarded", self.path, detail="it refused to close" if error else "")
+        self.node.report("discarded", self.path, detail="it could not be closed" if error else "")
 
     def _exit_after(self, error: BaseException | None) -> Exit:
         stopping = self.state is ProcessState.STOPPING
@@ -285,7 +285,7 @@ class Process:
             case None if stopping:
                 return SHUTDOWN
             case None if not self.was_started:
-                return crash(StartFailed(f"{self.path} returned before it reported its start"))
+                return crash(StartFailed(f"{self.path} ended before it reported its start"))
             case None:
                 return NORMAL
             case asyncio.CancelledError() if stopping or self.parent is None:
@@ -304,7 +304,9 @@ class Process:
             self.parent.links.pop(self, None)
         if reason is not NORMAL or not self._quiet:
             self._report_death(reason)
-        self._enter(ProcessState.DEAD)
+        self.state = ProcessState.DEAD
+        if self._waiters:
+            self._wake_waiters()
         self._notify_monitors(reason)
 
     def _notify_monitors(self, reason: Exit) -> None:
@@ -315,14 +317,9 @@ class Process:
             for monitor in monitors:
                 monitor._fire(down)
 
-    def guarded(self, callback: Callable[[T], object], argument: T) -> None:
-        """Call a monitor, or the `on_death` method of a job. Log exceptions, so that they do not disturb the
-        death of the process.
-        """
-        try:
-            callback(argument)
-        except Exception:
-            logger.exception("a monitor of %s failed", self.path)
+    def log_failed_monitor(self) -> None:
+        """Log the exception of a monitor, or of a job's `on_death` method."""
+        logger.exception("a monitor of %s failed", self.path)
 
     def _report_death(self, reason: Exit) -> None:
         failed_start = not self.was_started and reason.abnormal
@@ -345,7 +342,7 @@ class Process:
         self.kill()
 
     def _start_overdue(self) -> None:
-        self.kill(crash(StartFailed(f"{self.path} took too long to start")))
+        self.kill(crash(StartFailed(f"{self.path} did not start within its start timeout")))
 
     def _set_timer(self, delay: float | None, callback: Callable[[], object] | None = None) -> None:
         if self._timer is not None:
@@ -357,10 +354,13 @@ class Process:
     def _enter(self, state: ProcessState) -> None:
         self.state = state
         if self._waiters:
-            waiters, self._waiters = self._waiters, None
-            for waiter in waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
+            self._wake_waiters()
+
+    def _wake_waiters(self) -> None:
+        waiters, self._waiters = self._waiters, None
+        for waiter in waiters or ():
+            if not waiter.done():
+                waiter.set_result(None)
 
     async def _change(self) -> None:
         waiter = asyncio.get_running_loop().create_future()
@@ -435,7 +435,10 @@ class Job(Process):
         """Handle the end of the job, regardless of the reason. Called before all monitors."""
 
     def _notify_monitors(self, reason: Exit) -> None:
-        self.guarded(self.on_death, reason)
+        try:
+            self.on_death(reason)
+        except Exception:
+            self.log_failed_monitor()
         if self._monitors:
             super()._notify_monitors(reason)
 
@@ -500,7 +503,7 @@ class Context:
     def _alive(self) -> Process:
         if not self.process.alive:
             raise DeadProcess(
-                f"{self.process.path} is dead ({self.process.exit}) and cannot be used any more"
+                f"the process {self.process.path} is dead ({self.process.exit}) and can no longer be used"
             )
         return self.process
 

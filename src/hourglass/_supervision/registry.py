@@ -42,7 +42,9 @@ class ProcessRegistry:
             raise DeadProcess(f"cannot register {name!r}: {process.path} is dead")
         if name in self._entries:
             holder = self._entries[name][0]
-            raise NameTaken(f"cannot register {process.path} as {name!r}: {holder.path} has that name")
+            raise NameTaken(
+                f"cannot register {process.path} as {name!r}: {holder.path} already has this name"
+            )
         monitor = process.monitor(lambda down: self._on_end(name, down))
         self._entries[name] = (process, monitor)
 

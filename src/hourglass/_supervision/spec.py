@@ -73,7 +73,9 @@ def check_spec(spec: ChildSpec) -> ChildSpec:
     check_id(spec.id)
     who = f"child {spec.id!r}"
     if not callable(spec.start):
-        raise SpecError(f"{who}: start must be callable with a context, not {type(spec.start).__name__}")
+        raise SpecError(
+            f"{who}: start must be a callable that takes a context, not {type(spec.start).__name__}"
+        )
     _check_choice(who, "restart", spec.restart, get_args(RestartKind))
     _check_choice(who, "type", spec.type, get_args(ChildType))
     if spec.shutdown is not None and spec.shutdown not in ("brutal", "infinity"):
@@ -107,9 +109,9 @@ def check_strategy(strategy: Strategy) -> Strategy:
 def check_id(id: str) -> None:
     """Raise `SpecError` for an id that cannot be a segment of a path."""
     if not isinstance(id, str):
-        raise SpecError(f"a child's id must be a string, not {type(id).__name__}")
+        raise SpecError(f"a child's id must be a str, not {type(id).__name__}")
     if not id or "/" in id:
-        raise SpecError(f"a child's id must be a non-empty string without '/', not {id!r}")
+        raise SpecError(f"a child's id must be a non-empty str without '/', not {id!r}")
 
 
 def _check_choice(who: str, field: str, value: object, allowed: tuple[str, ...]) -> None:

@@ -73,7 +73,7 @@ class Tree:
         for id in segments:
             child = next((view.process for view in process.family() if view.id == id), None)
             if child is None or not child.alive:
-                raise NoSuchChild(f"no process at {path!r}: {process.path} has no living child {id!r}")
+                raise NoSuchChild(f"no process at {path!r}: {process.path} has no running child {id!r}")
             process = child
         return process
 

@@ -49,7 +49,7 @@ class UnsupportedEvent(HourglassError):
     """
 
     def __init__(self, run_id: str, kind: str) -> None:
-        super().__init__(f"this release of Hourglass does not know the event {kind!r} (run {run_id})")
+        super().__init__(f"this release of Hourglass does not support the event {kind!r} of run {run_id}")
         self.run_id = run_id
 
 

@@ -112,7 +112,7 @@ def _sender(request: type[sv.Request[Any]], kind: Any) -> Callable[[Any, CallSco
     for field in request.__struct_fields__:
         if field not in placed:
             raise TypeError(
-                f"{request.__name__}.{field} has no place in {kind.__name__}: write a function for it"
+                f"{kind.__name__} has no field for {request.__name__}.{field}: write a function for this request"
             )
     rpc = re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__.removesuffix("Request")).lower()
     return lambda request, scope: Rpc(rpc, message_of(kind, request, scope), no_answer)

@@ -47,13 +47,15 @@ def check_target(target: str) -> str:
     """Return a valid `host:port`. Raise `TargetError` otherwise."""
     host, colon, port = target.rpartition(":")
     if "://" in target or "/" in target:
-        raise TargetError(f"a Temporal target is host:port, such as localhost:7233, not {target!r}")
+        raise TargetError(
+            f"a Temporal target must have the form host:port, such as localhost:7233, not {target!r}"
+        )
     if not (colon and host and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
         raise TargetError(
-            f"a Temporal target needs a host and a port, such as localhost:7233, not {target!r}"
+            f"a Temporal target must contain a host and a port, such as localhost:7233, not {target!r}"
         )
     if ":" in host and not (host.startswith("[") and host.endswith("]")):
-        raise TargetError(f"an IPv6 address needs brackets, such as [::1]:7233, not {target!r}")
+        raise TargetError(f"an IPv6 address must be in brackets, such as [::1]:7233, not {target!r}")
     return target
 
 

@@ -182,7 +182,7 @@ async def connect(
     """
     check_target(target)
     if not namespace:
-        raise TargetError("a namespace must have a name, such as default")
+        raise TargetError('the namespace must not be empty; the usual namespace is "default"')
     identity = identity or f"{os.getpid()}@{socket.gethostname()}"
     settings = client_settings(
         target,
@@ -213,7 +213,7 @@ async def connect(
     except RuntimeError as error:
         raise connection_refused(str(error), target, namespace) from None
     except ValueError as error:
-        raise TargetError(f"Core cannot use this configuration for {target}: {error}") from None
+        raise TargetError(f"invalid configuration of the connection to {target}: {error}") from None
 
 
 class TemporalConnection:
@@ -316,9 +316,7 @@ class TemporalConnection:
                 case "UNAUTHENTICATED":
                     raise denied(refusal.status, refusal.message, self.namespace, self._target) from None
                 case "INVALID_ARGUMENT":
-                    raise TargetError(
-                        f"{self.namespace!r} cannot be a namespace: {refusal.message}"
-                    ) from None
+                    raise TargetError(f"invalid namespace {self.namespace!r}: {refusal.message}") from None
                 case _:
                     raise unreachable(self._target, f"{refusal.message} ({refusal.status})") from None
 
@@ -330,7 +328,8 @@ class TemporalConnection:
             worker = core.new_worker(self._client, settings)
         except (RuntimeError, ValueError) as error:
             raise ServiceError(
-                f"no handle on the task queue {config.task_queue!r}: {error}", status="FAILED_PRECONDITION"
+                f"a worker for the task queue {config.task_queue!r} could not be registered: {error}",
+                status="FAILED_PRECONDITION",
             ) from None
         handle = CoreHandle(worker, config, self.namespace)
         try:
@@ -342,7 +341,8 @@ class TemporalConnection:
                 raise unreachable(self._target, f"no answer within {DEADLINE:g} s") from None
             if isinstance(error, RuntimeError):
                 raise ServiceError(
-                    f"no handle on the task queue {config.task_queue!r}: {error}", status="UNKNOWN"
+                    f"a worker for the task queue {config.task_queue!r} could not be registered: {error}",
+                    status="UNKNOWN",
                 ) from None
             raise
         handle.serve_nexus()

@@ -303,9 +303,9 @@ def new_worker(client: Ref, settings: TemporalSettings) -> Ref:
     """Create a worker. Raise an exception if the client already has a worker on the same task queue."""
     if _is_inherited:
         logger.warning(
-            "this process was forked from one that had connected to a Temporal server: a worker in it can crash (SIGSEGV), "
-            "because locks of Temporal's Core refer to threads that only the parent has. Connect for the first time after the "
-            "fork, or start the process by `spawn` or as a command of its own"
+            "this process was forked from a process that had connected to a Temporal server. A worker in this process "
+            "can crash (SIGSEGV), because locks of Temporal's Core refer to threads that exist only in the parent. "
+            "Connect for the first time after the fork, or start the process with `spawn` or as a separate command"
         )
     suppliers = vars(settings)["tuner"].__dict__
     for kind, supplier in suppliers.items():

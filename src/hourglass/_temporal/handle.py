@@ -182,7 +182,7 @@ class RawPoll:
 
     def fail(self, error: BaseException) -> None:
         """End the polls, because a result could not be delivered."""
-        self._end(HandleBroken(f"what Core sent cannot be read: {_text(error)}"))
+        self._end(HandleBroken(f"a task from Core cannot be decoded: {_text(error)}"))
 
     def _poll(self) -> None:
         if self._call is not None or self._has_ended:
@@ -298,7 +298,7 @@ class CoreHandle:
         try:
             activation = activation_from_proto(data)
         except UnsupportedEvent as error:
-            _log.error("%s; its task fails", error)
+            _log.error("%s; the workflow task fails", error)
             self.complete_workflow_task(_refusal(error.run_id, str(error))).add_done_callback(_read_error)
         except Exception as error:
             assert isinstance(self._activations, RawPoll)
@@ -331,7 +331,9 @@ class CoreHandle:
 
         def fail(error: BaseException) -> None:
             reason = _reason(error)
-            _log.error("the completion of run %s could not be sent; its task fails", completion.run_id)
+            _log.error(
+                "the completion of run %s could not be sent; the workflow task fails", completion.run_id
+            )
             # Core still waits for a completion. Without one, the run would be stuck, and the shutdown would
             # hang.
             refusal = completion_to_proto(
@@ -353,7 +355,7 @@ class CoreHandle:
 
         def fail(error: BaseException) -> None:
             reason = _reason(error)
-            _log.error("the end of an activity's attempt could not be sent; the attempt fails")
+            _log.error("the result of an activity attempt could not be sent; the attempt fails")
             failed = activity_result_to_proto(
                 AttemptFailed(result.token, _failure(f"malformed result: {reason}"))
             )
@@ -483,7 +485,7 @@ def _broken(error: BaseException) -> BaseException:
     """Return the exception to raise for an error of Core. Cancellations and exits are returned unchanged."""
     if isinstance(error, HandleBroken) or not (isinstance(error, Exception) or core.is_panic(error)):
         return error
-    return HandleBroken(f"Core refused: {_text(error)}")
+    return HandleBroken(f"Core failed: {_text(error)}")
 
 
 def _refusal(run_id: str, reason: str) -> TaskFailed:
@@ -520,7 +522,7 @@ class ReplayHandle:
         try:
             await asyncio.shield(core.push_history(self._pusher, workflow_id, history))
         except RuntimeError as error:
-            raise HandleBroken(f"Core accepts no more histories: {error}") from None
+            raise HandleBroken(f"Core does not accept further histories: {error}") from None
 
     async def next_activation(self) -> Activation:
         """Wait for the next activation. Raise `Shutdown` at the end."""

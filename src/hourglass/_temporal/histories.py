@@ -55,7 +55,7 @@ def read_history(text: str | bytes) -> Recorded:
         return _recorded(list(binary.events), [json_format.MessageToDict(event) for event in binary.events])
     documents = documents_in(document)
     if documents is None:
-        raise HistoryError("a history in JSON is an object with a list of events")
+        raise HistoryError("the JSON of a history must be an object with a list of events")
     return _recorded(
         [_event(document, position) for position, document in enumerate(documents, 1)], documents
     )
@@ -63,9 +63,9 @@ def read_history(text: str | bytes) -> Recorded:
 
 def _recorded(messages: list[HistoryEvent], documents: list[Any]) -> Recorded:
     if not messages:
-        raise HistoryError("this history has no events")
+        raise HistoryError("the history contains no events")
     if messages[0].event_type != EventType.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED:
-        raise HistoryError("a history begins with the event that starts its workflow")
+        raise HistoryError("a history must begin with WorkflowExecutionStarted")
     check_start(read_event(documents[0], 1))
     for message in messages:
         _check_attributes(message)
@@ -155,7 +155,7 @@ def check_replayable(events: Sequence[h.HistoryEvent]) -> None:
     """Raise `HistoryError` if a checked history cannot be replayed."""
     if len(events) == 1:
         # Core would wait forever for the missing task.
-        raise HistoryError("nothing to replay: this history contains no workflow task yet")
+        raise HistoryError("the history contains no workflow task, so there is nothing to replay")
 
 
 def _event(event: Any, position: int) -> HistoryEvent:
@@ -167,7 +167,7 @@ def _event(event: Any, position: int) -> HistoryEvent:
         # Servers newer than this release send unknown fields.
         return json_format.ParseDict(modern, message, ignore_unknown_fields=True)
     except Exception as error:
-        raise HistoryError(f"event {position} cannot be read: {str(error)[:200]}") from None
+        raise HistoryError(f"event {position} cannot be decoded: {str(error)[:200]}") from None
 
 
 def _modernise(document: dict[str, Any], kind: Descriptor, depth: int) -> dict[str, Any]:
@@ -223,12 +223,14 @@ def _check_attributes(event: HistoryEvent) -> None:
             return
         number = f" ({kind})" if kind else ""
         raise HistoryError(
-            f"event {event.event_id} is of a kind{number} that this version of Hourglass does not know"
+            f"event {event.event_id} has a type{number} that this version of Hourglass does not support"
         )
     attributes = event.WhichOneof("attributes")
     if attributes != expected:
         name = EventType.Name(kind)
-        raise HistoryError(f"event {event.event_id} ({name}) carries {attributes or 'no attributes'}")
+        raise HistoryError(
+            f"event {event.event_id} ({name}) has the wrong attributes: {attributes or 'none'}"
+        )
 
 
 _ATTRIBUTES: dict[int, str] = {

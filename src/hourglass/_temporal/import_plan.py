@@ -71,11 +71,11 @@ SCHEDULED = kind_of("ACTIVITY_TASK_SCHEDULED")
 TIMER = kind_of("TIMER_STARTED")
 
 _REASONS = {
-    "CHILD": "it has started a child workflow",
-    "EXTERNAL": "it has sent something to another workflow",
-    "UPDATE": "it has had an update",
-    "NEXUS": "it has called an operation of another service",
-    "ACTIVITY_TASK_TIMED_OUT": "one of its activities has timed out",
+    "CHILD": "the workflow started a child workflow",
+    "EXTERNAL": "the workflow sent a signal or a cancel request to another workflow",
+    "UPDATE": "the workflow received an update",
+    "NEXUS": "the workflow called a Nexus operation",
+    "ACTIVITY_TASK_TIMED_OUT": "one of its activities timed out",
 }
 
 
@@ -95,9 +95,11 @@ def plan(history: History) -> list[PlannedTask]:
     """
     first = history.events[0] if history.events else HistoryEvent()
     if first.WhichOneof("attributes") != "workflow_execution_started_event_attributes":
-        raise refused("it does not begin with the start of a workflow")
+        raise refused("it does not begin with WorkflowExecutionStarted")
     if first.workflow_execution_started_event_attributes.cron_schedule:
-        raise refused("it is a cron workflow: start it again there, and its next run starts on schedule")
+        raise refused(
+            "cron workflows cannot be imported; start the workflow on the server, and its next run will start on schedule"
+        )
     tasks = [PlannedTask([])]
     for event in history.events:
         kind = event.event_type
@@ -123,13 +125,17 @@ def _was_never_started(event: HistoryEvent) -> bool:
 
 def _reason(kind: EventType.ValueType) -> str:
     name = EventType.Name(kind).removeprefix("EVENT_TYPE_")
-    return next((words for part, words in _REASONS.items() if part in name), f"it has ended, by {name}")
+    return next(
+        (words for part, words in _REASONS.items() if part in name),
+        f"the workflow has already closed ({name})",
+    )
 
 
 def refused(why: str) -> ServiceError:
     """Return the error for a history that cannot be imported."""
     return ServiceError(
-        f"a server cannot continue this history: {why}. It can be finished where it is, or started again",
+        f"a server cannot continue this history: {why}. Let the workflow finish where it runs, or start it again on the "
+        "server",
         status="FAILED_PRECONDITION",
     )
 

@@ -96,7 +96,7 @@ class ImportedRun:
             if answer.workflow_execution.run_id == self.run_id:
                 return bytes(answer.task_token)
         raise ServiceError(
-            "the server did not offer the run's next workflow task in time", status="DEADLINE_EXCEEDED"
+            "the server did not deliver the next workflow task of the run in time", status="DEADLINE_EXCEEDED"
         )
 
     async def complete_task(
@@ -200,7 +200,7 @@ class ImportedRun:
         end = ws.TerminateWorkflowExecutionRequest(
             namespace=self._scope.namespace,
             workflow_execution=self._execution,
-            reason="its import was abandoned",
+            reason="the import was aborted",
         )
         try:
             await self._call("terminate_workflow_execution", end, 10.0)

@@ -168,7 +168,7 @@ class _Import:
     async def _compare(self) -> None:
         if not is_equal(await self._server.fetch(), self._history):
             raise ServiceError(
-                "the server's history differs from the source: something else happened to the run meanwhile, "
+                "the history on the server differs from the source: the run received another event during the import, "
                 "or a timer fired out of order. Try again",
                 status="ABORTED",
             )

@@ -72,7 +72,7 @@ class NexusServer:
             except core.PollShutdown:
                 break
             except Exception as error:
-                logger.error("a poll for Nexus calls failed: %s", type(error).__name__)
+                logger.error("a poll for Nexus tasks failed: %s", type(error).__name__)
                 if self._worker.gone:
                     return
                 await sleep(_PAUSE)
@@ -106,14 +106,14 @@ class NexusServer:
         try:
             await core.complete_nexus(self._worker, completion.SerializeToString())
         except Exception:
-            logger.exception("the answer to a Nexus call could not be sent")
+            logger.exception("the response to a Nexus request could not be sent")
 
     def _operation(self, request: Any) -> Any:
         service = self._services.services.get(request.service)
         operation = None if service is None else service.operations.get(request.operation)
         if operation is None:
             raise nexus.HandlerError(
-                f"this worker has no operation {request.operation!r} of a Nexus service {request.service!r}",
+                f"unknown Nexus operation {request.operation!r} of service {request.service!r} on this worker",
                 type="NOT_FOUND",
             )
         return operation
@@ -226,7 +226,7 @@ class NexusServer:
         handler_error = error if isinstance(error, nexus.HandlerError) else None
         kind, retryable = _classify(error)
         if handler_error is None:
-            logger.warning("a Nexus operation raised %s", type(error).__name__, exc_info=error)
+            logger.warning("a Nexus operation raised an exception: %s", type(error).__name__, exc_info=error)
         failure = completion.failure
         failure.message = (
             str(handler_error)
@@ -248,7 +248,7 @@ class NexusServer:
                 info = self._context(task, call).info
                 put_failure(failure.cause, await self._encode_error(cause, info))
             except Exception:  # the failure is reported without its cause
-                logger.exception("the cause of a failed Nexus call could not be encoded")
+                logger.exception("the cause of a Nexus failure could not be encoded")
 
 
 _STATUSES: dict[str, tuple[str, bool | None]] = {

@@ -49,14 +49,15 @@ class ConfigurationSource:
             profiles = self.load_profiles(must_exist=True)
             if profile_name and profile_name not in profiles:
                 available = ", ".join(sorted(profiles)) or "none"
-                raise TargetError(f"{self._file} has no profile {profile_name!r} (it has: {available})")
+                raise TargetError(
+                    f"unknown profile {profile_name!r} in {self._file}; known profiles: {available}"
+                )
         loaded: dict[str, Any] = self._read(
             core.load_profile, profile=profile, disable_file=disable_file, disable_env=disable_env
         )
         if loaded.get("tls", {}).get("disable_host_verification"):
             raise TargetError(
-                f"{where}: Hourglass does not connect without verifying the server's certificate; "
-                "remove disable_host_verification"
+                f"{where}: Hourglass always verifies the server's certificate: remove disable_host_verification"
             )
         return loaded
 
@@ -67,7 +68,9 @@ class ConfigurationSource:
         )
         path = Path(config_file) if config_file else self.source
         if isinstance(path, Path) and not path.exists():
-            raise TargetError(f"there is no configuration file {path}; TEMPORAL_CONFIG_FILE can name another")
+            raise TargetError(
+                f"the configuration file {path} does not exist; set TEMPORAL_CONFIG_FILE to use another file"
+            )
         loaded: dict[str, dict[str, Any]] = self._read(core.load_profiles)
         return loaded
 
@@ -115,7 +118,7 @@ class ConfigurationSource:
         kind, _, detail = reason.partition(": ")
         if kind == "Invalid configuration":
             raise TargetError(
-                f"{self._file} and the environment contradict each other or themselves: {detail}"
+                f"the settings of {self._file} and the environment are invalid or contradictory: {detail}"
             )
         position = _POSITION.match(detail)
         line = _VALUE.sub(r"\1: \2, ", detail.splitlines()[-1])

@@ -73,9 +73,9 @@ class ServerRefusal:
 def no_namespace(namespace: str, target: str) -> NamespaceNotFoundError:
     """Return the error for a namespace that the server does not have."""
     return NamespaceNotFoundError(
-        f"the server at {target} has no namespace {namespace!r}. Create it with "
-        f"`temporal operator namespace create -n {namespace} --address {target}`, or check the name "
-        "(on Temporal Cloud it ends with the account's id)",
+        f"the server at {target} has no namespace {namespace!r}. Create the namespace with `temporal operator namespace "
+        f"create -n {namespace} --address {target}`, or check its name (on Temporal Cloud, the name ends with the "
+        "account id)",
         status="NOT_FOUND",
     )
 
@@ -113,8 +113,8 @@ def error_for(
 def denied(status: str, message: str, namespace: str, target: str) -> ServiceError:
     """Return the error for denied access."""
     return ServiceError(
-        f"the server at {target} denies access to the namespace {namespace!r}: {message or status}. "
-        "Check the API key or the TLS certificate, and that it is allowed to use this namespace",
+        f"the server at {target} denies access to the namespace {namespace!r}: {message or status}. Check that the API "
+        "key or TLS certificate is valid and has access to this namespace",
         status=status,
     )
 
@@ -123,7 +123,9 @@ def too_late(request: sv.Request[Any], target: str) -> ServiceTimeoutError:
     """Return the error for a request that the server did not answer in time."""
     hint = ""
     if isinstance(request, wf.QueryWorkflow):
-        hint = ". A query is answered by a worker: does one run on the workflow's task queue?"
+        hint = (
+            ". Queries are answered by a worker: check that a worker of the workflow's task queue is running"
+        )
     return ServiceTimeoutError(
         f"the server at {target} did not answer {_name(request)} in time{hint}", status="DEADLINE_EXCEEDED"
     )
@@ -142,20 +144,22 @@ def _not_found(
         )
     if schedule_id := getattr(request, "schedule_id", ""):
         return ScheduleNotFoundError(
-            f"there is no schedule {schedule_id!r} in namespace {namespace!r}", status=refusal.status
+            f"schedule {schedule_id!r} does not exist in namespace {namespace!r}", status=refusal.status
         )
     workflow_id = getattr(request, "workflow_id", "")
     if not workflow_id and (activity_id := getattr(request, "activity_id", "")):
         return ActivityNotFoundError(
-            f"activity {activity_id!r} does not exist or has ended, in namespace {namespace!r}: {refusal.message}",
+            f"activity {activity_id!r} does not exist or has ended (namespace {namespace!r}): {refusal.message}",
             status=refusal.status,
         )
     if not workflow_id:
-        return ServiceError(f"{_name(request)} found nothing: {refusal.message}", status=refusal.status)
-    run = f", run {request.run_id}," if getattr(request, "run_id", "") else ""  # type: ignore[attr-defined]
+        return ServiceError(
+            f"{_name(request)} failed, because its target was not found: {refusal.message}",
+            status=refusal.status,
+        )
+    run = f" (run {request.run_id})" if getattr(request, "run_id", "") else ""  # type: ignore[attr-defined]
     return WorkflowNotFoundError(
-        f"workflow {workflow_id!r}{run} does not exist or has closed, in namespace {namespace!r}: "
-        f"{refusal.message}",
+        f"workflow {workflow_id!r}{run} does not exist or has closed (namespace {namespace!r}): {refusal.message}",
         status=refusal.status,
     )
 
@@ -163,7 +167,7 @@ def _not_found(
 def _exists(refusal: ServerRefusal, request: sv.Request[Any]) -> HourglassError:
     if isinstance(request, CreateSchedule):
         return ScheduleAlreadyExistsError(
-            f"the schedule {request.schedule_id!r} already exists", schedule_id=request.schedule_id
+            f"schedule {request.schedule_id!r} already exists", schedule_id=request.schedule_id
         )
     if isinstance(request, ac.StartActivity):
         detail = refusal.detail(ActivityExecutionAlreadyStartedFailure)
@@ -201,8 +205,8 @@ _TRANSPORT_PROBLEMS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     for pattern, words in (
         (
             r"UnknownIssuer|CaUsedAsEndEntity|BadSignature",
-            "the server's TLS certificate is signed by an authority that is not trusted here. Give the certificate of that "
-            "authority, in PEM: TLSConfig(server_root_ca_cert=…), or TEMPORAL_TLS_SERVER_CA_CERT_PATH",
+            "the server's TLS certificate is signed by an untrusted authority. Pass the certificate of that authority "
+            "in PEM format: TLSConfig(server_root_ca_cert=…) or TEMPORAL_TLS_SERVER_CA_CERT_PATH",
         ),
         (
             r"InvalidCertificate\(Expired",
@@ -214,32 +218,33 @@ _TRANSPORT_PROBLEMS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         ),
         (
             r"InvalidCertificate\(NotValidForName",
-            "the server's TLS certificate is for another name{names}. Connect by a name that it contains, or pass "
-            "TLSConfig(domain=…)",
+            "the server's TLS certificate is not valid for the name of the target{names}. Connect with a name from the "
+            "certificate, or pass TLSConfig(domain=…)",
         ),
         (r"InvalidCertificate", "the server's TLS certificate cannot be accepted ({detail})"),
         (
             r"fatal alert: (?:CertificateRequired|HandshakeFailure)",
-            "the server requires a client certificate: TLSConfig(client_cert=…, client_private_key=…)",
+            "the server requires a client certificate: pass TLSConfig(client_cert=…, client_private_key=…)",
         ),
         (
             r"fatal alert: (?:BadCertificate|UnknownCA|CertificateUnknown|CertificateExpired|CertificateRevoked|AccessDenied)",
-            "the server rejects our TLS certificate ({detail})",
+            "the server rejected the client's TLS certificate ({detail})",
         ),
         (r"fatal alert", "the server aborted the TLS handshake ({detail})"),
         (
             r"InvalidContentType|CorruptMessage",
-            "the server does not speak TLS at this port. Connect without it (tls=False, and no API key), or to another port",
+            "the server does not use TLS on this port. Connect without TLS (tls=False, and no API key), or use another "
+            "port",
         ),
         (
             r"PrivateKeyParseError|CertificateParseError|InconsistentKeys|KeyMismatch",
-            "our TLS certificate or private key cannot be read: both must be PEM, and must match",
+            "the client's TLS certificate or private key cannot be read: both must be in PEM format and belong together",
         ),
         (
             r'hyper::Error\(Canceled, "connection closed"\)|hyper::Error\(Http2|connection closed before|h2 protocol error'
             r"|Io, (?:Kind\(|Custom \{ kind: )(?:ConnectionReset|BrokenPipe|UnexpectedEof)",
-            "the process at this address closed the connection, or does not speak gRPC. Does the server need TLS (tls=True, "
-            "or an API key)? Is the port that of gRPC (7233), not that of the web UI",
+            "the server closed the connection, or does not speak gRPC. Check whether it needs TLS (tls=True, or an API "
+            "key), and whether the port is the gRPC port (7233), not that of the web UI",
         ),
     )
 )
@@ -254,7 +259,7 @@ def explain_transport(reason: str) -> str | None:
             names = _CERTIFICATE_NAMES.findall(reason.partition("presented")[2])
             detail = _TLS_DETAIL.search(reason)
             return explanation.format(
-                names=f": {', '.join(names)}" if names else "",
+                names=f" (valid names: {', '.join(names)})" if names else "",
                 detail=detail.group(1) if detail else "TLS",
             )
     return None

@@ -62,5 +62,8 @@ class SuppliedSlots:
 
     def _log(self, method: str) -> None:
         logger.warning(
-            "the slot supplier %s raised in %s", type(self._supplier).__qualname__, method, exc_info=True
+            "the slot supplier %s raised an exception in %s",
+            type(self._supplier).__qualname__,
+            method,
+            exc_info=True,
         )

@@ -131,8 +131,8 @@ class SpecIn(Generic[S]):
                 default = reduce(getattr, (*within, name), message())
             except AttributeError:
                 raise TypeError(
-                    f"{spec.__name__}.{field} has no place in {getattr(message, '__name__', message)}: add the field's name "
-                    f"there, or None and the reason, to its table in {__name__}"
+                    f"{getattr(message, '__name__', message)} has no field for {spec.__name__}.{field}: add the name of "
+                    f"the message's field, or None and the reason, to the table in {__name__}"
                 ) from None
             is_plain = isinstance(default, float)  # all other floats of specs are durations
             kind = _PLAIN if is_plain else _KINDS.get(hints[field], _PLAIN)

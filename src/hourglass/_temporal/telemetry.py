@@ -70,7 +70,7 @@ def _heartbeat(text: str) -> int | None:
         return None
     if not 1 <= interval <= 60:
         raise TargetError(
-            f"HOURGLASS_WORKER_HEARTBEAT is a number of seconds from 1 to 60, or 0, not {text!r}"
+            f"HOURGLASS_WORKER_HEARTBEAT must be a number of seconds from 1 to 60, or 0, not {text!r}"
         )
     return int(interval * 1000)
 
@@ -137,8 +137,8 @@ def _parse_metrics(setting: str) -> PrometheusConfig | OpenTelemetryConfig | Lit
         return PrometheusConfig(setting)
     except UsageError:
         raise TargetError(
-            f"HOURGLASS_CORE_METRICS is {STATUS!r}, host:port, such as 127.0.0.1:9464, or a collector, such as "
-            f"otlp:http://localhost:4317 or otlp+http:http://localhost:4318/v1/metrics, not {setting!r}"
+            f"HOURGLASS_CORE_METRICS must be {STATUS!r}, host:port (such as 127.0.0.1:9464), or a collector (such as "
+            f"otlp:http://localhost:4317 or otlp+http:http://localhost:4318/v1/metrics), not {setting!r}"
         ) from None
 
 

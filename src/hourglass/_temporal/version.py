@@ -30,12 +30,12 @@ def refusal(installed: str | None, anyway: bool) -> str | None:
     installed release is accepted.
     """
     if installed is None:
-        return f"Temporal targets need the package temporalio, which is not installed: pip install {WANTED}"
+        return f"Temporal targets need the package temporalio, which is not installed: run `pip install {WANTED}`"
     if anyway or OLDEST <= release(installed) <= NEWEST:
         return None
     return (
-        f"temporalio {installed} is installed, and this release of Hourglass works with {_RANGE}: "
-        f"pip install {WANTED}, or set {ANYWAY}=1 to try it at your own risk"
+        f"temporalio {installed} is installed, but this release of Hourglass needs {_RANGE}: run `pip install "
+        f"{WANTED}`, or set {ANYWAY}=1 to use the installed version at your own risk"
     )
 
 

@@ -82,7 +82,7 @@ class _LastActivityOutbound(ActivityOutboundInterceptor):
 
 def _current() -> ActivityContext:
     context = current.get()
-    assert context is not None, "interceptors are called by activities only"
+    assert context is not None, "only activities call interceptors"
     return context
 
 
@@ -176,8 +176,8 @@ def check_size(payloads: Iterable[Payload], limit: int | None, what: str) -> Non
     size = size_of(payloads)
     if size > limit:
         raise EncodeError(
-            f"{what} takes {size:,} bytes, more than the limit of {limit:,}: keep large data elsewhere and pass "
-            f"a reference to it, or raise payload_limit where the server allows more"
+            f"{what} takes {size:,} bytes, more than the limit of {limit:,}: store large data elsewhere and pass a reference "
+            "to it, or raise payload_limit where the server allows more"
         )
 
 
@@ -276,9 +276,7 @@ class Resources:
         if len(matches) == 1:
             return matches[0]
         name = getattr(kind, "__qualname__", kind)
-        names = (
-            ", ".join(sorted(type(resource).__qualname__ for resource in matches or opened)) or "none at all"
-        )
+        names = ", ".join(sorted(type(resource).__qualname__ for resource in matches or opened)) or "none"
         if matches:
             raise UsageError(
                 f"{len(matches)} resources of the worker have the type {name} ({names}): use a different type for each"
@@ -505,8 +503,8 @@ class ActivityContext:
         facts = self.info
         if facts.is_local:
             raise UsageError(
-                f"activity {facts.activity_type} publishes {name!r} but was called as a local activity, which the "
-                "engine does not know before it ends: call it without .local"
+                f"activity {facts.activity_type} publishes {name!r} but was called as a local activity, which cannot "
+                "publish: call it without .local"
             )
         if not facts.in_workflow:
             raise UsageError(
@@ -515,8 +513,8 @@ class ActivityContext:
         payload = self.equipment.converter.encode(value)
         if len(payload.data) > LARGEST_ITEM:
             raise UsageError(
-                f"an item of progress {name!r} has {len(payload.data):,} bytes: publish a reference to large data "
-                f"instead; from an activity {LARGEST_ITEM:,} are allowed"
+                f"an item of progress {name!r} has {len(payload.data):,} bytes, but an activity can publish at most "
+                f"{LARGEST_ITEM:,}: publish a reference to large data instead"
             )
         self._publish(name, payload)
 

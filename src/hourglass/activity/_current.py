@@ -162,7 +162,7 @@ def client() -> Client:
     client = context.equipment.client
     if client is None:
         raise UsageError(
-            f"activity {context.info.activity_type} has no client of the worker: connect your own"
+            f"activity {context.info.activity_type} cannot use the worker's client: connect a client in the activity"
         )
     opened: Client = client()
     return opened

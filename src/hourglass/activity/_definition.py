@@ -120,8 +120,8 @@ def check_plain_call(name: str) -> None:
     """Warn, once per call site, if this process runs a worker. Raise `UsageError` in a thread that runs workflow code."""
     if getattr(_thread, "runs_workflows", False):
         raise UsageError(
-            f"activity {name} was called in a thread that runs workflows, but not by a workflow: finalisers (__del__) of "
-            f"objects that workflows leave behind must not call activities"
+            f"activity {name} was called in a thread that runs workflows, but not by a workflow: finalizers (__del__) must "
+            "not call activities"
         )
     if _live_workers:
         warnings.warn(
@@ -167,7 +167,7 @@ class ActivityDefinition:
         return self.signature.decode(converter, payloads)
 
     @property
-    def beats_by_itself(self) -> bool:
+    def sends_heartbeats(self) -> bool:
         """Whether the worker sends heartbeats automatically."""
         return self.settings.spec.heartbeat_timeout == LIVENESS_TIMEOUT
 
@@ -433,8 +433,7 @@ def _define(fn: Any, /, *, name: str | None, dynamic: bool, executor: str, optio
     checked_executor = check_executor(fn, executor)
     if dynamic and (name is not None or options):
         raise DefinitionError(
-            f"activity {fn.__qualname__} is dynamic: it has no name and no options of its own. The caller "
-            "passes both"
+            f"activity {fn.__qualname__} is dynamic: remove the name and the options, which the caller passes"
         )
     if name is None and fn.__name__ == "<lambda>":
         raise DefinitionError("an activity that is a lambda needs a name: @activity.defn(name=…)")
@@ -449,7 +448,7 @@ def step_definition(fn: Any, name: str | None, options: dict[str, Any]) -> Activ
     while isinstance(inner, functools.partial):
         inner = inner.func
     if not callable(fn) or isinstance(inner, type):
-        raise UsageError(f"a step is a function, not {fn!r:.80}")
+        raise UsageError(f"a step must be a function, not {fn!r:.80}")
     title = getattr(inner, "__qualname__", type(inner).__qualname__).rpartition("<locals>.")[2]
     if name is None and title == "<lambda>":
         raise UsageError("a step that is a lambda needs a name for the history: name=…")

@@ -96,7 +96,11 @@ def _unknown(name: str, where: str) -> str:
     suggestions = (
         [_SUGGESTIONS[name]] if name in _SUGGESTIONS else difflib.get_close_matches(name, _CHECKS, n=1)
     )
-    hint = f"; did you mean {suggestions[0]}?" if suggestions else f"; there are {', '.join(sorted(_CHECKS))}"
+    hint = (
+        f"; did you mean {suggestions[0]}?"
+        if suggestions
+        else f"; known options: {', '.join(sorted(_CHECKS))}"
+    )
     return f"{where} has no option {name!r}{hint}"
 
 

@@ -349,7 +349,7 @@ def _begin(
         return cast(ActivityHandle[Any], configured._start(run, values, {}, local=local, start=start))
     if not isinstance(activity, str):
         raise UsageError(
-            f"an activity is given by its name or as a function decorated with @activity.defn, not {activity!r}"
+            f"an activity must be a name or a function decorated with @activity.defn, not {activity!r}"
         )
     run = require_fiber("starting activity", activity).run
     return begin_named(run, activity, values, chosen, local=local, start=start)

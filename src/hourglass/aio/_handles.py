@@ -403,7 +403,7 @@ class AsyncActivityHandle(_AsyncActivityHandle):
     async def heartbeat(self, *details: Any, **rpc: Unpack[RpcOptions]) -> bool:
         """Send a heartbeat. Raise `AsyncActivityCancelledError` if cancellation of the activity was requested."""
         if await super().heartbeat(*details, **rpc):
-            raise AsyncActivityCancelledError("the activity is asked to stop")
+            raise AsyncActivityCancelledError("cancellation of the activity was requested")
         return False
 
     @takes(RpcOptions)

@@ -48,7 +48,9 @@ class ScheduleActionStartWorkflow(_ScheduleActionStartWorkflow):
             chosen["priority_key"] = priority.priority_key
         for name in ("untyped_search_attributes", "raw_info"):
             if chosen.pop(name, None):
-                raise UsageError(f"{name} of a schedule's action is not here: give typed_search_attributes=")
+                raise UsageError(
+                    f"{name} of a schedule's action is not supported: pass typed_search_attributes="
+                )
         typed = chosen.pop("typed_search_attributes", None)
         if typed:
             chosen["search_attributes"] = typed

@@ -114,7 +114,7 @@ class WithStartWorkflowOperation(Generic[W, R]):
 
     def _planned(self, client: AsyncClient) -> AsyncWithStart[R]:
         if self._is_used:
-            raise UsageError("a WithStartWorkflowOperation is for one call: create another one")
+            raise UsageError("a WithStartWorkflowOperation can be used for only one call: create another one")
         self._is_used = True
         return client.with_start(self.workflow, *self.values, **self.options)
 

@@ -83,7 +83,7 @@ def refuse_intent(versioning_intent: object) -> None:
 def refuse_given(value: object, name: str, why: str) -> None:
     """Raise `UsageError` if an unsupported option of temporalio is set."""
     if value:
-        raise UsageError(f"{name} is not here: {why}")
+        raise UsageError(f"{name} is not supported: {why}")
 
 
 def without_defaults(options: Mapping[str, Any], defaults: Mapping[str, object]) -> dict[str, Any]:

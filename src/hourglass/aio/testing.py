@@ -95,8 +95,8 @@ class WorkflowEnvironment:
         refused = sorted(name for name in chosen if name in _OF_A_SERVER or name.startswith("dev_server_"))
         if refused:
             raise UsageError(
-                f"start_local has no {refused[0]} here: it is an engine in this process, without a server. There is "
-                "hourglass.testing.dev_server()"
+                f"start_local does not support {refused[0]}: it runs an engine in this process, without a server. For a "
+                "server, use hourglass.testing.dev_server()"
             )
         return cls(await Client.connect("local:", **chosen))
 
@@ -130,8 +130,8 @@ class WorkflowEnvironment:
         )
         if refused:
             raise UsageError(
-                f"start_time_skipping has no {refused[0]} here: it runs the `temporal` command; start another server and use "
-                "from_client"
+                f"start_time_skipping does not support {refused[0]}: it runs the `temporal` command. Start another server, "
+                "and use from_client"
             )
         server = testing.dev_server(namespace=chosen.pop("namespace", "default"), time_skipping=True)
         running = await asyncio.to_thread(server.__enter__)
@@ -174,7 +174,9 @@ class WorkflowEnvironment:
             if seen is not None and seen.current_time is not None:
                 return seen.current_time
         elif self._skipper is not None:
-            raise UsageError("each workflow has its own time here: use get_current_time(handle)")
+            raise UsageError(
+                "each workflow of this environment has its own time: use get_current_time(handle)"
+            )
         return datetime.now(UTC)
 
     async def get_time_skipping_info(self, handle: WorkflowHandle[Any, Any]) -> TimeSkippingInfo | None:

@@ -37,13 +37,13 @@ class UnsandboxedWorkflowRunner:
 
 
 _REFUSED = {
-    "nexus_service_handlers": "give services of hourglass.nexus: nexus_services=[…]",
-    "shared_state_manager": "activities in processes are declared: @hourglass.activity.defn(executor='process')",
-    "use_worker_versioning": "versions are set with deployment_config=WorkerDeploymentConfig(…)",
+    "nexus_service_handlers": "pass services of hourglass.nexus as nexus_services=[…]",
+    "shared_state_manager": "declare activities that run in processes with @hourglass.activity.defn(executor='process')",
+    "use_worker_versioning": "set versions with deployment_config=WorkerDeploymentConfig(…)",
     "max_workflow_task_external_storage_concurrency": "storage drivers are called in the threads for codecs",
-    "workflow_task_executor": "workflows run in threads of the worker's own: lanes=N sets their number",
+    "workflow_task_executor": "workflows run in the worker's own threads; lanes=N sets their number",
     "disable_safe_workflow_eviction": "runs are always evicted in their own thread, where their `finally` blocks are safe",
-    "on_fatal_error": "no error ends a worker: it reconnects, and says so in its log, in /ready and in its metrics",
+    "on_fatal_error": "no error ends a worker: it reconnects, and reports errors in its log, in /ready and in its metrics",
     "plugin_shutdown_timeout": "the worker waits until the blocks of its plugins have ended",
 }
 """The reasons why options of temporalio's worker are not supported, and their replacements."""
@@ -132,10 +132,10 @@ class Worker:
         }
         for name, instead in _REFUSED.items():
             if chosen.pop(name, None):
-                raise UsageError(f"a Worker has no {name} here: {instead}")
+                raise UsageError(f"Worker does not support {name}: {instead}")
         for name in ("workflow_runner", "unsandboxed_workflow_runner"):
             if not isinstance(chosen.pop(name, None), UnsandboxedWorkflowRunner | None):
-                raise UsageError(f"{name} can only be an UnsandboxedWorkflowRunner: there is no sandbox here")
+                raise UsageError(f"{name} can only be an UnsandboxedWorkflowRunner: Hourglass has no sandbox")
         if chosen.pop("debug_mode", False):
             chosen["deadlock_timeout"] = None
         if chosen.pop("disable_payload_error_limit", False):

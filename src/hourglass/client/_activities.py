@@ -50,7 +50,7 @@ def refer_activity(
     """Return a reference to an activity for a handle, without sending a request."""
     if token:
         if not isinstance(token, bytes):
-            raise UsageError(f"an activity's token is bytes, not {type(token).__name__}")
+            raise UsageError(f"an activity's token must be bytes, not {type(token).__name__}")
         if workflow_id or run_id or activity_id:
             raise UsageError("pass the activity's token, or workflow_id and activity_id, not both")
         return ActivityReference(token)
@@ -76,7 +76,9 @@ def fail(
 
     def build(call: FailAsyncActivityInput) -> ClientOperation[None]:
         if not isinstance(call.error, BaseException):
-            raise UsageError(f"an activity fails with an exception, not {type(call.error).__name__}")
+            raise UsageError(
+                f"the error of an activity must be an exception, not {type(call.error).__name__}"
+            )
         request = CompleteActivity(
             **_address(session, call),
             failure=session.converter.to_failure(call.error),
@@ -110,7 +112,7 @@ def reset(
 ) -> ClientOperation[None]:
     """Restart an activity from its first attempt."""
     if reference.token:
-        raise UsageError("an activity is reset by workflow_id and activity_id, not by its token")
+        raise UsageError("an activity cannot be reset by its token: pass workflow_id and activity_id")
     request = ResetActivity(
         workflow_id=reference.workflow_id,
         run_id=reference.run_id,
@@ -123,7 +125,7 @@ def reset(
 
 def _by_ids(reference: ActivityReference, what: str) -> _standalone.StandaloneReference:
     if reference.token:
-        raise UsageError(f"an activity is {what} by workflow_id and activity_id, not by its token")
+        raise UsageError(f"an activity cannot be {what} by its token: pass workflow_id and activity_id")
     return _standalone.StandaloneReference(reference.activity_id, reference.run_id)
 
 

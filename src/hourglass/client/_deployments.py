@@ -138,7 +138,7 @@ def delete_nexus_endpoint(name: str) -> ClientOperation[None]:
     async def ask(session: ClientSession) -> None:
         endpoint = await session.call(find)
         if not endpoint.id:
-            raise ServiceError(f"there is no endpoint {name!r}", status="NOT_FOUND")
+            raise ServiceError(f"the Nexus endpoint {name!r} does not exist", status="NOT_FOUND")
         await session.call(DeleteNexusEndpoint(id=endpoint.id, version=endpoint.version))
 
     return ClientOperation(ask, nothing)
@@ -160,7 +160,7 @@ def add_search_attributes(types: Mapping[str, str]) -> ClientOperation[None]:
         for name, kind in types.items():
             if existing.get(name, kind) != kind:  # a server would silently ignore the new type
                 raise ServiceError(
-                    f"search attribute {name} exists already, with type {existing[name]}",
+                    f"search attribute {name} already exists, with type {existing[name]}",
                     status="ALREADY_EXISTS",
                 )
         new = {name: kind for name, kind in types.items() if name not in existing}
@@ -293,7 +293,7 @@ def set_ramping_version(
     if not isinstance(percentage, (int, float)) or isinstance(percentage, bool) or not 0 <= percentage <= 100:
         raise UsageError(f"percentage must be a number from 0 to 100, not {percentage!r:.40}")
     if build_id is None and percentage:
-        raise UsageError("without a build there is nothing to ramp: omit the percentage")
+        raise UsageError("a percentage needs a build id: pass build_id, or omit percentage")
     limit = seconds(wait, "wait")
     request = SetRampingVersion(
         deployment_name=deployment,

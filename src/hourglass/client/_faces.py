@@ -75,7 +75,7 @@ class ClientFacts:
 
     def _of_server(self, what: str) -> None:
         if self._session.link.where.kind != "temporal":
-            raise UsageError(f"{self.target} has no use for {what}: only Temporal servers use it")
+            raise UsageError(f"{self.target} does not support {what}: only Temporal servers do")
 
     @property
     def converter(self) -> Converter:
@@ -92,7 +92,7 @@ class ClientFacts:
         creates an equal client.
         """
         if self._session.config is None:
-            raise UsageError("this client was not created by connect(…), so it has no settings")
+            raise UsageError("this client has no settings, because it was not created by connect(…)")
         return {**self._session.config, "plugins": ()}
 
     @property
@@ -167,7 +167,7 @@ class ActivityHandleFacts:
         it, the converter knows only the task token or the ids. The codec's context is always derived from the ids.
         """
         if not isinstance(context, SerializationContext):
-            raise UsageError(f"a context is a SerializationContext, not {type(context).__name__}")
+            raise UsageError(f"the context must be a SerializationContext, not {type(context).__name__}")
         return type(self)(self._session.in_context(context), self._reference)
 
     def __repr__(self) -> str:

@@ -129,8 +129,8 @@ class Link:
     async def _open(self) -> Connection:
         if self._opener is None:
             raise UsageError(
-                f"the engine of {self.target} belongs to the process that connected to it, "
-                "of which this one is a fork: connect again here"
+                "this client was connected before the process forked and cannot be used in the child process: connect to "
+                f"{self.target} again in the child"
             )
         return await self._opener(self.where)
 

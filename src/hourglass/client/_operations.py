@@ -124,7 +124,7 @@ def refer(
     if run_id is not None:
         check_text(run_id, "run_id")
     if workflow is not None and result_type is not None:
-        raise UsageError("give workflow or result_type, not both")
+        raise UsageError("pass workflow or result_type, not both")
     return_type = Any if result_type is None else result_type
     if workflow is not None:
         return_type = given_workflow(workflow).return_type
@@ -372,7 +372,7 @@ def fast_forward(
                 pass
             if "does not match" in state.reason:
                 raise ServiceError(
-                    f"another fast_forward of workflow {request.workflow_id!r} has replaced this one",
+                    f"this fast_forward of workflow {request.workflow_id!r} was replaced by another one",
                     status="ABORTED",
                 )
             return state.reached

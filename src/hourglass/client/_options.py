@@ -51,9 +51,7 @@ def check_rpc(options: Mapping[str, Any]) -> None:
     """Raise `UsageError` for an option that does not belong to `RpcOptions`."""
     for name in options:
         if name not in _RPC:
-            raise UsageError(
-                f"there is no option {name!r} here; of how a call travels: {', '.join(sorted(_RPC))}"
-            )
+            raise UsageError(f"unknown option {name!r}; the options of a call are {', '.join(sorted(_RPC))}")
 
 
 def without_rpc(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,8 +71,8 @@ def check_changes(what: str, options: type[RpcOptions], changes: Mapping[str, An
     unknown = sorted(set(changes) - set(names))
     if unknown or not changes:
         raise UsageError(
-            f"what can be changed of {what} is {', '.join(names)}"
-            + (f"; not {', '.join(unknown)}" if unknown else "; name at least one")
+            f"these options of {what} can be changed: {', '.join(names)}"
+            + (f"; not {', '.join(unknown)}" if unknown else "; pass at least one")
         )
 
 
@@ -182,7 +180,7 @@ def start_request(
     if not _SIGNAL.isdisjoint(options):
         if options.get("callbacks"):
             raise UsageError(
-                "a workflow that is a Nexus operation cannot be started with a signal: send it afterwards"
+                "a workflow that is a Nexus operation cannot be started with a signal: send the signal afterwards"
             )
         fields["signal_name"], fields["signal_arguments"] = _start_signal(options, converter)
     encoded = definition.encode(converter, arguments)
@@ -203,18 +201,18 @@ _MEANT = {
     "workflow_id": "did you mean id?",
     "queue": "did you mean task_queue?",
     "timeout": "did you mean run_timeout, which ends the run, or start_workflow(…).result(timeout=…), which ends the wait?",
-    "args": "arguments stand behind the workflow, one by one: start_workflow(workflow, first, second, id=…)",
+    "args": "pass arguments after the workflow, one by one: start_workflow(workflow, first, second, id=…)",
 }
 
 
 def _refuse(name: str, definition: Given) -> NoReturn:
-    positional = "a workflow's own arguments are given by position"
+    positional = "pass the workflow's own arguments by position"
     if definition.signature is not None and name in definition.signature.parameters:
         raise UsageError(
             f"a start has no option {name!r}, which is an argument of {definition.what}: {positional}"
         )
     near = difflib.get_close_matches(name, _KNOWN, 1)
-    hint = _MEANT.get(name) or (f"did you mean {near[0]}?" if near else f"there are: {', '.join(_KNOWN)}")
+    hint = _MEANT.get(name) or (f"did you mean {near[0]}?" if near else f"known options: {', '.join(_KNOWN)}")
     raise UsageError(f"a start has no option {name!r} ({hint}); {positional}")
 
 
@@ -245,7 +243,7 @@ def _duration(value: Duration | None, name: str, converter: Converter) -> float 
 def check_time_skipping(value: object) -> TimeSkippingConfig | None:
     """Return the time skipping configuration. Raise `UsageError` if the value has another type."""
     if value is not None and not isinstance(value, TimeSkippingConfig):
-        raise UsageError(f"time_skipping is a TimeSkippingConfig, not {type(value).__name__}")
+        raise UsageError(f"time_skipping must be a TimeSkippingConfig, not {type(value).__name__}")
     return value
 
 
@@ -253,7 +251,7 @@ def callbacks_of(value: object) -> tuple[NexusCallback, ...]:
     """Return the callbacks as a tuple. Raise `UsageError` if an object is not a callback."""
     callbacks = several(value, "callbacks")
     if wrong := [callback for callback in callbacks if not isinstance(callback, NexusCallback)]:
-        raise UsageError(f"callbacks are objects of nexus.NexusCallback, not {type(wrong[0]).__name__}")
+        raise UsageError(f"callbacks must be nexus.NexusCallback objects, not {type(wrong[0]).__name__}")
     return tuple(callbacks)
 
 

@@ -181,8 +181,8 @@ def all_plugins(inherited: Sequence[Plugin], own: Sequence[Plugin]) -> tuple[Plu
     candidates: Sequence[Any] = (*inherited, *own)
     for plugin in candidates:
         if not isinstance(plugin, Plugin):
-            hint = ": give an instance" if isinstance(plugin, type) else ""
-            raise UsageError(f"plugins are objects of Plugin's subclasses, not {plugin!r:.80}{hint}")
+            hint = ": pass an instance" if isinstance(plugin, type) else ""
+            raise UsageError(f"plugins must be instances of Plugin's subclasses, not {plugin!r:.80}{hint}")
         if plugin not in plugins:
             plugins.append(plugin)
     return tuple(plugins)
@@ -201,6 +201,6 @@ def configured(kind: type[S], method: str, plugins: Sequence[Plugin], arguments:
         if config.keys() != names.keys():
             wrong = sorted(config.keys() ^ names.keys())
             raise UsageError(
-                f"plugin {plugin.name} made settings with names that are not those of {kind.__name__}: {', '.join(wrong)}"
+                f"plugin {plugin.name} returned settings that {kind.__name__} does not have: {', '.join(wrong)}"
             )
     return cast(S, config)

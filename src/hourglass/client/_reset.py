@@ -61,7 +61,7 @@ def fork(
     step = _checked(event_id, 2, before)
     new = refer(workflow_id, None, None, None)
     if workflow_id == reference.workflow_id:
-        raise UsageError("a fork needs an id of its own: reset starts the same workflow again")
+        raise UsageError("a fork needs a new workflow id; to start the same workflow again, use reset")
 
     async def ask(session: ClientSession) -> str:
         events = await fetch_history_events(reference).ask(session)
@@ -112,7 +112,7 @@ def reset_point(events: Sequence[h.HistoryEvent], step: str) -> int:
     """
     tasks = [event.id for event in events if isinstance(event.attributes, h.WorkflowTaskCompleted)]
     if not tasks:
-        raise UsageError("the run has completed no workflow task yet: there is nothing to reset to")
+        raise UsageError("the run cannot be reset, because it has not completed a workflow task yet")
     if not step:
         return tasks[-1]
     steps: set[str] = set()
@@ -150,7 +150,7 @@ def _step(attributes: h.Attributes) -> tuple[tuple[str, ...], int]:
 def _checked(event_id: int | None, least: int, before: object) -> str:
     """Return the step's name, or "" if an event id or neither is set."""
     if event_id is not None and before is not None:
-        raise UsageError("give event_id or before, not both")
+        raise UsageError("pass event_id or before, not both")
     if event_id is not None:
         whole_number(event_id, "event_id", least, INT64)
     if before is None:

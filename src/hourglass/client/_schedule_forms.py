@@ -42,15 +42,15 @@ def schedule_form(
 ) -> sc.EngineSchedule:
     """Return a schedule for a request. Raise `UsageError` or `ArgumentError` for invalid values."""
     if not isinstance(schedule, Schedule):
-        raise UsageError(f"a schedule is a Schedule(action=…, spec=…), not a {type(schedule).__name__}")
+        raise UsageError(f"the schedule must be a Schedule(action=…, spec=…), not {type(schedule).__name__}")
     action, foreign = _action_form(schedule.action, schedule_id, converter, identity)
     for name, kind in (("spec", ScheduleSpec), ("policy", SchedulePolicy), ("state", ScheduleState)):
         if not isinstance(part := getattr(schedule, name), kind):
-            raise UsageError(f"{name} is a {kind.__name__}, not a {type(part).__name__}")
+            raise UsageError(f"{name} must be a {kind.__name__}, not {type(part).__name__}")
     canonical(schedule.spec)  # raises an error if the spec is invalid
     state = schedule.state
     if state.remaining_actions < 0 or (state.remaining_actions and not state.limited_actions):
-        raise UsageError("remaining_actions counts actions from 0 on, and only with limited_actions=True")
+        raise UsageError("remaining_actions must be 0 or more, and needs limited_actions=True")
     return sc.EngineSchedule(
         action=action, spec=schedule.spec, policy=schedule.policy, state=state, foreign=foreign
     )
@@ -64,20 +64,20 @@ def refuse_empty(spec: ScheduleSpec) -> None:
     """
     if is_empty(spec) and (spec.skip or spec.start_at or spec.end_at or spec.jitter):
         raise UsageError(
-            "the schedule names no time: its ScheduleSpec needs calendars, intervals or cron_expressions, or nothing at all "
-            "where it is only triggered"
+            "the schedule has no times: set calendars, intervals or cron_expressions of its ScheduleSpec, or leave the "
+            "ScheduleSpec empty if the schedule is only triggered"
         )
     for calendar in (*spec.calendars, *spec.skip):
         for part in FIELDS:
             if part.name != "year" and not getattr(calendar, part.name):
-                raise UsageError(f"{part.name} of a calendar is empty: it would never match")
+                raise UsageError(f"{part.name} of a calendar is empty, so the calendar would never match")
 
 
 def backfill_form(backfill: Sequence[ScheduleBackfill]) -> tuple[ScheduleBackfill, ...]:
     """Return backfills for a request."""
     for part in several(backfill, "backfill"):
         if not isinstance(part, ScheduleBackfill):
-            raise UsageError(f"a backfill is a ScheduleBackfill, not a {type(part).__name__}")
+            raise UsageError(f"a backfill must be a ScheduleBackfill, not {type(part).__name__}")
     return tuple(backfill)
 
 
@@ -85,13 +85,13 @@ def _action_form(
     action: ScheduleActionStartWorkflow, schedule_id: str, converter: Converter, identity: str
 ) -> tuple[StartWorkflow, bytes]:
     if not isinstance(action, ScheduleActionStartWorkflow):
-        raise UsageError(f"action is a ScheduleActionStartWorkflow, not a {type(action).__name__}")
+        raise UsageError(f"action must be a ScheduleActionStartWorkflow, not {type(action).__name__}")
     if action._known is not None:
         return action._known
     for name in action.options:
         if name not in _KNOWN:
             near = difflib.get_close_matches(name, _KNOWN, 1)
-            hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(_KNOWN)}"
+            hint = f"did you mean {near[0]}?" if near else f"known options: {', '.join(_KNOWN)}"
             raise UsageError(f"a schedule's action has no option {name!r} ({hint})")
     options = {"id": schedule_id, **action.options}
     headers = _headers(options.pop("headers", {}))
@@ -103,7 +103,9 @@ def _headers(value: object) -> dict[str, Payload]:
     headers = named_values(value, "headers")
     for name, payload in headers.items():
         if not isinstance(payload, Payload):
-            raise UsageError(f"headers are payloads by name: that of {name!r} is a {type(payload).__name__}")
+            raise UsageError(
+                f"headers must map str to Payload, but the value of {name!r} is of type {type(payload).__name__}"
+            )
     return dict(headers)
 
 

@@ -273,7 +273,7 @@ def _updating(session: ClientSession, schedule_id: str, change: Change) -> Steps
         if seen.conflict_token != before.conflict_token and is_same_schedule(form, seen.schedule):
             return
     raise ServiceError(
-        f"schedule {schedule_id!r} was changed by others during each of the {_TRIES} times that the update was tried",
+        f"schedule {schedule_id!r} was not updated: other clients changed it during each of {_TRIES} attempts",
         status="ABORTED",
     )
 

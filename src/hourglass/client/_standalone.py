@@ -205,8 +205,8 @@ class ActivityOptionsUpdate(KeptOptions, RpcOptions, total=False):
 
 _OF_START = frozenset(StartActivityOptions.__annotations__) - frozenset(ActivityOptions.__annotations__)
 _NOT_HERE = {
-    "activity_id": "say id",
-    "summary": "say static_summary",
+    "activity_id": "use id",
+    "summary": "use static_summary",
     "cancellation_type": "that is for workflows, which wait",
     "local_retry_threshold": "that is for local activities",
     "event_groups": "that is for workflows, whose histories they are in",
@@ -234,7 +234,7 @@ def given_activity(activity: object) -> tuple[Given, CallSettings]:
     """Return the activity for a decorated function or a name, with its options."""
     if isinstance(activity, str):
         if not activity:
-            raise UsageError("the activity's name is empty")
+            raise UsageError("the activity's name must not be empty")
         return Given(f"activity {activity}", check_text(activity, "the activity's name")), FOREIGN_DEFAULTS
     definition = activity_definition(activity_of(activity))
     if definition is None:
@@ -334,7 +334,7 @@ def refer(activity_id: str, run_id: str | None, activity: object, result_type: A
         raise UsageError("an activity's id must be a non-empty str")
     check_text(activity_id, "an activity's id")
     if activity is not None and result_type is not None:
-        raise UsageError("give activity or result_type, not both")
+        raise UsageError("pass activity or result_type, not both")
     return_type = Any if result_type is None else result_type
     if activity is not None:
         return_type = given_activity(activity)[0].return_type

@@ -149,7 +149,7 @@ class PlannedStart:
     ) -> None:
         if "start_signal" in options:
             raise UsageError(
-                "with_start sends what you call on it: .signal(…) or .execute_update(…), not start_signal"
+                "with_start does not accept start_signal: call .signal(…) or .execute_update(…) of its result"
             )
         if "id" not in options:
             raise UsageError("with_start needs the id of the workflow")
@@ -177,9 +177,7 @@ class PlannedStart:
     def reference(self) -> Reference:
         """The reference to the workflow that was started or used."""
         if self._reference is None:
-            raise UsageError(
-                "nothing has been sent yet: .signal(…) or .execute_update(…) starts the workflow"
-            )
+            raise UsageError("the workflow has not been started: call .signal(…) or .execute_update(…) first")
         return self._reference
 
     def call(self) -> tuple[StartWorkflowInput, Callable[[StartWorkflowInput], StartWorkflow], Reference]:

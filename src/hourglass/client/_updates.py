@@ -90,8 +90,8 @@ def build_update_request(
 def _check_stage(stage: UpdateStage) -> UpdateStage:
     if choice(UpdateStage, stage, "wait_for_stage") < UpdateStage.ACCEPTED:
         raise UsageError(
-            f"wait_for_stage must be ACCEPTED or COMPLETED, not {stage.name}: an update that no worker has accepted is kept "
-            "by no service, so there is nothing to wait for"
+            f"wait_for_stage must be ACCEPTED or COMPLETED, not {stage.name}: no service keeps an update before a worker has "
+            "accepted it"
         )
     return stage
 
@@ -137,7 +137,7 @@ def result(
         state = UpdateState(
             update_id=reference.update_id, workflow_id=reference.workflow_id, run_id=reference.run_id
         )
-        late = f"update {reference.update_id!r} of workflow {reference.workflow_id!r} is not done after"
+        late = f"update {reference.update_id!r} of workflow {reference.workflow_id!r} did not complete within"
         with notices_of(session, reference.workflow_id, reference.run_id):
             async with in_time(session, limit, late):
                 return await _to_stage(session, state, UpdateStage.COMPLETED)
@@ -184,8 +184,8 @@ async def _patience(session: ClientSession, request: UpdateWorkflow) -> AsyncIte
     except TimeoutError:
         raise ServiceTimeoutError(
             f"update {request.update_id!r} of workflow {request.workflow_id!r} did not reach the requested stage within "
-            f"{request.rpc_timeout or 0:g} s, and may still be carried out. An update is answered by a worker: does one run on "
-            "the workflow's task queue?",
+            f"{request.rpc_timeout or 0:g} s, and may still be executed. Check that a worker runs on the workflow's task "
+            "queue",
             status="DEADLINE_EXCEEDED",
         ) from None
     finally:

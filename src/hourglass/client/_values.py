@@ -66,7 +66,7 @@ class WorkflowExecution:
         payload = self.raw_info.memo.get(key)
         if payload is None:
             if default is _REQUIRED:
-                raise KeyError(f"workflow {self.id!r} has no {key!r} in its memo")
+                raise KeyError(f"workflow {self.id!r} has no memo entry {key!r}")
             return default
         return self.converter.decode(payload, type)
 

@@ -122,7 +122,7 @@ class WaitWatcher:
         due = activity.next_attempt_time_ns
         again = f", next at {datetime.fromtimestamp(due / 1e9):%H:%M:%S}" if due else ""
         logger.warning(
-            "%s fails and is retried (attempt %d%s%s): %s%s",
+            "%s failed and is retried (attempt %d%s%s): %s%s",
             subject,
             activity.attempt,
             most,
@@ -144,13 +144,13 @@ class WaitWatcher:
         if not (left or self._is_unserved(pollers)) or not self._is_new("activity", name, queue):
             return False
         if pollers.pollers:
-            reason = f"those of task queue {queue!r} have ended, or accept no more work"
+            reason = f"the workers of task queue {queue!r} have ended, or accept no more tasks"
         elif queue in pollers.served:
-            reason = f"the worker of task queue {queue!r} has workflows only"
+            reason = f"the worker of task queue {queue!r} executes only workflows"
         elif pollers.served:
-            reason = f"no worker serves task queue {queue!r}, but {_listed(pollers.served)}"
+            reason = f"no worker serves task queue {queue!r}; the workers serve {_listed(pollers.served)}"
         else:
-            reason = f"none polls task queue {queue!r} for activities"
+            reason = f"no worker polls task queue {queue!r} for activities"
         logger.warning(
             "%s has no worker: %s. Register it: Worker(client, %r, activities=[%s])",
             subject,
@@ -296,19 +296,16 @@ def _unserved(pollers: Pollers, queue: str, target: str) -> str:
     known.
     """
     if pollers.pollers:
-        return f"has no worker: those of its task queue {queue!r} have ended, or accept no more work"
+        return f"has no worker: the workers of its task queue {queue!r} have ended, or accept no more tasks"
     if queue in pollers.served:
         return (
-            f"waits in the task queue {queue!r}, whose worker has activities only: "
-            f"give it the workflow, too: Worker(client, {queue!r}, workflows=[…])"
+            f"waits in task queue {queue!r}, whose worker executes only activities: register the workflow, too, with "
+            f"Worker(client, {queue!r}, workflows=[…])"
         )
     if pollers.served:
         where = target.partition("local:")[2] or target
-        return (
-            f"waits in the task queue {queue!r}, which no worker serves: "
-            f"the worker on {where} serves {_listed(pollers.served)}"
-        )
-    return f"has no worker: none polls its task queue {queue!r}"  # a server does not report the served queues
+        return f"waits in task queue {queue!r}, which no worker serves: the worker on {where} serves {_listed(pollers.served)}"
+    return f"has no worker: no worker polls its task queue {queue!r}"  # a server does not report the served queues
 
 
 def _listed(queues: Sequence[str]) -> str:

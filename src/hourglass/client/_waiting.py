@@ -51,7 +51,7 @@ _LONGEST_OUTAGE = 60.0
 FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
 
 
-GOES_ON = "; it goes on, and its result can be asked for again"
+GOES_ON = "; it continues, and you can wait for its result again"
 
 
 def wait_for_close(
@@ -66,7 +66,7 @@ def wait_for_close(
 async def _watch_within(
     timeout: float, session: ClientSession, workflow_id: str, run_id: str, follow: bool
 ) -> Outcome:
-    async with in_time(session, timeout, f"workflow {workflow_id!r} has not closed within", GOES_ON):
+    async with in_time(session, timeout, f"workflow {workflow_id!r} did not close within", GOES_ON):
         return await _watch(session, workflow_id, run_id, follow)
 
 
@@ -162,7 +162,7 @@ def result_of(workflow_id: str, return_type: Any, converter: Converter, outcome:
             raise WorkflowFailedError(f"{name} timed out") from cause
         case RunContinued(new_run_id=new_run_id):
             raise WorkflowContinuedAsNewError(
-                f"{name} continued as a new run, {new_run_id}", new_run_id=new_run_id
+                f"{name} continued as the new run {new_run_id}", new_run_id=new_run_id
             )
         case other:
             raise InternalError(f"{name} closed in an unknown way: {type(other).__name__}")

@@ -137,7 +137,8 @@ def replace(library: str, names: Mapping[str, Callable[[Any], Any]]) -> None:
             setattr(module, attribute, make(getattr(module, attribute)))
         else:
             logger.warning(
-                "this version of %s has no %s: times and ids that it makes up in a workflow are not repeatable",
+                "this version of %s has no %s: times and ids that it generates in a workflow differ when the workflow is "
+                "replayed",
                 library,
                 name,
             )

@@ -152,7 +152,7 @@ class S3Storage(StorageDriver):
                 raise StorageUnavailableError(f"the bucket {self._bucket} at {self._host} {problem}")
             sleep(pause)
             pause *= 2
-        raise AssertionError("the last try returns or raises")
+        raise AssertionError("the last attempt returns or raises")
 
     def _send(self, method: str, path: str, body: bytes) -> bytes:
         headers = self._signed(method, path, body, datetime.now(UTC))
@@ -194,8 +194,8 @@ class S3Storage(StorageDriver):
             token = os.environ.get("AWS_SESSION_TOKEN")
         if not access or not secret:
             raise StorageUnavailableError(
-                f"there are no keys for the bucket {self._bucket}: pass access_key and secret_key, or set "
-                "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+                f"no access keys for the bucket {self._bucket}: pass access_key and secret_key, or set AWS_ACCESS_KEY_ID and "
+                "AWS_SECRET_ACCESS_KEY"
             )
         return access, secret, token
 

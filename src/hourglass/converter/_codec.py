@@ -116,7 +116,7 @@ def with_headers(codec: Codec | None, behavior: HeaderCodecBehavior) -> Codec | 
     if behavior is HeaderCodecBehavior.NO_CODEC:
         return codec
     if codec is None:
-        raise UsageError(f"header_codec_behavior is {behavior.name}, and there is no codec")
+        raise UsageError(f"header_codec_behavior {behavior.name} requires a codec")
     return CodecWithHeaders(codec, behavior)
 
 
@@ -197,7 +197,7 @@ def map_payloads(obj: T, fn: PayloadFunction, *, skip: frozenset[str] = NEVER_CO
         return obj
     replaced = fn(payloads)
     if len(replaced) != len(payloads):
-        raise PayloadError(f"{len(payloads)} payloads went in, {len(replaced)} came out")
+        raise PayloadError(f"expected {len(payloads)} payloads, got {len(replaced)}")
     # Both passes walk in the same order, so that the n-th payload is replaced by the n-th result.
     remaining = iter(replaced)
     return _rebuild(obj, Payload, lambda _: next(remaining), skip)  # type: ignore[no-any-return]
@@ -249,7 +249,7 @@ def run_codec(codec: Codec, way: str, payloads: list[Payload]) -> Sequence[Paylo
     except Exception as raised:
         raise error(f"{name} raised {type(raised).__name__}") from raised
     if len(results) != len(payloads):
-        raise error(f"{name} returned {len(results)} payloads for {len(payloads)}")
+        raise error(f"{name} returned {len(results)} payloads, expected {len(payloads)}")
     for result in results:
         if not isinstance(result, Payload):
             raise error(f"{name} returned a {type(result).__name__}, not a Payload")

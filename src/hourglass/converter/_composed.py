@@ -72,15 +72,19 @@ class CompositeConverter(Converter):
     ) -> None:
         for part in encodings:
             if not isinstance(part, EncodingConverter):
-                raise UsageError(f"an encoding is an EncodingConverter, not {type(part).__name__}")
+                raise UsageError(
+                    f"encodings must contain EncodingConverter objects, not {type(part).__name__}"
+                )
         for json_type in json_types:
             if not isinstance(json_type, JSONTypeConverter):
-                raise UsageError(f"json_types are JSONTypeConverters, not {type(json_type).__name__}")
+                raise UsageError(
+                    f"json_types must contain JSONTypeConverter objects, not {type(json_type).__name__}"
+                )
         self._encodings = encodings
         self._by_name = {part.encoding: part for part in encodings}
         if len(self._by_name) < len(encodings):
             raise UsageError(
-                "two converters have the same encoding, so a payload does not determine its converter"
+                "two converters have the same encoding; each encoding needs exactly one converter"
             )
         self._json_types = tuple(json_types)
         self._rest = rest
@@ -171,6 +175,6 @@ def _checked(payload: Any, part: EncodingConverter) -> Payload:
         raise EncodeError(f"{type(part).__name__}.encode returned a {type(payload).__name__}, not a Payload")
     if payload.encoding != part.encoding:
         raise EncodeError(
-            f"{type(part).__name__} is for {part.encoding}, and made a payload of {payload.encoding[:60]}"
+            f"{type(part).__name__} must create payloads with the encoding {part.encoding}, not {payload.encoding[:60]}"
         )
     return payload

@@ -91,7 +91,7 @@ def in_context(what: T, context: SerializationContext) -> T:
     made = contextual.with_context(context)
     if made is None:
         raise UsageError(
-            f"{type(what).__name__}.with_context returned None: it must return the object to use, at least itself"
+            f"{type(what).__name__}.with_context returned None: it must return the object to use, for example self"
         )
     result: T = made
     return result

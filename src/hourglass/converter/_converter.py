@@ -146,7 +146,7 @@ def _decode(payload: Payload, hint: Any) -> Any:
             return (model_from_json if is_model(hint) else decode_json)(payload.data, hint)
         case "binary/null":
             if payload.data:
-                raise Mismatch("expected no data with null")
+                raise Mismatch("a payload with the encoding binary/null must not contain data")
             return convert(None, hint)
         case "binary/plain":
             return convert(payload.data, hint)
@@ -154,12 +154,14 @@ def _decode(payload: Payload, hint: Any) -> Any:
             return _decode_message_json(payload, hint)
         case "binary/protobuf":
             if (cls := _wanted_message(payload, hint)) is None:
-                raise Mismatch("binary protobuf needs a message class as type hint")
+                raise Mismatch("binary protobuf can be decoded only with a message class as type hint")
             return message_from_binary(payload.data, cls)
         case "":
-            raise DecodeError("the payload names no encoding")
+            raise DecodeError("the payload has no encoding")
         case unknown:
-            raise DecodeError(f"unknown encoding {unknown[:60]!r}: a codec or a converter for it is missing")
+            raise DecodeError(
+                f"unknown encoding {unknown[:60]!r}: configure a codec or a converter for this encoding"
+            )
 
 
 def _decode_message_json(payload: Payload, hint: Any) -> Any:
@@ -235,7 +237,7 @@ def _decode_slowly(data: bytes, hint: Any) -> Any:
     except RecursionError:
         raise Mismatch("nested too deeply") from None
     except Exception as error:
-        raise Mismatch(f"{type(error).__name__} while making a {type_name(hint)}") from error
+        raise Mismatch(f"{type(error).__name__} while creating a {type_name(hint)}") from error
 
 
 def _parse(data: bytes) -> Any:
@@ -243,9 +245,9 @@ def _parse(data: bytes) -> Any:
     try:
         return json.loads(data.decode("utf-8"), parse_float=_finite)
     except UnicodeDecodeError as error:
-        raise Mismatch(f"not UTF-8 from byte {error.start}") from None
+        raise Mismatch(f"not valid UTF-8 at byte {error.start}") from None
     except json.JSONDecodeError as error:
-        problem = f"not JSON from character {error.pos}" if data else "empty: no JSON at all"
+        problem = f"not valid JSON at character {error.pos}" if data else "empty, expected JSON"
         raise Mismatch(problem) from None
     except Mismatch:
         raise

@@ -227,9 +227,7 @@ def _shortened(failure: Failure) -> Failure:
     if len(links) <= MOST_CAUSES:
         return failure
     left_out = len(links) - (MOST_CAUSES - 1)
-    gap = Failure(
-        f"({left_out} more causes left out here)", ApplicationFailure("CausesLeftOut"), source=SOURCE
-    )
+    gap = Failure(f"({left_out} more causes omitted)", ApplicationFailure("CausesLeftOut"), source=SOURCE)
     return joined([*links[: MOST_CAUSES - 1 - _LAST_CAUSES], gap, *links[-_LAST_CAUSES:]])
 
 

@@ -40,7 +40,7 @@ class SearchAttributeKey(Generic[T]):
         _name(self.name)
         if self.type not in _VALUES:
             raise UsageError(
-                f"search attribute {self.name}: there is no type {self.type!r}; there are {', '.join(_VALUES)}"
+                f"search attribute {self.name}: unknown type {self.type!r}; known types: {', '.join(_VALUES)}"
             )
 
     @staticmethod
@@ -114,13 +114,13 @@ def encode_search_attributes(attributes: SearchAttributes) -> dict[str, Payload]
             updates = list(attributes)
         except TypeError:
             raise UsageError(
-                f"search attributes must be a mapping by name, not {type(attributes).__name__}"
+                f"search attributes must be a dict of values by name, not {type(attributes).__name__}"
             ) from None
     encoded: dict[str, Payload] = {}
     for update in updates:
         if not isinstance(update, SearchAttributeUpdate):
             raise UsageError(
-                "search attributes must be a mapping by name, or a list of key.value_set(…), not "
+                "search attributes must be a dict of values by name, or a list of key.value_set(…), not "
                 f"{type(update).__name__}"
             )
         encoded[update.name] = _encode(update)
@@ -165,4 +165,4 @@ def _check_value(name: str, kind: str, value: Any) -> None:
             f"search attribute {name} is of type {kind} and cannot hold a {type(value).__name__}"
         )
     if isinstance(value, datetime) and value.tzinfo is None:
-        raise UsageError(f"search attribute {name} is a time without a time zone")
+        raise UsageError(f"search attribute {name} must be a datetime with a time zone")

@@ -154,7 +154,7 @@ class Signature:
         try:
             signature = inspect.signature(fn)
         except (TypeError, ValueError) as error:
-            raise DefinitionError(f"{what}: its parameters cannot be known ({error})") from error
+            raise DefinitionError(f"the parameters of {what} cannot be determined ({error})") from error
         inner = innermost(fn)
         scope = scope_of(inner, sys._getframe(1))
         return cls(what, inner, signature, scope, skip_first=skip_first)
@@ -221,13 +221,14 @@ class Signature:
         for name in kwargs:
             if name in self._keyword_only:
                 raise ArgumentError(
-                    f"{self.what}: {name!r} is keyword-only and keeps its default, because arguments are sent by position"
+                    f"{self.what}: the keyword-only argument {name!r} cannot be passed, because arguments are sent by "
+                    "position"
                 )
             if name not in self.parameters:
                 raise ArgumentError(f"{self.what} has no argument {name!r}: it takes {self._takes()}")
             position = self.parameters.index(name)
             if position < count:
-                raise ArgumentError(f"{self.what} got its argument {name!r} twice")
+                raise ArgumentError(f"{self.what} got multiple values for argument {name!r}")
             if self._positional[position].kind is _Kind.POSITIONAL_ONLY:
                 raise ArgumentError(f"{self.what}: {name!r} is positional-only")
 
@@ -305,13 +306,11 @@ def _is_of(value: Any, hint: Any) -> bool:
 def _refuse_what_cannot_travel(what: str, parameters: Sequence[inspect.Parameter]) -> None:
     for parameter in parameters:
         if parameter.kind is _Kind.VAR_KEYWORD:
-            raise DefinitionError(
-                f"{what} takes **{parameter.name}: arguments are sent by position, so each needs a parameter"
-            )
+            raise DefinitionError(f"{what} must not have **{parameter.name}: arguments are sent by position")
         if parameter.kind is _Kind.KEYWORD_ONLY and parameter.default is _Kind.empty:
             raise DefinitionError(
-                f"{what}: {parameter.name!r} is keyword-only without a default, "
-                "and arguments are sent by position: move it before the *"
+                f"{what}: the keyword-only parameter {parameter.name!r} has no default. Arguments are sent by position: "
+                "move the parameter before the *, or give it a default"
             )
 
 
@@ -325,7 +324,7 @@ def raw_payloads(payloads: Sequence[Payload], converter: Converter) -> list[RawP
 
 def check_dynamic(signature: Signature, what: str) -> None:
     """Raise an error unless the function can be dynamic: its only parameter must be a sequence of `RawPayload`."""
-    requirement = f"{what} is dynamic: it takes one parameter, a Sequence[RawPayload] of all arguments"
+    requirement = f"{what} is dynamic and must have one parameter, a Sequence[RawPayload] of all arguments"
     if not signature.takes_exactly_one:
         names = ", ".join(signature.parameters) or "none"
         raise DefinitionError(f"{requirement}; its parameters are: {names}")
@@ -334,4 +333,4 @@ def check_dynamic(signature: Signature, what: str) -> None:
     if hint is not Any and (
         (get_origin(hint) or hint) not in _TAKES_ALL or of not in ((), (Any,), (RawPayload,))
     ):
-        raise DefinitionError(f"{requirement}; {signature.parameters[0]!r} is annotated with something else")
+        raise DefinitionError(f"{requirement}; {signature.parameters[0]!r} has another annotation")

@@ -104,10 +104,10 @@ class ExternalStorage:
 
     def __post_init__(self) -> None:
         if not self.drivers:
-            raise UsageError("an ExternalStorage needs a driver")
+            raise UsageError("an ExternalStorage needs at least one driver")
         if self.payload_size_threshold < 0:
             raise UsageError(
-                f"payload_size_threshold is a number of bytes, not {self.payload_size_threshold}"
+                f"payload_size_threshold must be a number of bytes of at least 0, not {self.payload_size_threshold}"
             )
         if len(self.drivers) > 1 and self.driver_selector is None:
             raise UsageError("an ExternalStorage with several drivers needs a driver_selector")
@@ -116,7 +116,7 @@ class ExternalStorage:
                 raise UsageError(f"a driver must be a StorageDriver, not {type(driver).__name__}")
             if self._named.setdefault(driver.name, driver) is not driver:
                 raise UsageError(
-                    f"two drivers have the name {driver.name!r}: references could not tell them apart"
+                    f"two drivers have the name {driver.name!r}: each driver needs a unique name"
                 )
 
     @property
@@ -153,7 +153,9 @@ class ExternalStorage:
             driver = self._named.get(name)
             if driver is None:
                 names = ", ".join(sorted(self._named))
-                raise DecodeError(f"a payload is stored by the driver {name[:80]!r}, and there is: {names}")
+                raise DecodeError(
+                    f"a payload needs the storage driver {name[:80]!r}; configured drivers: {names}"
+                )
             fetched = driver.retrieve(StorageDriverRetrieveContext(), [claim for _, claim in claims])
             for (at, _), payload in zip(claims, _matching(_settled(fetched), claims, name), strict=True):
                 through[at] = payload
@@ -166,7 +168,9 @@ class ExternalStorage:
             return self.drivers[0]
         driver = self.driver_selector(StorageDriverSelectContext(), payload)
         if driver is not None and self._named.get(driver.name) is not driver:
-            raise UsageError(f"driver_selector chose {driver.name!r}, which is not a driver of this storage")
+            raise UsageError(
+                f"driver_selector returned the driver {driver.name!r}, which is not one of the configured drivers"
+            )
         return driver
 
 
@@ -177,7 +181,7 @@ def _settled(result: T | Awaitable[T]) -> T:
 def _matching(results: Sequence[T], requested: Sequence[object], name: str) -> Sequence[T]:
     if len(results) != len(requested):
         raise DecodeError(
-            f"the storage driver {name!r} returned {len(results)} answers for {len(requested)} payloads"
+            f"the storage driver {name!r} returned {len(results)} results for {len(requested)} payloads"
         )
     return results
 
@@ -239,7 +243,7 @@ def key_of(claim: StorageDriverClaim) -> str:
     """
     key = claim.claim_data.get("key", "")
     if not _KEY.fullmatch(key):
-        raise DecodeError("a claim on a stored payload has no valid key")
+        raise DecodeError("the claim of a stored payload has no valid key")
     return key
 
 
@@ -335,6 +339,6 @@ class FolderStorage(StorageDriver):
             data = self._path(key).read_bytes()
         except FileNotFoundError:
             raise DecodeError(
-                f"the payload stored as {key[:12]}… is not in the folder of the driver {self._name!r}"
+                f"the payload stored as {key[:12]}… is missing from the directory of the driver {self._name!r}"
             ) from None
         return from_stored(key, data)

@@ -152,7 +152,7 @@ class JsonEncoder:
         for key, item in value.items():
             text = _key(key, path)
             if text in result:
-                raise EncodeError(f"two keys of the dict at {path} are the same string in JSON")
+                raise EncodeError(f"two keys of the dict at {path} become the same str in JSON")
             result[text] = self.plain(item, f"{path}[...]", inside)
         return result
 
@@ -209,7 +209,7 @@ def simplify(value: Any) -> Any:
     """
     if isinstance(value, (type, collections.abc.Iterator)):
         # An iterator can be read only once. Encoding it twice, as verification does, would give two different results.
-        raise NotImplementedError(f"{type(value).__name__} has no JSON form")
+        raise NotImplementedError(f"{type(value).__name__} cannot be represented in JSON")
     if isinstance(value, enum.Enum):
         return value.value
     if is_message(value):
@@ -228,7 +228,7 @@ def simplify(value: Any) -> Any:
         return set(value)
     if isinstance(value, collections.abc.Iterable):
         return list(value)
-    raise NotImplementedError(f"{type(value).__name__} has no JSON form")
+    raise NotImplementedError(f"{type(value).__name__} cannot be represented in JSON")
 
 
 def _needs_care(value: Any) -> bool:
@@ -296,29 +296,31 @@ def _key(key: Any, path: str) -> str:
         return json.dumps(key)
     if isinstance(key, _TEXTUAL):
         return str(msgspec.to_builtins(key))
-    raise EncodeError(f"a key of the dict at {path} is a {type(key).__name__}: JSON's keys are text")
+    raise EncodeError(
+        f"a key of the dict at {path} is of type {type(key).__name__}: keys must be str in JSON"
+    )
 
 
 def _unsupported(value: Any, path: str) -> str:
     if isinstance(value, collections.abc.Iterator) and not isinstance(value, io.IOBase):
-        return f"{type(value).__name__} at {path} can be read only once: make it a list"
+        return f"{type(value).__name__} at {path} can be iterated only once: convert it to a list"
     cls = value.__name__ if isinstance(value, type) else type(value).__name__
     what = f"the class {cls}" if isinstance(value, type) else f"an object of class {cls}"
-    return f"{what} at {path} has no JSON form: {_instead(value)}"
+    return f"{what} at {path} cannot be represented in JSON: {_instead(value)}"
 
 
 def _instead(value: Any) -> str:
     """Return advice for a value without a JSON form. Only its class is inspected."""
     cls = type(value)
     if isinstance(value, os.PathLike):
-        return "pass str(path), and make a Path of it where it is used"
+        return "pass str(path), and convert it to a Path where it is used"
     if isinstance(value, io.IOBase):
-        return "open files do not travel, pass the path"
+        return "an open file cannot be sent, so pass its path"
     if isinstance(value, BaseException):
-        return "pass what is to be known of it, such as str(error)"
+        return "pass the information that is needed, such as str(error)"
     if hasattr(cls, "tolist"):
-        return "pass value.tolist(), or where it is large a reference to it"
-    return "use a dataclass, or a converter of your own"
+        return "pass value.tolist(), or a reference if the data is large"
+    return "use a dataclass, or a custom converter"
 
 
 class _SortedSet(set[Any]):

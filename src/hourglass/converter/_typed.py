@@ -105,7 +105,7 @@ def _datetime(value: Any, path: ValuePath) -> datetime:
         # Other spellings of ISO 8601, for example offsets with seconds. A plain date is not a datetime.
         return datetime.fromisoformat(value if len(value) > 10 else "no time")
     except ValueError:
-        raise Mismatch("expected datetime, got another str", path) from None
+        raise Mismatch("expected datetime, got a str that is not ISO 8601", path) from None
 
 
 def _by_msgspec(cls: type) -> Callable[[Any, ValuePath], Any]:
@@ -113,7 +113,7 @@ def _by_msgspec(cls: type) -> Callable[[Any, ValuePath], Any]:
         try:
             return msgspec.convert(value, cls)
         except (msgspec.ValidationError, ValueError, TypeError, OverflowError):
-            kind = f"another {kind_of(value)}" if isinstance(value, str) else kind_of(value)
+            kind = f"an invalid {kind_of(value)}" if isinstance(value, str) else kind_of(value)
             raise Mismatch(f"expected {cls.__name__}, got {kind}", path) from None
 
     return read
@@ -149,13 +149,13 @@ def convert(value: Any, hint: Any, path: ValuePath | None = None) -> Any:
     if origin is Literal:
         return _literal(value, hint, path)
     if not isinstance(origin, type):
-        raise Mismatch(f"values of type {type_name(hint)} cannot be decoded", path)
+        raise Mismatch(f"values cannot be decoded as {type_name(hint)}", path)
     if (scalar := SCALARS.get(origin)) is not None:
         return scalar(value, path)
     for question, handler in _HANDLERS:
         if question(origin):
             return handler(value, hint, origin, path)
-    raise Mismatch(f"{type_name(hint)} has no fields that JSON could fill: use a dataclass", path)
+    raise Mismatch(f"{type_name(hint)} has no fields that can be decoded from JSON: use a dataclass", path)
 
 
 def _literal(value: Any, hint: Any, path: ValuePath) -> Any:
@@ -163,7 +163,7 @@ def _literal(value: Any, hint: Any, path: ValuePath) -> Any:
         wire = choice.value if isinstance(choice, enum.Enum) else choice
         if type(wire) is type(value) and wire == value:
             return choice
-    raise Mismatch(f"expected {type_name(hint)}, got another {kind_of(value)}", path)
+    raise Mismatch(f"expected {type_name(hint)}, got an invalid {kind_of(value)}", path)
 
 
 def _union(value: Any, hint: Any, path: ValuePath) -> Any:
@@ -205,14 +205,14 @@ def _enum(value: Any, hint: Any, origin: Any, path: ValuePath) -> Any:
         # For combined flags, values encoded as lists, and enums with their own `_missing_`.
         return origin(tuple(value) if isinstance(value, list) else value)
     except (ValueError, TypeError):
-        raise Mismatch(f"expected {type_name(hint)}, got another {kind_of(value)}", path) from None
+        raise Mismatch(f"expected {type_name(hint)}, got an invalid {kind_of(value)}", path) from None
 
 
 def _hints_of(hint: Any, path: ValuePath) -> dict[str, Any]:
     try:
         return field_hints(hint)
     except (NameError, AttributeError) as error:
-        raise Mismatch(f"an annotation of {type_name(hint)} cannot be resolved ({error})", path) from None
+        raise Mismatch(f"a type annotation of {type_name(hint)} cannot be resolved ({error})", path) from None
 
 
 def _dataclass(value: Any, hint: Any, origin: Any, path: ValuePath) -> Any:
@@ -226,13 +226,13 @@ def _dataclass(value: Any, hint: Any, origin: Any, path: ValuePath) -> Any:
             converted = convert(value[field.name], hints[field.name], path.field(field.name))
             (arguments if field.init else later)[field.name] = converted
         elif field.init and field.default is field.default_factory is dataclasses.MISSING:
-            raise Mismatch(f"{type_name(hint)} is missing its field {field.name!r}", path)
+            raise Mismatch(f"{type_name(hint)}: field {field.name!r} is missing", path)
     try:
         made = origin(**arguments)
         for name, converted in later.items():
             object.__setattr__(made, name, converted)  # also works for frozen classes
     except Exception as error:
-        raise Mismatch(f"{type_name(hint)} refused its fields: {type(error).__name__}", path) from error
+        raise Mismatch(f"{type_name(hint)} rejected its fields ({type(error).__name__})", path) from error
     return made
 
 
@@ -241,7 +241,7 @@ def _typed_dict(value: Any, hint: Any, origin: Any, path: ValuePath) -> Any:
         raise unexpected(value, hint, path)
     hints = _hints_of(hint, path)
     for name in origin.__required_keys__ - value.keys():
-        raise Mismatch(f"{type_name(hint)} is missing its key {name!r}", path)
+        raise Mismatch(f"{type_name(hint)}: key {name!r} is missing", path)
     return {name: convert(value[name], hints[name], path.field(name)) for name in hints if name in value}
 
 
@@ -333,7 +333,7 @@ def _set(value: Any, hint: Any, origin: Any, path: ValuePath) -> Any:
     try:
         return frozenset(items) if issubclass(origin, frozenset) else set(items)
     except TypeError:
-        raise Mismatch(f"expected {type_name(hint)}, got items that cannot be hashed", path) from None
+        raise Mismatch(f"expected {type_name(hint)}, got unhashable items", path) from None
 
 
 def _sequence(value: Any, hint: Any, origin: Any, path: ValuePath) -> Any:

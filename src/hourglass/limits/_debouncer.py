@@ -158,7 +158,7 @@ class _Burst(Generic[R]):
         request = AwaitBurst(id=self._id, workflow_id=self._keeper.workflow_id)
 
         async def ask(session: ClientSession) -> BurstState:
-            async with in_time(session, limit, f"the calls of {self._id!r} have not been run within"):
+            async with in_time(session, limit, f"the calls of {self._id!r} were not run within"):
                 while (state := await ask_through_outage(session, request)).pending:
                     pass
                 return state
@@ -173,7 +173,9 @@ class _Burst(Generic[R]):
         return Reference(workflow_id, return_type=self._return_type)
 
     def _never(self) -> WorkflowFailedError:
-        return WorkflowFailedError("this call was never run: what collected it was cancelled or terminated")
+        return WorkflowFailedError(
+            "this call was not run, because the workflow that collected it was cancelled or terminated"
+        )
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._id}>"
@@ -283,7 +285,7 @@ def _call(
     names = DebounceOptions.__annotations__
     for name in options:
         if name not in names:
-            raise UsageError(f"a debounce has no option {name!r}; there are: {', '.join(names)}")
+            raise UsageError(f"a debounce has no option {name!r}; known options: {', '.join(names)}")
     longest = optional_seconds(max_wait, "max_wait")
     if longest is not None and longest < seconds(wait, "wait"):
         raise UsageError("max_wait must not be shorter than wait")

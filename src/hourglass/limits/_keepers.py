@@ -192,7 +192,7 @@ def keeper_id(kind: str, key: str) -> str:
     if not isinstance(key, str) or not key.strip():
         raise UsageError("the key of a limit must be a non-empty str")
     if len(key) > _LONGEST_KEY:
-        raise UsageError(f"the key of a limit is at most {_LONGEST_KEY} characters long, not {len(key)}")
+        raise UsageError(f"the key of a limit must have at most {_LONGEST_KEY} characters, not {len(key)}")
     return f"hourglass.{kind}:{key}"
 
 
@@ -264,7 +264,9 @@ def keep(what: str, serve: Callable[[], bool]) -> None:
                 return
         except Cancelled:
             # The waiting runs would never be notified. To remove a keeper, terminate it.
-            workflow.logger.warning(f"a keeper of {what} does not cancel: others wait for it")
+            workflow.logger.warning(
+                f"the keeper of {what} ignores its cancellation, because workflows wait for it"
+            )
 
 
 def is_long(messages: int) -> bool:

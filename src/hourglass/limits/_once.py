@@ -76,7 +76,7 @@ def once(  # type: ignore[misc]
     for name in _OURS:
         if name in options:
             raise UsageError(
-                f"once has no option {name!r}: the key is the id, and its policies are what once is for"
+                f"once has no option {name!r}: the key is the workflow id, and once sets the policies of the id itself"
             )
     session = client._session
     session.meet(workflow)

@@ -185,7 +185,7 @@ class SlotPool(KeeperLink):
             raise
         if waiter.number is None:
             raise TimeoutError(
-                f"there was no free slot of {self.key!r} in time; {limit} at a time are allowed"
+                f"no slot of {self.key!r} became free in time; at most {limit} are held at a time"
             )
         return waiter.number
 
@@ -364,8 +364,8 @@ def slot(
     mine = (fiber.path, key)
     if mine in replies.inside:
         raise UsageError(
-            f"a slot of {key!r} is requested inside a block that already holds one: with limit={limit} it may "
-            f"wait for itself forever"
+            f"a slot of {key!r} is requested inside a block that already holds one: with limit={limit} it could wait for "
+            "itself forever"
         )
     limited = None if timeout is None else _positive(timeout, "timeout")
     patience = _positive(notice, "notice")

@@ -327,7 +327,9 @@ def throttle(
 
 
 def _too_late(key: str, limit: int, per: Duration) -> TimeoutError:
-    return TimeoutError(f"the next turn of {key!r} comes too late; {limit} in {seconds(per):g} s are allowed")
+    return TimeoutError(
+        f"the next turn of {key!r} would come too late; {limit} in {seconds(per):g} s are allowed"
+    )
 
 
 def _checked(limit: int, per: Duration, smooth: bool) -> Rate:
@@ -335,7 +337,8 @@ def _checked(limit: int, per: Duration, smooth: bool) -> Rate:
         raise UsageError(f"the limit of a throttle must be a number of at least 1, not {limit!r:.40}")
     if limit > _MOST_IN_A_WINDOW and not smooth:
         raise UsageError(
-            f"a throttle counts at most {_MOST_IN_A_WINDOW} in a span, not {limit}: give a shorter span, or smooth=True"
+            f"the limit of a throttle must be at most {_MOST_IN_A_WINDOW} in a period, not {limit}: use a shorter period, or "
+            "smooth=True"
         )
     period = _whole(per, "span")
     if period <= 0:

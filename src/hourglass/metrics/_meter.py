@@ -52,7 +52,7 @@ class _Instrument:
 
     def _record(self, value: float, attributes: Attributes | None) -> None:
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-            raise UsageError(f"metric {self.name} takes a finite number, not {value!r}")
+            raise UsageError(f"the value of metric {self.name} must be a finite number, not {value!r}")
         if not self._silent():
             labels = labels_of({**self._attributes, **attributes}) if attributes else self._labels
             self._metric.record(value, labels)

@@ -69,7 +69,9 @@ class Metric:
     def record(self, value: float, labels: Labels = ()) -> None:
         """Add the value to a counter, set a gauge to it, or record it in a histogram."""
         if self.kind == "counter" and value < 0:
-            raise UsageError(f"metric {self.name} is a counter, which only grows: {value} was to be added")
+            raise UsageError(
+                f"metric {self.name} is a counter and cannot decrease: the added value must not be negative, not {value}"
+            )
         with self._lock:
             has_room = self._add(value, labels)
         if has_room and self._registry.sinks:
@@ -148,7 +150,7 @@ class Metric:
         if not self._is_full:
             self._is_full = True
             logger.warning(
-                "metric %s has %d series, the maximum: its attributes have too many different values",
+                "metric %s has reached the maximum of %d series: its attributes have too many different values",
                 self.name,
                 len(series),
             )
@@ -182,7 +184,9 @@ class Registry:
             with self._lock:
                 existing = self._metrics.setdefault(name, made)
         if existing.kind != kind:
-            raise UsageError(f"metric {name} is a {existing.kind}, and cannot be a {kind} too")
+            raise UsageError(
+                f"metric {name} already exists as a {existing.kind} and cannot be registered as a {kind}"
+            )
         return existing
 
     def collect(self) -> list[Family]:
@@ -194,7 +198,7 @@ class Registry:
             try:
                 families.extend(source())
             except Exception:
-                logger.exception("a source of metrics failed")
+                logger.exception("a source of metrics raised an exception")
         return merged(families)
 
     def add_source(self, source: Source) -> Callable[[], None]:
@@ -228,7 +232,7 @@ class Registry:
             try:
                 sink.recorded(metric, value, labels)
             except Exception:
-                logger.exception("a sink of metrics failed and is removed")
+                logger.exception("a sink of metrics raised an exception and was removed")
                 with self._lock:
                     self.sinks = tuple(registered for registered in self.sinks if registered is not sink)
 

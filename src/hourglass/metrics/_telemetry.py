@@ -37,7 +37,7 @@ class TelemetryFilter:
     def __post_init__(self) -> None:
         for name in ("core_level", "other_level"):
             if getattr(self, name) not in _LEVELS:
-                raise UsageError(f"{name} is one of {', '.join(_LEVELS)}, not {getattr(self, name)!r}")
+                raise UsageError(f"{name} must be one of {', '.join(_LEVELS)}, not {getattr(self, name)!r}")
 
     def formatted(self) -> str:
         """Return the filter in Rust's syntax."""
@@ -66,7 +66,9 @@ class PrometheusConfig:
     def __post_init__(self) -> None:
         host, colon, port = self.bind_address.rpartition(":")
         if not (colon and host and port.isascii() and port.isdigit() and int(port) < 65536):
-            raise UsageError(f"bind_address is host:port, such as 127.0.0.1:9464, not {self.bind_address!r}")
+            raise UsageError(
+                f"bind_address must have the form host:port, such as 127.0.0.1:9464, not {self.bind_address!r}"
+            )
 
 
 class OpenTelemetryMetricTemporality(Enum):
@@ -95,10 +97,12 @@ class OpenTelemetryConfig:
     def __post_init__(self) -> None:
         parts = urlsplit(self.url)
         if parts.scheme not in ("http", "https") or not parts.netloc:
-            raise UsageError(f"url is that of a collector, such as http://localhost:4317, not {self.url!r}")
+            raise UsageError(
+                f"url must be the URL of a collector, such as http://localhost:4317, not {self.url!r}"
+            )
         if self.metric_periodicity is not None and not self.metric_periodicity > 0:
             raise UsageError(
-                f"metric_periodicity is a number of seconds above 0, not {self.metric_periodicity}"
+                f"metric_periodicity must be a number of seconds above 0, not {self.metric_periodicity}"
             )
 
 
@@ -124,7 +128,8 @@ class TelemetryConfig:
             self.metrics, (PrometheusConfig, OpenTelemetryConfig)
         ):
             raise UsageError(
-                f"metrics is a PrometheusConfig, an OpenTelemetryConfig, {STATUS!r} or None, not {self.metrics!r:.80}"
+                f"metrics must be a PrometheusConfig, an OpenTelemetryConfig, {STATUS!r} or None, not "
+                f"{self.metrics!r:.80}"
             )
 
 
@@ -141,7 +146,7 @@ def set_telemetry(config: TelemetryConfig) -> None:
     Raise `UsageError` if Core is already running.
     """
     if not isinstance(config, TelemetryConfig):
-        raise UsageError(f"set_telemetry takes a TelemetryConfig, not {type(config).__name__}")
+        raise UsageError(f"set_telemetry needs a TelemetryConfig, not {type(config).__name__}")
     if _Chosen.taken:
         raise UsageError(
             "Core is already running in this process: call set_telemetry before the first connection"

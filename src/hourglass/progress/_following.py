@@ -476,7 +476,7 @@ def read_marks(marks: str) -> dict[int, tuple[int, int]]:
     return marks_by_event
 
 
-_NO_POSITION = "after= takes the position of a stream, as its .position gave it"
+_NO_POSITION = "after= must be a position that the .position of a stream returned"
 
 
 def _successor(page: HistoryPage) -> str:

@@ -32,7 +32,7 @@ class Progress(Generic[T]):
         self.name = check_name(name, "a progress")
         self.type: Any = type
         if not isinstance(keep, int) or not 1 <= keep <= _MOST_KEPT:
-            raise UsageError(f"a progress keeps from 1 to {_MOST_KEPT} items, not {keep!r:.40}")
+            raise UsageError(f"keep must be from 1 to {_MOST_KEPT} items, not {keep!r:.40}")
         self.keep = keep
 
     def __repr__(self) -> str:
@@ -52,8 +52,8 @@ class Progress(Generic[T]):
         payload = converter.encode(value)
         if len(payload.data) > MOST_BYTES:
             raise UsageError(
-                f"an item of progress {self.name!r} has {len(payload.data)} bytes: publish a reference to large "
-                f"data instead; {MOST_BYTES} are allowed"
+                f"an item of progress {self.name!r} has {len(payload.data)} bytes, but at most {MOST_BYTES} are allowed: "
+                "publish a reference to large data instead"
             )
         buffer_of_run(self.name, self.keep).add(
             converter.decode(payload, Any), len(payload.data), run.facts.history_length
@@ -93,9 +93,9 @@ class Progress(Generic[T]):
         longer for an item raises `TimeoutError`; the stream remains usable.
         """
         if after is not None and last is not None:
-            raise UsageError("give after or last, not both")
+            raise UsageError("pass after or last, not both")
         if last is not None and (not isinstance(last, int) or last < 0):
-            raise UsageError("last is how many of the newest items to begin with: 0 or more")
+            raise UsageError("last must be the number of newest items to begin with, 0 or more")
         begin: str | int = after if after is not None else 0
         if last is not None:
             begin = -last if last else NEW_ONES
@@ -125,5 +125,7 @@ class Progress(Generic[T]):
 
 def _checked(handle: Any) -> Any:
     if not isinstance(handle, (WorkflowHandle, AsyncWorkflowHandle)):
-        raise UsageError(f"progress is followed through a workflow's handle, not {type(handle).__name__}")
+        raise UsageError(
+            f"progress can be followed only through a workflow handle, not {type(handle).__name__}"
+        )
     return handle

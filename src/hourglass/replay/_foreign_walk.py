@@ -349,7 +349,9 @@ class Walk:
     def _receive(self, accepted: WorkflowExecutionUpdateAccepted) -> e.AnyEvent:
         request = accepted.request or self._admitted.get(accepted.update_id)
         if request is None:
-            raise HistoryError(f"the history has accepted update {accepted.update_id!r}, but not its request")
+            raise HistoryError(
+                f"the history contains the acceptance of update {accepted.update_id!r}, but not its request"
+            )
         return self._outcomes.updates.receive(request, 0, is_replaying=True)
 
     def _activate(self, due: list[e.AnyEvent], flags: tuple[int, ...]) -> list[e.AnyEvent]:

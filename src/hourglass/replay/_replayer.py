@@ -455,7 +455,7 @@ def _parked(error: BaseException) -> WorkflowParked:
         if not is_library(traceback.tb_frame.f_code.co_filename):
             place = f" at {traceback.tb_frame.f_code.co_filename}:{traceback.tb_lineno}"
         traceback = traceback.tb_next
-    parked = WorkflowParked(f"replaying, the workflow raised {type(error).__name__}{place}: {error}")
+    parked = WorkflowParked(f"the workflow raised {type(error).__name__} during replay{place}: {error}")
     parked.__cause__ = error
     return parked
 

@@ -123,7 +123,7 @@ class HistoryExecution:
         started = next((event for event in activation.events if isinstance(event, RunStarted)), None)
         try:
             if started is None:
-                raise HistoryError("Core began in the middle of this history")
+                raise HistoryError("Core started in the middle of this history")
             definition = self._resolve(started.workflow_type)
         except Exception as error:
             self.error = error
@@ -271,8 +271,7 @@ class ReplaySession:
                 return execution.waiting_at()  # the local activity is new, and a worker would now execute it
             if watch.silent:
                 raise HistoryError(
-                    f"Core stopped at this history after {execution.activations} activations without an error: "
-                    "the history is malformed"
+                    f"the history is malformed: Core stopped without an error after {execution.activations} activations"
                 ) from None
             raise
         except UnsupportedEvent as error:

@@ -166,7 +166,7 @@ class SleepingFake:
         """End the attempt as cancelled."""
         self._attempt.finish_threadsafe(stopped(self._attempt.task, reason))
 
-    def give_up(self) -> bool:
+    def abandon(self) -> bool:
         """Return True, because there is no thread to release."""
         return True
 

@@ -284,7 +284,7 @@ class EnvironmentDriver:
         if len(self.stage.running) > len(self.outside):
             self.loop.do(self._bell.wait())
         elif not self.loop.do(self._bell.wait(_PATIENCE)):
-            raise InternalError(f"nothing has happened in the environment for {_PATIENCE:g} s of real time")
+            raise InternalError(f"the environment has made no progress for {_PATIENCE:g} s of real time")
 
     def _move(self) -> bool:
         """Advance virtual time until the next callback is due. Return False if there is none."""

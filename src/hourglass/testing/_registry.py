@@ -87,8 +87,9 @@ class EnvironmentRegistry:
         if fallback is not None:
             return fallback
         raise UnknownTypeError(
-            f"this environment knows no workflow type {name!r}: start it with env.start_workflow or env.execute_workflow, as the "
-            "decorated object, or list it: Environment(workflows=[…]) or Environment(modules=[…])"
+            f"workflow type {name!r} is not registered with this environment: pass the decorated workflow to "
+            "env.start_workflow or env.execute_workflow, or list it in Environment(workflows=[…]) or "
+            "Environment(modules=[…])"
         )
 
     def register_activity(self, activity: Activity[..., Any]) -> None:
@@ -115,17 +116,17 @@ class EnvironmentRegistry:
         definition = self._known(name) if step is None else step
         if definition is None:
             raise UnknownTypeError(
-                f"this environment knows no activity type {name!r}, which was called by name: pass it, "
-                f"Environment(activities=[…]), or fake it, env.fake({name!r}, returns=…)"
+                f"activity type {name!r}, which was called by name, is not registered with this environment: list it in "
+                f"Environment(activities=[…]), or fake it with env.fake({name!r}, returns=…)"
             )
         if not self.real_activities:
             raise UsageError(
-                f"activity {name} is not faked, and this environment runs no real ones: env.fake({name}, returns=…)"
+                f"activity {name} is not faked, and this environment runs no real activities: use env.fake({name}, returns=…)"
             )
         if definition.needs_instance:
             owner = definition.fn.__qualname__.rpartition(".")[0]
             raise UsageError(
-                f"activity {definition.place} is a method and needs an instance: Environment(activities=[{owner}(…)]), "
+                f"activity {definition.place} is a method and needs an instance: use Environment(activities=[{owner}(…)]), "
                 f"or a fake, env.fake({definition.fn.__qualname__}, returns=…)"
             )
         return Fake(definition, shown(definition), real=True)

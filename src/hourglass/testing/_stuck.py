@@ -58,9 +58,7 @@ async def _position(connection: Connection, waited: WaitForClose) -> str:
     if pending:
         return f"{name} waits for {', '.join(pending)}, which code outside the workflow must complete"
     place = await _place(connection, waited)
-    return (
-        f"{name} waits{place} for a signal, or for a condition that no timer and no activity will make true"
-    )
+    return f"{name} waits{place} for a signal, or for a condition that no timer or activity will make true"
 
 
 async def _place(connection: Connection, waited: WaitForClose) -> str:

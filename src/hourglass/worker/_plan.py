@@ -132,9 +132,9 @@ def _nexus(config: WorkerConfig, interceptors: Sequence[Interceptor]) -> NexusSe
     services: dict[str, Service] = {}
     for service in listed:
         if not isinstance(service, Service):
-            raise UsageError(f"nexus_services are objects of nexus.Service, not {type(service).__name__}")
+            raise UsageError(f"nexus_services must be nexus.Service objects, not {type(service).__name__}")
         if services.setdefault(service.name, service) is not service:
-            raise UsageError(f"two Nexus services are called {service.name!r}")
+            raise UsageError(f"two Nexus services have the name {service.name!r}")
     client = config["client"]
     slots = whole_number(config["max_concurrent_nexus_tasks"], "max_concurrent_nexus_tasks", 1, 2**31 - 1)
     return NexusServices(
@@ -171,7 +171,7 @@ def _slots(config: WorkerConfig) -> dict[str, Any]:
     if not isinstance(tuner, WorkerTuner):
         raise UsageError(f"tuner must be a WorkerTuner, not {type(tuner).__name__}")
     if both := [name for name in _COUNTS if settings[name] != 100]:
-        raise UsageError(f"tuner and {both[0]} both set the number of slots: leave one of them out")
+        raise UsageError(f"tuner and {both[0]} both set the number of slots: omit one of them")
     suppliers = (tuner.workflow_supplier, tuner.activity_supplier, tuner.local_activity_supplier)
     counts: dict[str, Any] = dict(zip(_COUNTS, map(most_slots, suppliers), strict=True))
     return {**counts, "tuner": None if tuner.is_fixed else tuner}

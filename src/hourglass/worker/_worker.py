@@ -178,8 +178,8 @@ class Worker(WorkerFacts):
         kind = old.where.kind
         if kind == "memory" or link.where.kind != kind or (kind != "temporal" and link.target != old.target):
             raise UsageError(
-                f"this worker serves the engine of {old.target}, but the client uses another one, {link.target}: create another "
-                "worker"
+                f"this worker serves the engine of {old.target}, but the client uses the engine of {link.target}: create "
+                "another worker"
             )
         app = self._application
         if app is not None and link.target != old.target and app.queues - set(self._services):
@@ -416,7 +416,7 @@ class Worker(WorkerFacts):
         margin = self._plan.config.graceful_shutdown + _EXIT_MARGIN
         self._forget_exit = self._portal.at_exit(self._end, margin)
         debuggers.install()
-        logger.info("worker on task queue %r of %s runs", self.task_queue, self._client.target)
+        logger.info("the worker on task queue %r of %s is running", self.task_queue, self._client.target)
         return True
 
     def _stopping(self) -> bool:

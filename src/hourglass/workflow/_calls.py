@@ -269,8 +269,8 @@ def check_step(options: Mapping[str, Any], fn: Any, name: str | None) -> None:
     for option in options:
         if option not in StepOptions.__annotations__:
             raise UsageError(
-                f"a step has no option {option!r} (there are: {', '.join(StepOptions.__annotations__)}); pass arguments of "
-                "the function by position"
+                f"a step has no option {option!r} (known options: {', '.join(StepOptions.__annotations__)}); pass arguments "
+                "of the function by position"
             )
     if isinstance(fn, Activity) and name is not None:
         raise UsageError(f"activity {fn.name} already has a name")
@@ -351,7 +351,7 @@ def continue_as_new(  # type: ignore[misc]
         _continue(live.converter, definition, call)
     live.outbound.continue_as_new(call)
     raise UsageError(
-        "an interceptor of continue_as_new returned: it must call the next one, which ends the run"
+        "an interceptor of continue_as_new returned: it must call the next interceptor, which ends the run"
     )
 
 
@@ -548,5 +548,5 @@ def create_nexus_client(service: Service | str, *, endpoint: str) -> NexusClient
     """Return a client for a Nexus service behind an endpoint of the server. `service` is a service object or its name."""
     name = service.name if isinstance(service, Service) else service
     if not isinstance(name, str) or not name or not isinstance(endpoint, str) or not endpoint:
-        raise UsageError("a Nexus client has a service, or its name, and the name of an endpoint")
+        raise UsageError("a Nexus client needs a service or its name, and the name of an endpoint")
     return NexusClient(name, endpoint)

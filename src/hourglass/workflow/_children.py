@@ -243,11 +243,11 @@ def with_start_call(
     for name in options:
         if name not in option_names:
             near = difflib.get_close_matches(name, option_names, 1)
-            hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(option_names)}"
+            hint = f"; did you mean {near[0]}?" if near else f"; known options: {', '.join(option_names)}"
             raise UsageError(f"workflow {workflow.name} with a start has no option {name!r}{hint}")
     workflow_id = options.get("id")
     if not isinstance(workflow_id, str) or not workflow_id.strip():
-        raise UsageError("with_start needs the id of the workflow that is to run")
+        raise UsageError("with_start needs the id of the workflow")
     return SignalWithStartWorkflowInput(
         workflow=workflow.name,
         workflow_id=check_text(workflow_id, "id"),
@@ -309,7 +309,7 @@ def refusal(call: SignalWithStartWorkflowInput, error: ActivityError) -> BaseExc
     cause = error.cause
     if isinstance(cause, ApplicationError) and cause.type == WorkflowAlreadyStartedError.__name__:
         return WorkflowAlreadyStartedError(
-            f"workflow {call.workflow_id!r} is not started: {cause.message}", workflow_id=call.workflow_id
+            f"workflow {call.workflow_id!r} was not started: {cause.message}", workflow_id=call.workflow_id
         )
     return cause or error
 
@@ -456,7 +456,7 @@ def check_options(options: Mapping[str, Any], where: str) -> None:
     for name in options:
         if name not in _OPTION_NAMES:
             near = difflib.get_close_matches(name, _OPTION_NAMES, 1)
-            hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(_OPTION_NAMES)}"
+            hint = f"; did you mean {near[0]}?" if near else f"; known options: {', '.join(_OPTION_NAMES)}"
             raise UsageError(f"{where} as a child has no option {name!r}{hint}")
 
 

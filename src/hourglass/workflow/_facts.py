@@ -245,7 +245,7 @@ def register_random_seed_callback(callback: Callable[[int], object]) -> None:
     """Register a function that is called with each new seed, to reseed a generator of your own. The function must not
     wait."""
     if not callable(callback):
-        raise UsageError(f"a callback of the random seed is a function, not {type(callback).__name__}")
+        raise UsageError(f"the callback of the random seed must be a function, not {type(callback).__name__}")
     live = _live_run()
     if live.seed_callbacks is None:
         live.seed_callbacks = []

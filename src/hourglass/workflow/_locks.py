@@ -52,7 +52,7 @@ class Lock:
     def acquire(self) -> None:
         """Acquire the lock, waiting while another task holds it."""
         if not self._locked and all(waiter.state == CANCELLED for waiter in self._waiters):
-            require_fiber("taking a lock")
+            require_fiber("acquiring a lock")
             self._locked = True
             return
         waiter = _waiter(self._waiters, "waiting for a lock")
@@ -94,7 +94,7 @@ class Semaphore:
 
     def __init__(self, value: int = 1) -> None:
         if value < 0:
-            raise UsageError(f"a semaphore cannot begin at {value}")
+            raise UsageError(f"the initial value of a semaphore must be at least 0, not {value}")
         self._value = value
         self._waiters: _Waiters = OrderedDict()
         self._unwoken: _Waiters = OrderedDict()  # the waiting tasks that have not been woken
@@ -106,7 +106,7 @@ class Semaphore:
     def acquire(self) -> None:
         """Acquire a slot, waiting while none is free."""
         if not self.locked():
-            require_fiber("taking a semaphore")
+            require_fiber("acquiring a semaphore")
             self._value -= 1
             return
         waiter = _waiter(self._waiters, "waiting for a semaphore")

@@ -174,7 +174,7 @@ def given_message(kind: MessageKind, message: object) -> Given:
     definition = message_definition(message)
     if definition is not None:
         if definition.kind != kind:
-            raise UsageError(f"{_describe(message)} is a {definition.kind}, and was used as a {kind}")
+            raise UsageError(f"{_describe(message)} is a {definition.kind}, but was used as a {kind}")
         if definition.name is None:
             raise UsageError(f"{_describe(message)} handles {kind}s with any name: pass the name")
         signature = definition.signature

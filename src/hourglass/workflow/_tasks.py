@@ -348,7 +348,7 @@ def wait_with_timeout(fiber: FiberTask[Any], future: Future, limit: float, summa
         future.remove_callback(waiter.release)
         _cancel_and_wait(fiber, future)
         if future.state == CANCELLED:
-            raise TimeoutError(f"not done within {limit:g} s")
+            raise TimeoutError(f"the tasks did not complete within {limit:g} s")
         return wait_until(future)
     finally:
         timer.cancel()

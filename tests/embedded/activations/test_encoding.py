@@ -25,7 +25,7 @@ def test_import_fails_if_python_hash_is_not_siphash(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(cursor, "source_hash", lambda key, data: bytes(8))
     cursor.seed_of.cache_clear()
     try:
-        with pytest.raises(RuntimeError, match="does not hash sources with SipHash-1-3"):
+        with pytest.raises(RuntimeError, match="does not support SipHash-1-3"):
             cursor._check_seed()
     finally:
         cursor.seed_of.cache_clear()

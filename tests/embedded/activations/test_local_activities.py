@@ -423,11 +423,11 @@ async def test_local_activity_cannot_complete_asynchronously(world: World) -> No
     await world.handle.complete_activity(ActivityDeferred(task.token))
     event = await next_event(world)
     assert isinstance(event, e.ActivityFailed)
-    assert "cannot be completed later" in event.failure.message
+    assert "cannot be completed asynchronously" in event.failure.message
 
 
 async def test_local_activity_without_a_timeout_fails_its_workflow_task(world: World) -> None:
     await world.start_run(local(start_to_close_timeout=None))
     evicted = await next_event(world)
     assert isinstance(evicted, e.RunEvicted)
-    assert "no time limit" in evicted.message
+    assert "has no timeout" in evicted.message

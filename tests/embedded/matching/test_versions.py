@@ -123,7 +123,7 @@ def test_pinned_run_waits_for_a_worker_of_its_version(client: Client) -> None:
         handle.signal(go, "")
         other = client.start_workflow(pinned_tour)
         until(lambda: has_run_on(other, "2"))
-        with pytest.raises(ServiceTimeoutError, match="does one run"):
+        with pytest.raises(ServiceTimeoutError, match="check that a worker"):
             handle.query("where", rpc_timeout=0.2)
         assert handle.describe().task_attempt == 1
         with versioned_worker(client, "1"):
@@ -321,8 +321,8 @@ def test_versioned_worker_requires_a_behavior_for_each_workflow() -> None:
         ("1", "must be a WorkerDeploymentConfig"),
         (WorkerDeploymentConfig("shop.1"), "must be a WorkerDeploymentVersion"),  # type: ignore[arg-type]
         (WorkerDeploymentConfig(WorkerDeploymentVersion("", "1")), "must be a non-empty str"),
-        (WorkerDeploymentConfig(WorkerDeploymentVersion("a.b", "1")), "its name has no"),
-        (WorkerDeploymentConfig(WorkerDeploymentVersion("a:b", "1")), "its name has no"),
+        (WorkerDeploymentConfig(WorkerDeploymentVersion("a.b", "1")), "it must not contain"),
+        (WorkerDeploymentConfig(WorkerDeploymentVersion("a:b", "1")), "it must not contain"),
         (WorkerDeploymentConfig(WorkerDeploymentVersion("a", "")), "build id of a version must be"),
         (WorkerDeploymentConfig(WorkerDeploymentVersion("a", "1" * 300)), "longer than 255"),
         (WorkerDeploymentConfig(version("1"), False, PINNED), "has no effect without use_worker_versioning"),

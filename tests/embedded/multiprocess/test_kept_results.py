@@ -139,7 +139,7 @@ def test_results_survive_a_sync_error_of_their_process(
         time.sleep(2.5)  # the owner asks once a second whether results are durable
         disk.tell("sync-error", 3)
         disk.tell("disk-full", 0)
-        until(lambda: "is opened again" in "".join(owner.log), "the engine does not fail")
+        until(lambda: "is restarted" in "".join(owner.log), "the engine does not fail")
         for folder, handle in zip(folders, handles, strict=True):
             handle.result(timeout=60)
             assert (folder / "executions").read_text() == "attempt 1\n", (

@@ -74,12 +74,12 @@ async def test_backup_copied_into_the_file_stops_all_workers(tmp_path: Path) -> 
         hourglass.backup(path, backup)
         await two.calls.call(start("after"))
         path.write_bytes(backup.read_bytes())
-        with pytest.raises(FileLost, match="another program has written into it"):
+        with pytest.raises(FileLost, match="another program has written to it"):
             await one.calls.call(start("late"))
         for handle in handles:
             with pytest.raises(HandleBroken):
                 await poll_on(handle)
-        with pytest.raises(FileLost, match=r"the process that owned .* found that"):
+        with pytest.raises(FileLost, match=r"the owner of .* reported"):
             await two.open_handle(config())
     assert stored_workflow_ids(path) == {"before"}
 

@@ -66,7 +66,7 @@ def test_file_locked_by_another_machine_is_rejected(
         there.setattr(ownership, "boot_id", lambda: boot)
         holder = FileLock(path)
         holder.try_take()
-    with pytest.raises(StorageError, match=r"process .* of another machine, elsewhere"):
+    with pytest.raises(StorageError, match=r"process .* on another machine, elsewhere"):
         FileLock(path).try_take()
     holder.drop()
 
@@ -93,7 +93,7 @@ def test_file_system_without_locks_is_rejected(
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(fcntl, "lockf", lockf)
-    with pytest.raises(StorageError, match=r"has no locks.*put the file on a local disk"):
+    with pytest.raises(StorageError, match=r"does not support file locks.*Put the file on a local disk"):
         FileLock(str(tmp_path / "a.db")).try_take()
 
 
@@ -115,7 +115,7 @@ def test_permission_error_names_the_owner_of_the_file(
     monkeypatch.setattr(os, "access", lambda *_, **__: code != errno.EACCES)
     with pytest.raises(StorageError) as caught:
         lock.try_take()
-    expected = f"a.db-lock belongs to the user {owner}, and this process runs as 2147483641: run it as {owner}, or give"
+    expected = f"a.db-lock belongs to the user {owner}, and this process runs as 2147483641: run the process as {owner}, or change"
     assert (expected in str(caught.value)) == (code == errno.EACCES)
     assert os.strerror(code) in str(caught.value)
     assert ("belongs to" in str(caught.value)) == (code == errno.EACCES)
@@ -168,7 +168,7 @@ def test_file_system_without_sockets_is_rejected(tmp_path: Path, monkeypatch: py
         raise OSError(errno.EOPNOTSUPP, "Operation not supported")
 
     monkeypatch.setattr("socket.socket.bind", bind)
-    with pytest.raises(StorageError, match=r"a.db-sock cannot be created .*put the file on a local disk"):
+    with pytest.raises(StorageError, match=r"a.db-sock cannot be created .*Put the file on a local disk"):
         unix_socket.listen(str(tmp_path / "a.db"))
 
 
@@ -192,7 +192,7 @@ def test_lock_file_with_hard_links_is_accepted_if_allowed(
     assert lock.try_take()
     lock.drop()
     os.link(lock.lock_path, second.lock_path)
-    with pytest.raises(StorageError, match="other names"):
+    with pytest.raises(StorageError, match="several names"):
         lock.try_take()
     monkeypatch.setenv(ALLOW_HARD_LINKS, "1")
     assert lock.try_take()
@@ -200,7 +200,7 @@ def test_lock_file_with_hard_links_is_accepted_if_allowed(
     lock.drop()
     (tmp_path / "precious").write_text("precious")
     os.link(tmp_path / "precious", tmp_path / "c.db-lock")
-    with pytest.raises(StorageError, match="other names"):
+    with pytest.raises(StorageError, match="several names"):
         FileLock(str(tmp_path / "c.db")).try_take()
 
 
@@ -223,7 +223,7 @@ def test_lock_path_that_is_not_a_plain_file_is_rejected(tmp_path: Path, kind: st
             os.link(victim, place)
     lock = FileLock(path)
     for use in (lock.try_take, lock.is_free, lock.note):
-        with pytest.raises(StorageError, match=r"a.db-lock.*where its lock should be, is"):
+        with pytest.raises(StorageError, match=r"the path of its lock file, .*a.db-lock, is"):
             use()
     assert not lock.held
     assert victim.read_text() == "precious"

@@ -119,10 +119,10 @@ async def test_reads_are_answered_by_a_read_only_store(tmp_path: Path) -> None:
     path.touch()
     client = SharedFile(opener, str(path), "default")
     await client.calls.call(start("w"))
-    opener.full = "there is no room"
+    opener.full = "its disk has no space"
     await asyncio.sleep(0.01)  # the store is closed after a moment without work
     assert (await client.calls.call(wf.CountWorkflows())).count == 1
-    with pytest.raises(StorageError, match="there is no room"):
+    with pytest.raises(StorageError, match="its disk has no space"):
         await client.calls.call(start("another"))
     assert opener.opened == ["briefly", "read only"]
     await client.close()

@@ -251,7 +251,7 @@ async def test_owner_with_malformed_messages_is_disconnected(tmp_path: Path) -> 
 
     async with serve(tmp_path / "a.db", answer):
         link = await reach(tmp_path / "a.db")
-        with connection_lost("was invalid"):
+        with connection_lost("sent an invalid answer"):
             await link.request(COUNT, "k")
         await link.lost.wait()
 
@@ -292,7 +292,7 @@ async def test_socket_of_another_user_is_rejected(tmp_path: Path, monkeypatch: p
     async with serve(tmp_path / "a.db", count) as server:
         with monkeypatch.context() as stranger:
             stranger.setattr(unix_socket, "_peer", lambda _: (0, 54321))
-            with pytest.raises(StorageError, match="belongs to an untrusted user"):
+            with pytest.raises(StorageError, match="belongs to another user and is not trusted"):
                 unix_socket.reach(str(tmp_path / "a.db"))
             raw = socket.socket(socket.AF_UNIX)
             raw.setblocking(False)

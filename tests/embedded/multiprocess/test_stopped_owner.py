@@ -32,10 +32,10 @@ def test_stopped_owner_is_reported_and_continues_when_resumed(tmp_path: Path) ->
     path = tmp_path / "shared.db"
     with ready_worker(path) as owner, ready_worker(path) as second:
         os.kill(owner.pid, signal.SIGSTOP)
-        until(lambda: logged(second, f"process {owner.pid}, which owns"), "the peer reports nothing")
+        until(lambda: logged(second, f"process {owner.pid} owns"), "the peer reports nothing")
         assert second.ask("standing") == f"working for process {owner.pid}, which does not respond"
-        assert second.ask("ready").startswith(f"False process {owner.pid}, which owns")
-        assert f"process {owner.pid}, which holds the file, is stopped" in run_doctor(path)
+        assert second.ask("ready").startswith(f"False process {owner.pid}, the owner of")
+        assert f"process {owner.pid}, which holds the file, is suspended" in run_doctor(path)
         os.kill(owner.pid, signal.SIGCONT)
         until(lambda: logged(second, "responds again"), "the peer does not notice")
         assert second.ask("ready") == "True"
@@ -54,7 +54,10 @@ def test_client_stopped_in_its_transaction_is_reported(tmp_path: Path) -> None:
         assert holder.line() == "held"
         os.kill(holder.pid, signal.SIGSTOP)
         with Child("worker", path) as worker:
-            until(lambda: logged(worker, f"is held by process {holder.pid}"), "the worker reports nothing")
+            until(
+                lambda: logged(worker, f"lock of {path} is held by process {holder.pid}"),
+                "the worker reports nothing",
+            )
             assert worker.line() == "ready"
             until(lambda: worker.ask("ready").startswith("False"), "it is ready")
             holder.kill()

@@ -135,7 +135,7 @@ async def test_timed_out_workflow_task_is_redelivered(world: World) -> None:
     assert world.kinds()[-1] == "WorkflowTaskTimedOut"
     await world.complete(run_id, c.CompleteRun(text("late")))
     (evicted,) = (await world.activation()).events
-    assert evicted == e.RunEvicted("TASK_NOT_FOUND", "the engine did not take the task's completion")
+    assert evicted == e.RunEvicted("TASK_NOT_FOUND", "the engine rejected the completion of the task")
     await world.complete(run_id)
     assert isinstance((await world.activation()).events[0], e.RunStarted)
     await world.complete(run_id, c.CompleteRun(text("now")))
@@ -176,7 +176,7 @@ async def test_duplicate_command_number_fails_the_workflow_task(world: World) ->
     await world.start_run(c.StartTimer(1, 1), c.StartTimer(1, 2))
     (evicted,) = (await world.activation()).events
     assert isinstance(evicted, e.RunEvicted)
-    assert "in use already" in evicted.message
+    assert "already in use" in evicted.message
     assert not world.is_idle
 
 
@@ -224,7 +224,9 @@ async def test_closed_run_is_replayed_for_a_query(world: World) -> None:
 async def test_query_without_a_worker_times_out(world: World) -> None:
     for queue, workflow_id in (("elsewhere", "v"), ("q", "w")):
         await world.start(workflow_id, task_queue=queue)
-        with pytest.raises(ServiceTimeoutError, match="does one run on the workflow's task queue"):
+        with pytest.raises(
+            ServiceTimeoutError, match="check that a worker of the workflow's task queue is running"
+        ):
             await world.call(wf.QueryWorkflow(workflow_id=workflow_id, query_name="q", rpc_timeout=0.0))
     run_id = (await world.activation()).run_id
     await world.complete(run_id, c.StartTimer(1, 10**9))

@@ -493,7 +493,7 @@ async def test_unreadable_schedule_does_not_affect_other_schedules(
     listed = await world.call(sc.ListSchedules())
     assert [each.schedule_id for each in listed.schedules] == ["good"]
     await world.close()
-    assert "schedule 'bad' cannot act" in caplog.text
+    assert "schedule 'bad' cannot start workflows" in caplog.text
 
 
 # --- in a file, on real time --------------------------------------------------------------------------------------------

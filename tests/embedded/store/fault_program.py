@@ -81,7 +81,7 @@ async def full(path: str) -> None:
     assert waiter is not None
     assert not waiter.done()
     assert len(acknowledged) > 10
-    assert "no room left" in store.refuses_starts()
+    assert "no space left" in store.refuses_starts()
     stored = store.load("a")
     assert stored is not None
     assert len(stored.events) >= len(acknowledged) + 1
@@ -107,7 +107,7 @@ async def full_and_closed(path: str) -> None:
         await asyncio.wait([waiter], timeout=0.2)
     acknowledged = sum(store.is_durable(each) for each in range(1, number + 1))
     store.close()
-    assert "no room left" in await rejection(store, number)
+    assert "no space left" in await rejection(store, number)
     (outcome,) = await asyncio.gather(waiter, return_exceptions=True)
     assert isinstance(outcome, StorageError)
     connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
@@ -122,7 +122,7 @@ async def append_until_failure(store: Store, story: Story) -> int:
     for acknowledged in range(500):
         reason = await rejection(store, store.append(story.signal(2_000)))
         if reason:
-            assert "cannot be trusted after an error of its disk" in reason, reason
+            assert "may be damaged after an I/O error" in reason, reason
             return acknowledged
     raise AssertionError("the disk never failed")
 

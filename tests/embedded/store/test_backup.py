@@ -123,7 +123,7 @@ def test_backup_does_not_overwrite_a_file_created_meanwhile(
         dest.write_bytes(b"precious")
 
     monkeypatch.setattr(copies, "_copy", copy)
-    with pytest.raises(StorageError, match="exists already"):
+    with pytest.raises(StorageError, match="already exists"):
         hourglass.backup(path, dest)
     assert dest.read_bytes() == b"precious"
     assert sorted(os.listdir(tmp_path))[0] == "copy.db"
@@ -134,13 +134,17 @@ def test_backup_does_not_overwrite_a_file_in_use(path: Path, tmp_path: Path, ope
     """The WAL of the other file would be applied to the copy."""
     create_file(path)
     other = open_store(tmp_path / "other.db")
-    with pytest.raises(StorageError, match="has a log of SQLite beside it"):
+    with pytest.raises(StorageError, match="has a write-ahead log"):
         hourglass.backup(path, other.path, overwrite=True)
 
 
 @pytest.mark.parametrize(
     ("dest", "text"),
-    [("no/copy.db", "there is no folder"), ("", "is a folder"), ("runs.db", "is the file itself")],
+    [
+        ("no/copy.db", "the directory .* does not exist"),
+        ("", "is a directory"),
+        ("runs.db", "has the same path as the original file"),
+    ],
 )
 def test_invalid_backup_destinations_are_rejected(path: Path, tmp_path: Path, dest: str, text: str) -> None:
     create_file(path)

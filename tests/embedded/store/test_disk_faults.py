@@ -82,7 +82,7 @@ async def test_sqlite_page_limit_delays_commits(open_store: Open, caplog: pytest
     waiter = asyncio.ensure_future(store.durable(number))
     await until_held(store)
     assert not waiter.done()
-    assert "no room left" in store.refuses_starts()
+    assert "no space left" in store.refuses_starts()
     store.append(story.signal())
     limit.execute("PRAGMA max_page_count = 1000000").fetchall()
     await waiter
@@ -127,7 +127,7 @@ async def test_write_lock_of_another_program_delays_commits(
 
 def test_starts_are_rejected_when_the_disk_is_nearly_full(open_store: Open) -> None:
     store = open_store(reserve_bytes=1 << 60)
-    assert "new workflows are refused" in store.refuses_starts()
+    assert "no new workflows are accepted" in store.refuses_starts()
     assert open_store(store_path(store).with_name("other.db"), reserve_bytes=0).refuses_starts() == ""
 
 

@@ -77,10 +77,10 @@ def test_deleted_folder_of_the_file_leads_to_a_copy_elsewhere(path: Path, tmp_pa
         store = open_sqlite(inside)
         before = await fill(store)
         shutil.rmtree(inside.parent)
-        with pytest.raises(FileLost, match="All that was acknowledged is in the copy") as caught:
+        with pytest.raises(FileLost, match="All acknowledged changes are in the copy") as caught:
             await fill(store, RUNS)
         store.close()
-        return before, Path(str(caught.value).split("is in the copy ")[1].split(". ")[0])
+        return before, Path(str(caught.value).split("are in the copy ")[1].split(". ")[0])
 
     before, copy = asyncio.run(scenario())
     assert before <= run_ids(copy)
@@ -161,13 +161,13 @@ async def test_failed_copy_of_a_lost_file_names_the_wal(
     else:
         os.unlink(path)
     with pytest.raises(
-        FileLost, match=r"A copy of its content could not be made .*No space left on device"
+        FileLost, match=r"Its content could not be copied .*No space left on device"
     ) as caught:
         await store.durable(store.append(Story("late").start()))
     store.close()
     if replaced:
         log = saved_copy(path)
-        assert f"Its log was moved to {log}." in str(caught.value)
+        assert f"Its write-ahead log was moved to {log}." in str(caught.value)
         assert log.name.endswith("-wal")
         assert run_ids(path) == set()
     else:
@@ -183,7 +183,7 @@ async def test_file_overwritten_in_place_is_not_written(path: Path, restore: boo
     database.backup(path, backup)
     await fill(store, RUNS)
     content = overwrite(path, backup if restore else None)
-    with pytest.raises(FileLost, match=r"another program has written into it.*moved to .*-wal"):
+    with pytest.raises(FileLost, match=r"another program has written to it.*moved to .*-wal"):
         await store.durable(store.append(Story("late").start()))
     store.close()
     assert content_of(path) == content
@@ -200,7 +200,7 @@ async def test_truncation_behind_the_first_pages_is_detected(path: Path) -> None
     store = open_sqlite(path)
     size = len(content_of(path)) // 2 // 4096 * 4096
     os.truncate(path, size)
-    with pytest.raises(FileLost, match="another program has written into it"):
+    with pytest.raises(FileLost, match="another program has written to it"):
         await store.durable(store.append(Story("late").start()))
     store.close()
     assert len(content_of(path)) == size
@@ -222,7 +222,7 @@ async def test_older_copy_in_place_is_detected(path: Path) -> None:
     assert older != newer
     assert (len(older), older[:4096]) == (len(newer), newer[:4096])
     write_content(path, older)
-    with pytest.raises(FileLost, match="another program has written into it"):
+    with pytest.raises(FileLost, match="another program has written to it"):
         await store.durable(store.append(Story("late").start()))
     store.close()
     assert content_of(path) == older
@@ -255,7 +255,9 @@ def test_backup_restored_through_sqlite_stops_the_store(path: Path, made_by: str
         restore_in_another_process(backup, path)
         if idle:
             await asyncio.to_thread(store._thread._thread.join, 60)
-        with pytest.raises(FileLost, match="was replaced while it was in use: another program has restored"):
+        with pytest.raises(
+            FileLost, match="was replaced while the file was in use: another program restored"
+        ):
             await fill(store, 2 * RUNS)
         store.close()
         return before
@@ -270,7 +272,7 @@ async def test_foreign_database_restored_through_sqlite_stops_the_store(path: Pa
     store = open_sqlite(path)
     await fill(store)
     restore_in_another_process(foreign, path)
-    with pytest.raises(FileLost, match="another program has restored a backup"):
+    with pytest.raises(FileLost, match="another program restored a backup"):
         await fill(store, RUNS)
     store.close()
     with contextlib.closing(sqlite3.connect(path)) as connection:
@@ -292,7 +294,7 @@ def test_tables_of_another_program_are_ignored(path: Path, caplog: pytest.LogCap
     written = asyncio.run(scenario())
     assert run_ids(path) == written
     (warning,) = [record for record in caplog.records if record.name == "hourglass"]
-    assert "another program writes into" in warning.getMessage()
+    assert "another program has written to" in warning.getMessage()
 
 
 async def test_changed_modification_time_is_ignored(path: Path) -> None:
@@ -345,7 +347,7 @@ async def test_deleted_wal_is_copied_if_a_reader_keeps_it(
     acknowledged |= await fill(store, RUNS)
     os.unlink(f"{path}-wal")
     with pytest.raises(
-        FileLost, match=r"a reader in another program prevented.*All that was acknowledged is in the copy"
+        FileLost, match=r"a reader in another program prevented.*All acknowledged changes are in the copy"
     ):
         await store.durable(store.append(Story("late").start()))
     reader.close()
@@ -363,7 +365,7 @@ async def test_error_names_a_wal_that_cannot_be_moved_away(
     await fill(store)
     overwrite(path, None)
     monkeypatch.setattr(os, "rename", fails)
-    with pytest.raises(FileLost, match=rf"nowhere: Permission denied; move {path}-wal away before"):
+    with pytest.raises(FileLost, match=rf"nowhere \(Permission denied\): move {path}-wal away before"):
         await store.durable(store.append(Story("late").start()))
     store.close()
 
@@ -393,7 +395,7 @@ async def test_overwritten_wal_stops_the_store(path: Path, damage: str, idle: bo
         assert isinstance(store.failure, FileLost)
     else:
         with pytest.raises(
-            FileLost, match=r"was truncated or overwritten.*changes acknowledged since .* are lost"
+            FileLost, match=r"was truncated or overwritten.*Changes acknowledged since .* are lost"
         ):
             await store.durable(store.append(Story("late").start()))
     assert isinstance(store.close(), FileLost)
@@ -420,7 +422,7 @@ async def test_closing_reports_an_overwritten_file_after_a_failed_read(path: Pat
     overwrite(path, Path(sys.executable))
     caught = store.close()
     assert isinstance(caught, FileLost)
-    assert "another program has written into it" in str(caught)
+    assert "another program has written to it" in str(caught)
 
 
 def test_hard_link_is_rejected(path: Path) -> None:
@@ -439,8 +441,8 @@ async def test_allowed_hard_links_have_one_owner(path: Path, monkeypatch: pytest
     acknowledged = await fill(store)
     link = path.with_name("link.db")
     os.link(path, link)
-    assert "is owned by a process that opened it under another name" in open_in_another_process(link)
-    with pytest.raises(StorageError, match="is open in this process as"):
+    assert "is in use by a process that opened it under another name" in open_in_another_process(link)
+    with pytest.raises(StorageError, match="is already open in this process as"):
         open_sqlite(link)
     acknowledged |= await fill(store, RUNS)
     store.close()
@@ -537,7 +539,7 @@ def test_file_mounted_over_the_database_stops_the_store(path: Path) -> None:
     command = ["unshare", "-m", sys.executable, "-c", MOUNTED_OVER, path, backup]
     done = subprocess.run(command, capture_output=True, text=True, timeout=90)
     assert "was replaced by another file" in done.stdout, done.stderr
-    assert "is hidden by a mount over it" in done.stdout
+    assert "is hidden by a mount at its path" in done.stdout
     assert run_ids(path) == run_ids(backup) == set()
 
 
@@ -556,7 +558,7 @@ def test_bind_mounted_file_is_rejected(path: Path) -> None:
     run = 'exec "$3" -c "$4" "$5"'
     single = program(f'mount --bind "$1" "$2/single.db" && {run}', folder / "single.db")
     done = subprocess.run(single, capture_output=True, text=True, timeout=60)
-    assert "is mounted by itself" in done.stdout, done.stderr
+    assert "is mounted as a single file" in done.stdout, done.stderr
     folder_mount = program(f'mount --bind "$(dirname "$1")" "$2" && {run}', folder / path.name)
     done = subprocess.run(folder_mount, capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "opened", done.stderr

@@ -138,7 +138,7 @@ def test_filter_beyond_sqlite_limits_is_rejected(limit: str) -> None:
     visibility.declare(connection, {"Note": "Text"})
     connection.setlimit(getattr(sqlite3, f"SQLITE_LIMIT_{limit}"), {"SQL_LENGTH": 2000}.get(limit, 20))
     text = " OR ".join(f"Note = 'w{place}'" for place in range(400))
-    with pytest.raises(ServiceError, match="too large for this SQLite") as caught:
+    with pytest.raises(ServiceError, match="too large for this version of SQLite") as caught:
         visibility.count(connection, text)
     assert not isinstance(caught.value, StorageError)
     connection.close()

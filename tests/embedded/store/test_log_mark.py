@@ -139,7 +139,7 @@ def test_file_is_rejected_under_another_name_than_its_wal(
     other = path.with_name("other.db")
     rename(path, other)
     for use in (open_sqlite, lambda name: database.backup(name, backup.with_name("second.db"))):
-        with pytest.raises(StorageError, match=rf"was last used as .* are still in {wal_of(path)}"):
+        with pytest.raises(StorageError, match=rf"was last used as .* and {wal_of(path)} still contains"):
             use(other)
     os.rename(wal_of(path), wal_of(other))
     open_sqlite(other).close()

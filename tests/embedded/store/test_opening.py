@@ -127,21 +127,21 @@ def test_empty_file_is_rejected(path: Path) -> None:
 def test_wal_without_its_file_is_rejected(path: Path) -> None:
     """It would be applied to the new file."""
     path.with_name(f"{path.name}-wal").write_bytes(b"x" * 100)
-    assert_rejected(path, "put the file back")
+    assert_rejected(path, "Put the file back")
 
 
 def test_folder_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "runs.db").mkdir()
-    assert_rejected(tmp_path / "runs.db", "is a folder")
+    assert_rejected(tmp_path / "runs.db", "is a directory")
 
 
 def test_missing_folder_is_rejected_and_not_created(tmp_path: Path) -> None:
-    assert_rejected(tmp_path / "no" / "runs.db", "there is no folder")
+    assert_rejected(tmp_path / "no" / "runs.db", "the directory .* does not exist")
 
 
 def test_dangling_link_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "runs.db").symlink_to(tmp_path / "elsewhere.db")
-    assert_rejected(tmp_path / "runs.db", "is a broken link")
+    assert_rejected(tmp_path / "runs.db", "is a broken symbolic link")
 
 
 def test_pipe_is_rejected(tmp_path: Path) -> None:
@@ -215,8 +215,8 @@ def test_leftover_of_an_interrupted_creation_is_ignored(open_store: Open, path: 
 @pytest.mark.parametrize(
     ("number", "status", "text"),
     [
-        (errno.ENOSPC, "RESOURCE_EXHAUSTED", "has no room left on its disk"),
-        (errno.EDQUOT, "RESOURCE_EXHAUSTED", "has no room left on its disk"),
+        (errno.ENOSPC, "RESOURCE_EXHAUSTED", "has no space left on its disk"),
+        (errno.EDQUOT, "RESOURCE_EXHAUSTED", "has no space left on its disk"),
         (errno.EROFS, "FAILED_PRECONDITION", "open"),
         (errno.EIO, "FAILED_PRECONDITION", "cannot be created: Input/output error"),
     ],
@@ -343,20 +343,22 @@ def open_as_nobody(path: Path) -> str:
 def test_unreadable_file_is_reported(public: Path) -> None:
     create_file(public).chmod(0o600)
     assert (
-        "cannot be opened: check that this user may read and write both it and its folder"
+        "cannot be opened: check that this user may read and write the file and its directory"
         in open_as_nobody(public)
     )
 
 
 def test_file_without_write_permission_cannot_be_owned(public: Path) -> None:
     create_file(public).chmod(0o644)
-    assert "cannot be written: the file, its folder or its file system is read-only" in open_as_nobody(public)
+    assert "cannot be written: the file, its directory or its file system is read-only" in open_as_nobody(
+        public
+    )
 
 
 def test_file_cannot_be_created_without_permission(public: Path) -> None:
     output = open_as_nobody(public)
     assert str(public) in output
-    assert "cannot be opened: check that this user may read and write both it and its folder" in output
+    assert "cannot be opened: check that this user may read and write the file and its directory" in output
     assert os.listdir(public.parent) == []
 
 
@@ -397,7 +399,7 @@ def test_read_only_file_system_is_reported(path: Path, tmp_path: Path) -> None:
     assert [line.split(" cannot be opened")[0] for line in output] == [
         f"the file {tmp_path / 'mounted' / name}" for name in ("runs.db", "runs.db.other")
     ]
-    assert all("its file system is not read-only" in line for line in output)
+    assert all("the file system is not read-only" in line for line in output)
 
 
 def test_new_files_are_private_whatever_the_umask(open_store: Open, path: Path) -> None:

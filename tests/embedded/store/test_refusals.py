@@ -190,7 +190,7 @@ async def test_lost_epoch_ends_the_store(open_store: Open, path: Path) -> None:
     await first.durable(first.append(story.start()))
     durable = tuple(story.events)
     second = open_store()
-    with pytest.raises(StorageError, match="another process owns the file") as caught:
+    with pytest.raises(StorageError, match="another process now owns the file") as caught:
         await first.durable(first.append(story.signal()))
     assert not isinstance(caught.value, Unwritable)
     assert first.failure is not None
@@ -212,7 +212,7 @@ async def test_lost_epoch_stops_retention_and_large_batches(open_store: Open, pa
     if many:
         for place in range(600):
             first.append(Story(f"new-{place}").start())
-        with pytest.raises(StorageError, match="another process owns the file"):
+        with pytest.raises(StorageError, match="another process now owns the file"):
             await first.durable(2 * len(stories) + 600)
     else:
         assert first.forget_closed(1 << 60, 10) == 1

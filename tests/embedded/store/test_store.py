@@ -265,7 +265,7 @@ async def test_wal_kept_by_a_reader_is_reported_once_and_emptied_later(
     for _ in range(25):
         await store.durable(store.append(story.signal(4000)))
     (warning,) = caplog.messages
-    assert warning.startswith(f"the log of {path} has grown to 0 MiB, because a connection has been reading")
+    assert warning.startswith(f"the write-ahead log of {path} has grown to 0 MiB")
     log = path.with_name(f"{path.name}-wal")
     long = log.stat().st_size
     reader.close()
@@ -315,7 +315,7 @@ async def test_change_of_an_unknown_run_is_rejected(open_store: Open) -> None:
     store = open_store()
     story = Story("a")
     story.start()
-    with pytest.raises(StorageError, match="does not contain the run a"):
+    with pytest.raises(StorageError, match="does not contain its run a"):
         await store.durable(store.append(story.signal()))
     assert store.failure is None
     await store.durable(store.append(Story("b").start()))

@@ -81,12 +81,12 @@ async def test_dry_run_of_an_import_changes_nothing(world: World) -> None:
 @pytest.mark.parametrize(
     ("commands", "cut", "message"),
     [
-        ((), slice(0, 0), "does not begin with the start of a workflow"),
-        ((), slice(1, None), "does not begin with the start of a workflow"),
-        ((ACTIVITY,), slice(None, None, 2), "not numbered consecutively from 1"),
-        ((c.CompleteRun(None),), slice(None), "of a workflow that has ended"),
-        ((CHILD,), slice(None), "waits for its child 'child' there"),
-        ((SIGNAL,), slice(5), "has sent something to another workflow there"),
+        ((), slice(0, 0), "does not begin with WorkflowExecutionStarted"),
+        ((), slice(1, None), "does not begin with WorkflowExecutionStarted"),
+        ((ACTIVITY,), slice(None, None, 2), "not consecutive from 1"),
+        ((c.CompleteRun(None),), slice(None), "has already closed"),
+        ((CHILD,), slice(None), "waits for its child workflow 'child'"),
+        ((SIGNAL,), slice(5), "the outcome of a signal or cancel request"),
     ],
     ids=["empty", "no start", "gaps", "ended", "child", "external signal"],
 )

@@ -101,13 +101,13 @@ LARGE = Payload(b"x" * 101)
         (
             [msgspec.structs.replace(schedule(1)[0], arguments=(LARGE,))],
             h.PAYLOADS_TOO_LARGE,
-            "101 bytes, at most 100",
+            "101 bytes; at most 100",
         ),
         ([c.CompleteRun(LARGE)], h.PAYLOADS_TOO_LARGE, "the result of CompleteRun"),
         (
             [msgspec.structs.replace(each, activity_id="mine") for each in schedule(2)],
             h.SCHEDULE_ACTIVITY_DUPLICATE_ID,
-            "an activity with the id 'mine' is pending",
+            "an activity with the id 'mine' is already pending",
         ),
     ],
 )

@@ -40,7 +40,7 @@ def test_file_with_a_syntax_error_is_reported(
     (tmp_path / "broken.py").write_text(content)
     done = run("worker", "broken.py", parent, *NOWHERE, cwd=tmp_path)
     assert done.returncode == 2, done.stderr
-    assert "error: broken.py does not load" in done.stderr
+    assert "error: broken.py cannot be imported" in done.stderr
     assert all(each in done.stderr for each in said), done.stderr
     assert "Traceback" not in done.stderr
     assert done.stderr.count(" started") == (parent == "--parent")
@@ -49,12 +49,12 @@ def test_file_with_a_syntax_error_is_reported(
 @pytest.mark.parametrize(
     ("source", "said"),
     [
-        ("nowhere.py", "there is no file nowhere.py"),
-        ("nowhere", "there is no module 'nowhere'"),
+        ("nowhere.py", "file nowhere.py does not exist"),
+        ("nowhere", "module 'nowhere' was not found"),
         ("not-a-name", "'not-a-name' is neither a Python file nor the name of a module"),
         ("empty.py", "empty.py has no workflow and no activity"),
-        ("borrows.py", "it imports some from shop: name that as well"),
-        ("inner/json.py", "there is another module of this name"),
+        ("borrows.py", "it imports some from shop: pass that as well"),
+        ("inner/json.py", "another module has this name"),
         ("two-words.py", "is not a Python identifier: rename the file"),
     ],
 )

@@ -178,12 +178,12 @@ def test_bulk_commands_need_confirmation(run: Run) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (("describe", "nobody"), 1, "there is no workflow 'nobody'"),
-        (("cancel",), 2, "name a workflow"),
-        (("cancel", "a", "--query", "x = 1"), 2, "name a workflow"),
+        (("describe", "nobody"), 1, "workflow 'nobody' does not exist"),
+        (("cancel",), 2, "pass a workflow id"),
+        (("cancel", "a", "--query", "x = 1"), 2, "pass a workflow id"),
         (("list", "Nonsense = 1"), 1, "Nonsense"),
-        (("query", "unknown", "order-1"), 1, "there is no workflow"),
-        (("reset", "nobody"), 1, "there is no workflow 'nobody'"),
+        (("query", "unknown", "order-1"), 1, "workflow 'order-1' does not exist"),
+        (("reset", "nobody"), 1, "workflow 'nobody' does not exist"),
     ],
 )
 def test_command_errors_are_one_line(run: Run, arguments: tuple[str, ...], code: int, message: str) -> None:
@@ -200,7 +200,7 @@ def test_backup_command(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert main(["backup", str(tmp_path / "shop.db"), str(tmp_path / "copy.db")]) == 0
     capsys.readouterr()
     assert main(["backup", str(tmp_path / "shop.db"), str(tmp_path / "copy.db")]) == 2
-    said = f"error: {tmp_path / 'copy.db'} exists already: --overwrite replaces it\n"
+    said = f"error: {tmp_path / 'copy.db'} already exists: use --overwrite to replace it\n"
     assert capsys.readouterr().err == said
     assert main(["backup", str(tmp_path / "shop.db"), str(tmp_path / "copy.db"), "--overwrite"]) == 0
     assert capsys.readouterr().err == ""

@@ -133,8 +133,8 @@ def test_codec_from_the_environment(
     [
         ("codec", "write the codec as MODULE:OBJECT"),
         ("{}:nobody", "has no 'nobody'"),
-        ("{}:nothing", "is not a codec: name an object with encode(payloads) and decode(payloads)"),
-        ("no_such_module_here:codec", "there is no module 'no_such_module_here'"),
+        ("{}:nothing", "is not a codec: pass an object with encode(payloads) and decode(payloads)"),
+        ("no_such_module_here:codec", "module 'no_such_module_here' was not found"),
     ],
 )
 def test_invalid_codec_is_rejected(

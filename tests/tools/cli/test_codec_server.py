@@ -214,7 +214,7 @@ def test_unsafe_settings_are_rejected(
     monkeypatch.setitem(sys.modules, "turning", SimpleNamespace(codec=Backwards()))
     for wrong in ("*", "https://*.example", "temporal.example", "https://temporal.example/path"):
         assert main(["codec-server", "--codec", "turning:codec", "--origin", wrong]) == 2
-        assert "an origin looks like" in capsys.readouterr().err
+        assert "an origin must be a URL" in capsys.readouterr().err
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(UsageError, match="cannot listen on"), served(Backwards(), port=port):

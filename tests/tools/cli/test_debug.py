@@ -76,7 +76,7 @@ def test_moment_of_an_event_is_shown_in_full(history: str, capsys: pytest.Captur
     assert "step 2 of 4" in out
     assert "flows_debugged.py:13 in parcel" in out
     assert ">   13 |     workflow.sleep(60)" in out
-    assert "changed parcel: first: (not there) -> 'packed cup'" in out
+    assert "changed parcel: first: (not set) -> 'packed cup'" in out
     assert "first = 'packed cup'" in out
     assert "command start timer of 60 s  (flows_debugged.py:13)" in out
 
@@ -98,8 +98,8 @@ def test_what_if_shows_the_first_difference(history: str, capsys: pytest.Capture
     assert "the first difference is at step 2" in out
     assert "command start timer of 60 s  (flows_debugged.py:13)" in out
     assert "command schedule activity pack  (flows_debugged_new.py:13)" in out
-    assert "the code fits the history" in out
-    assert "what if does not fit the history" in out
+    assert "the code matches the history" in out
+    assert "what if does not match the history" in out
 
 
 def test_what_if_without_a_difference(history: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -127,7 +127,7 @@ def test_what_if_detects_different_arguments(history: str, capsys: pytest.Captur
     out = capsys.readouterr().out
     assert "the same in all" not in out
     assert "the first difference is at step 3" in out
-    assert "what if does not fit the history: arguments of activity pack" in out
+    assert "what if does not match the history: arguments of activity pack" in out
 
 
 def test_what_if_at_an_event_shows_both(history: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -155,7 +155,7 @@ def test_what_if_at_an_event_shows_both(history: str, capsys: pytest.CaptureFixt
 def test_unknown_event_is_rejected(history: str, capsys: pytest.CaptureFixture[str]) -> None:
     """An event after the last is a usage error, which says how many there are."""
     assert main(["debug", history, "--code", "flows_debugged.py", "--at", "999"]) == 2
-    assert "there is no event 999: this history has" in capsys.readouterr().err
+    assert "event 999 does not exist: this history has" in capsys.readouterr().err
 
 
 def test_code_must_be_named(history: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -83,7 +83,7 @@ def test_edited_file_is_reloaded(project: Project, client: Client) -> None:
         project.app.write_text(FIXED)
         dev.wait_for("changed: app.py")
         dev.wait_for("receiving tasks", 2)
-        assert "1 open run fits this code" in dev.text
+        assert "1 open run matches this code" in dev.text
         handle.signal("decision", "yes")
         assert handle.result(timeout=30) == "charged o-1, at last"
         dev.signal(signal.SIGINT)
@@ -118,7 +118,7 @@ def test_strict_mode_waits_for_a_compatible_edit(project: Project, client: Clien
         handle = waiting(client)
         project.app.write_text(ANOTHER_WAY)
         dev.wait_for("waiting for the next change")
-        assert "receiving no tasks, because of --strict" in dev.text
+        assert "the worker receives no tasks, because --strict is set" in dev.text
         assert client.describe_task_queue().workflow_pollers == ()
         project.app.write_text(APP)
         dev.wait_for("receiving tasks", 2)
@@ -169,7 +169,7 @@ def test_deleted_file_is_reported(project: Project, client: Client) -> None:
         dev.wait_for("receiving tasks")
         handle = waiting(client)
         project.app.unlink()
-        dev.wait_for("there is no file app.py")
+        dev.wait_for("file app.py does not exist")
         dev.wait_for("waiting for the next change")
         project.app.write_text(FIXED)
         dev.wait_for("receiving tasks", 2)

@@ -97,14 +97,14 @@ def test_rejected_pause_with_traceback(run: Run, monkeypatch: pytest.MonkeyPatch
     """It is told and ends: no error is its own cause."""
     monkeypatch.setenv("HOURGLASS_TRACEBACK", "")
     code, _, said = run("pause", "nobody", "--traceback")
-    assert (code, "Traceback" in said, "there is no workflow 'nobody'" in said) == (1, True, True)
+    assert (code, "Traceback" in said, "workflow 'nobody' does not exist" in said) == (1, True, True)
 
 
 def test_result_of_a_workflow_that_does_not_end(run: Run) -> None:
     """It waits so long and no longer; one that failed is an error."""
     run("start", "send", "lamp", "--id", "s-1")
     code, _, err = run("result", "s-1", "--timeout", "0.05")
-    assert (code, "has not ended within 0.05 s" in err, "hourglass why s-1" in err) == (1, True, True)
+    assert (code, "did not end within 0.05 s" in err, "hourglass why s-1" in err) == (1, True, True)
     run("terminate", "s-1", "--reason", "enough")
     code, _, err = run("result", "s-1")
     assert (code, "was terminated: enough" in err) == (1, True)
@@ -159,10 +159,10 @@ def test_activities_are_managed_by_hand(run: Run) -> None:
     assert (code, "waits for attempt 2" in err) == (1, True)
     code, _, err = run("activity", "complete", "b-1", "other", "1")
     assert (code, "broken (1)" in err) == (2, True)
-    assert run("activity", "reset", "b-1", "broken")[1] == "broken (1) of b-1 begins again\n"
+    assert run("activity", "reset", "b-1", "broken")[1] == "broken (1) of b-1 is retried from attempt 1\n"
     assert run("activity", "complete", "b-1", "1", '"by hand"')[1] == "completed broken (1) of b-1\n"
     assert run("result", "b-1")[1] == "by hand\n"
-    assert run("activity", "list", "b-1")[1] == "b-1 waits for no activity\n"
+    assert run("activity", "list", "b-1")[1] == "b-1 has no pending activities\n"
     run("start", "slowly", "--id", "b-2")
     assert entered.acquire(timeout=30)
     assert run("activity", "fail", "b-2", "slow", "-m", "the bank says no", "--type", "Declined")[0] == 0
@@ -175,10 +175,10 @@ def test_delete_needs_confirmation(run: Run) -> None:
     for number in range(3):
         run("start", "send", "lamp", "--id", f"s-{number}")
     code, _, err = run("delete", "s-0")
-    assert (code, "is open, and would be terminated" in err) == (2, True)
+    assert (code, "is open and would be terminated" in err) == (2, True)
     assert run("delete", "s-0", "--yes")[0] == 0
     assert run("describe", "s-0")[0] == 1
-    assert "remove 2 workflows" in run("delete", "--query", "WorkflowType = 'send'")[2]
+    assert "permanently delete 2 workflows" in run("delete", "--query", "WorkflowType = 'send'")[2]
     assert run("delete", "--query", "WorkflowType = 'send'", "--yes")[1] == "deleted: 2 of 2\n"
     assert run("list")[1] == "no workflows\n"
 
@@ -221,10 +221,13 @@ def test_schedule_lifecycle_by_commands(run: Run) -> None:
     ("arguments", "message"),
     [
         (("schedule", "create", "s", "send"), "set a time"),
-        (("schedule", "create", "s", "send", "--every", "soon"), "--every is a duration"),
-        (("schedule", "create", "s", "send", "--every", "0s"), "--every is a duration"),
+        (("schedule", "create", "s", "send", "--every", "soon"), "--every must be a duration"),
+        (("schedule", "create", "s", "send", "--every", "0s"), "--every must be a duration"),
         (("schedule", "create", "s", "send", "--cron", "whenever"), "whenever"),
-        (("schedule", "create", "s", "send", "--every", "1h", "--end-at", "later"), "--end-at is a time"),
+        (
+            ("schedule", "create", "s", "send", "--every", "1h", "--end-at", "later"),
+            "--end-at must be a time",
+        ),
         (("schedule", "backfill", "s", "--from", "2026-01-02", "--to", "2026-01-01"), "before"),
     ],
 )

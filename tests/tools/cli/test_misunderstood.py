@@ -61,13 +61,13 @@ def test_swapped_name_and_id_are_reported(command: str, run: Run) -> None:
     """Name and id the other way round: it says which comes first."""
     code, said = run(command, "order-1", "go")
     assert code == 1
-    assert "there is no workflow 'go'" in said
-    assert "the name comes first, then the id: go order-1" in said
+    assert "workflow 'go' does not exist" in said
+    assert "pass the name first, then the id: go order-1" in said
 
 
 def test_swapped_name_and_id_of_unknown_workflows(run: Run) -> None:
     """Where neither is a workflow nothing is guessed."""
-    assert "comes first" not in run("query", "state", "nobody")[1]
+    assert "pass the name first" not in run("query", "state", "nobody")[1]
 
 
 @pytest.mark.parametrize("command", [["describe"], ["show"], ["terminate"], ["query", "state"]])
@@ -76,7 +76,7 @@ def test_unknown_run_of_a_known_workflow(command: list[str], run: Run) -> None:
     code, said = run(*command, "order-1", "--run-id", "123")
     assert code == 1
     assert "order-1 has no run '123'" in said
-    assert "its latest one is " in said
+    assert "the latest run is " in said
 
 
 def test_id_together_with_a_filter_is_rejected(run: Run) -> None:

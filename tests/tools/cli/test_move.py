@@ -261,13 +261,13 @@ def test_schedules_move_with_the_runs(
     assert main(["move", *options, "--yes"]) == 0
     told_people = capsys.readouterr().out
     assert "moved: 1 of 1 workflows and 2 of 2 schedules" in told_people
-    assert "acts there from now on" in told_people
+    assert "active on the server from now on" in told_people
     check_moved(db, quick_server, "moved")
     assert move(capsys, *options, "--yes") == (0, [])
     assert finish(quick_server, module, "with-schedules") == "charged o-4, signalled, charged o-4 again"
 
 
-@pytest.mark.parametrize("step", ["paused", "held", "acts there", "noted"])
+@pytest.mark.parametrize("step", ["paused", "held", "active on the server", "noted"])
 def test_interrupted_schedule_move_is_finished_by_the_next(
     shop: tuple[Path, Path, Any],
     quick_server: DevServer,
@@ -285,7 +285,7 @@ def test_interrupted_schedule_move_is_finished_by_the_next(
         pass
 
     updates = ScheduleHandle.update
-    before, after = {"paused": (9, 1), "held": (1, 9), "acts there": (2, 9), "noted": (9, 3)}[step]
+    before, after = {"paused": (9, 1), "held": (1, 9), "active on the server": (2, 9), "noted": (9, 3)}[step]
     done = 0
 
     def update(self: ScheduleHandle, change: Any) -> None:
@@ -310,7 +310,7 @@ def test_interrupted_schedule_move_is_finished_by_the_next(
             acts_there = not there.get_schedule_handle(f"{name}-active").describe().schedule.state.paused
         except ScheduleNotFoundError:
             acts_there = False
-    assert (acts_here, acts_there) == (False, step in ("acts there", "noted"))
+    assert (acts_here, acts_there) == (False, step in ("active on the server", "noted"))
     status, told = move(capsys, *options)
     assert (status, {each["verdict"] for each in told} | {"moved"}) == (0, {"moved"})
     check_moved(db, quick_server, name)
@@ -343,13 +343,13 @@ def test_schedules_that_cannot_move_stay(
     why = {each["id"].split("-20")[0]: (each["verdict"], each["why"]) for each in told}
     assert why["stay-taken"] == (
         "stays",
-        "a schedule has this id there already: delete one of the two",
+        "a schedule on the server already has this id: delete one of the two",
     )
     assert "its schedule stay-taken stays" in next(
         each["why"] for each in told if each["workflow_type"] == "shop_order" and each["run_id"]
     )
     assert why["stay-waits"][0] == "stays"
-    assert "which stays here" in why["stay-waits"][1]
+    assert "which stays in the file" in why["stay-waits"][1]
     with Client.connect(f"local:{db}") as here, Client.connect(quick_server.target) as there:
         for each, note in (("stay-taken", "ours"), ("stay-waits", "")):
             state = here.get_schedule_handle(each).describe().schedule.state
@@ -366,10 +366,10 @@ def test_invalid_move_options_are_rejected(
     """No file, no server, an id that is taken there, and nothing to move."""
     db, code, module = shop
     assert main(["move", str(db), "--to", quick_server.target, "--code", str(code)]) == 2
-    assert "there is no file" in capsys.readouterr().err
+    assert "does not exist" in capsys.readouterr().err
     begin(db, module, (module.shop_order, "taken", ["o-3"]))
     assert main(["move", str(db), "--to", "local:other.db", "--code", str(code)]) == 2
-    assert "--to is a Temporal server" in capsys.readouterr().err
+    assert "--to must be a Temporal server" in capsys.readouterr().err
     both = ["move", str(db), "--to", quick_server.target, "--code", str(code), "--yes", "--dry-run"]
     assert main(both) == 2
     assert "either --yes" in capsys.readouterr().err
@@ -377,7 +377,7 @@ def test_invalid_move_options_are_rejected(
         other = there.start_workflow("shop_order", "x", id="taken", task_queue="nowhere")
         status, told = move(capsys, str(db), "--to", quick_server.target, "--code", str(code), "--yes")
         assert status == 1
-        assert "an open workflow has this id there already" in told[0]["why"]
+        assert "an open workflow on the server already has this id" in told[0]["why"]
         other.terminate()
     with Client.connect(f"local:{db}") as here:
         assert here.get_workflow_handle("taken").describe().status.name == "RUNNING"

@@ -58,14 +58,14 @@ def test_read_commands_create_no_file(
         assert (code, "does not exist yet" in said) == (0, True)
     else:
         assert code == 1
-        assert "hourglass.db: no workflow has been started there yet" in said
+        assert "hourglass.db does not exist: no workflow has been started there yet" in said
 
 
 def test_missing_named_file_is_reported(empty: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Who names a file is told about that one, not about defaults."""
     assert main(["list", "--target", "local:orders.db"]) == 1
     assert capsys.readouterr().err == (
-        f"error: there is no file {empty / 'orders.db'}: no workflow has been started there yet\n"
+        f"error: file {empty / 'orders.db'} does not exist: no workflow has been started there yet\n"
     )
 
 
@@ -76,7 +76,9 @@ def test_similar_ids_are_suggested(empty: Path, capsys: pytest.CaptureFixture[st
         for command in (["show", "order-7"], ["describe", "order-7"], ["cancel", "order-7"]):
             assert main([*command, "--target", "local:shop.db"]) == 1
             err = capsys.readouterr().err
-            assert err == "error: there is no workflow 'order-7' on local:shop.db\n  did you mean order-17?\n"
+            assert (
+                err == "error: workflow 'order-7' does not exist on local:shop.db\n  did you mean order-17?\n"
+            )
 
 
 def test_signal_to_a_closed_workflow_is_rejected(empty: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -84,9 +86,9 @@ def test_signal_to_a_closed_workflow_is_rejected(empty: Path, capsys: pytest.Cap
     with Client.connect("local:shop.db") as client, Worker(client, workflows=[nods]):
         client.execute_workflow(nods, id="order-17")
         assert main(["signal", "go", "order-17", "--target", "local:shop.db"]) == 1
-        assert "order-17 has closed (completed): " in capsys.readouterr().err
+        assert "order-17 is closed (completed): " in capsys.readouterr().err
         assert main(["cancel", "order-17", "--target", "local:shop.db"]) == 0
-        assert capsys.readouterr().out == "order-17 has closed already (completed)\n"
+        assert capsys.readouterr().out == "order-17 is already closed (completed)\n"
 
 
 def test_collected_calls_are_cancelled_by_name(empty: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -96,10 +98,10 @@ def test_collected_calls_are_cancelled_by_name(empty: Path, capsys: pytest.Captu
         call = limits.debounce(client, nods, key="page-7", wait=3600)
         assert main(drop) == 0
         assert capsys.readouterr().out == "requested cancellation of hourglass.debounce:page-7\n"
-        with pytest.raises(WorkflowFailedError, match="never run"):
+        with pytest.raises(WorkflowFailedError, match="not run"):
             call.started(timeout=LIMIT)
         assert main(drop) == 1
-        assert "there is no workflow 'hourglass.debounce:page-7'" in capsys.readouterr().err
+        assert "workflow 'hourglass.debounce:page-7' does not exist" in capsys.readouterr().err
 
 
 def test_query_without_a_worker_times_out(empty: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -119,7 +121,7 @@ def test_waiting_without_a_worker_suggests_the_command(empty: Path) -> None:
     done = run("query", "state", "order-17", "--timeout", "4", "--target", "local:shop.db", cwd=empty)
     assert done.returncode == 1
     assert "no worker is running on " in done.stderr
-    assert "start it in another terminal: hourglass worker FILE --target local:shop.db" in done.stderr
+    assert "start one in another terminal: hourglass worker FILE --target local:shop.db" in done.stderr
     assert "Worker(" not in done.stderr
 
 
@@ -151,7 +153,7 @@ def test_doctor_finds_a_damaged_page(empty: Path, capsys: pytest.CaptureFixture[
         for number in range(20):
             assert client.execute_workflow(nods, id=f"order-{number}") == "yes"
     assert main(["doctor", "--target", "local:orders.db"]) == 0
-    assert "ok    pages              in order" in capsys.readouterr().out
+    assert "ok    pages              not damaged" in capsys.readouterr().out
     path = empty / "orders.db"
     with path.open("r+b") as file:
         file.seek(path.stat().st_size // 2 // 4096 * 4096)

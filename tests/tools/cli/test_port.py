@@ -86,7 +86,7 @@ def test_port_command_prints_a_diff(tmp_path: Path, capsys: pytest.CaptureFixtur
     path.write_text(PROGRAM)
     assert main(["port", str(tmp_path)]) == 0
     shown, told = capsys.readouterr()
-    assert told.strip() == "1 file to be changed: --write does it"
+    assert told.strip() == "1 file would be changed: use --write to change them"
     assert "-from temporalio import activity, workflow as flow" in shown
     assert "+from hourglass.aio import activity, workflow as flow" in shown
     assert path.read_text() == PROGRAM

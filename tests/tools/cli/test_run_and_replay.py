@@ -92,7 +92,7 @@ def test_run_rejects_the_id_of_a_closed_workflow(flows: Path, capsys: pytest.Cap
     assert main(command) == 2
     refused = capsys.readouterr()
     assert refused.out == ""
-    assert "p-1 has closed already (completed at " in refused.err
+    assert "p-1 is already closed (completed at " in refused.err
     assert "--again" in refused.err
     assert "hourglass show p-1" in refused.err
     assert main([*command, "--again"]) == 0
@@ -106,7 +106,7 @@ def test_run_rejects_the_id_of_a_failed_workflow(flows: Path, capsys: pytest.Cap
     command = ["run", f"{flows}:fails", "x", "--id", "f-1"]
     assert main(command) == 1
     assert main(command) == 2
-    assert "f-1 has closed already (failed at " in capsys.readouterr().err
+    assert "f-1 is already closed (failed at " in capsys.readouterr().err
     assert main([*command, "--again"]) == 1
 
 
@@ -122,11 +122,11 @@ def test_bug_ends_the_command_with_its_line(flows: Path, capsys: pytest.CaptureF
 def test_workflow_failure_is_shown(flows: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A workflow that fails: exit code 1 and why."""
     assert main(["run", f"{flows}:fails", "x"]) == 1
-    assert "error: the workflow failed: SoldOut: sold out\n  more: hourglass why " in capsys.readouterr().err
+    assert "error: the workflow failed: SoldOut: sold out\n  see hourglass why " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("name", "message"), [("", "name a workflow"), (":nothing", "no workflow 'nothing'")]
+    ("name", "message"), [("", "choose a workflow"), (":nothing", "no workflow 'nothing'")]
 )
 def test_file_with_several_workflows_needs_a_name(
     flows: Path, name: str, message: str, capsys: pytest.CaptureFixture[str]

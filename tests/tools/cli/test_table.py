@@ -51,5 +51,5 @@ def test_table_without_rows() -> None:
 
 def test_table_in_a_short_terminal() -> None:
     """As many lines as fit, the last of which says how many are missing."""
-    assert [str(each) for each in cut([Text(str(at)) for at in range(9)], 3)] == ["0", "1", "… 7 lines more"]
+    assert [str(each) for each in cut([Text(str(at)) for at in range(9)], 3)] == ["0", "1", "… 7 more lines"]
     assert len(cut([Text("a")] * 3, 3)) == 3

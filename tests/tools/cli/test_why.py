@@ -128,7 +128,7 @@ def test_why_wrong_queue(either: Stage) -> None:
         either.client.start_workflow(why_flows.ends_well, id="right-1", task_queue="why-orders").result()
         either.client.start_workflow(why_flows.sleeps, id="typo-1", task_queue="why-ordres")
         found, page = either.why("typo-1", "wrong_queue")
-        assert "was 'why-orders' meant?" in page
+        assert "did you mean 'why-orders'?" in page
         assert any("--task-queue why-orders" in each["command"] for each in found["do"])
         either.client.get_workflow_handle("typo-1").terminate()
 
@@ -150,7 +150,7 @@ def test_why_failing_activity(either: Stage) -> None:
         found, page = either.why("pays-1", "activity_fails")
         assert "ConnectionError: the bank does not answer for o-1" in page
         assert line_of("raise ConnectionError") in page
-        assert "tried 1×; again at " in page
+        assert "1 attempt; next attempt at " in page
         assert line_of("return closed_bank(order)") in page
         assert found["next_attempt"] is not None
         handle.terminate()
@@ -208,7 +208,7 @@ def test_why_unknown_activity_type(served: Stage) -> None:
     """The worker has no code for it."""
     served.client.start_workflow(why_flows.asks_a_stranger, id="stranger-1")
     _, page = served.why("stranger-1", "unknown_activity")
-    assert "activity nobody_knows_it, which the worker does not know" in page
+    assert "activity nobody_knows_it, which is not registered with the worker" in page
 
 
 # --- parked ----------------------------------------------------------------------------------------------------------
@@ -346,7 +346,7 @@ def test_why_misspelt_signal(either: Stage) -> None:
         handle.signal("desicion", True)
         found, page = either.why("misspelt-1", "unheard")
         assert "received signal 'desicion', which has no handler" in page
-        assert "was 'decision' meant?" in page
+        assert "did you mean 'decision'?" in page
         assert "It also waits for signal 'decision'" in page
         assert found["do"][0]["command"].startswith("hourglass signal decision misspelt-1 VALUE")
         handle.signal("another", True)  # it may be meant for what the code has not come to
@@ -361,7 +361,7 @@ def test_why_waiting_for_a_signal_without_a_worker(stage: Stage) -> None:
         stage.why("quiet-1", "signal")
     _, page = stage.why("quiet-1", "no_worker")
     assert "It also waits for a signal, an update, or a condition" in page
-    assert "there is no worker to query" in page
+    assert "no worker is running to answer queries" in page
 
 
 def test_why_waiting_for_a_timer(served: Stage) -> None:
@@ -388,7 +388,7 @@ def test_why_waiting_for_an_update(served: Stage) -> None:
     handle = served.client.start_workflow(why_flows.changes, id="changes-1")
     handle.start_update("change", 3, wait_for_stage=UpdateStage.ACCEPTED)
     _, page = served.why("changes-1", "update")
-    assert "handles update 'change', which has not returned" in page
+    assert "handles update 'change', which has not completed" in page
     assert line_of("workflow.wait_condition(lambda: to < 0)") in page
 
 
@@ -420,7 +420,7 @@ def test_why_compensated_saga(either: Stage) -> None:
         handle = either.client.start_workflow(why_flows.undoes, "o", id="undoes-1", task_queue="why-saga")
         found, page = either.why("undoes-1", "failed")
         assert "failed, because activity refused failed" in page
-        assert "since then it ran refund, release" in page
+        assert "after that it ran refund, release" in page
         commands = [each["command"] for each in found["do"]]
         assert (
             f"hourglass start undoes … --id undoes-1 --task-queue why-saga --target {either.target}"
@@ -436,7 +436,7 @@ def test_why_saga_with_an_error_of_its_own(served: Stage) -> None:
     """The failed step is found even if the workflow raised another error; names show which step was undone."""
     served.client.start_workflow(why_flows.undoes_its_own, "o", id="trip-1")
     found, page = served.why("trip-1", "failed")
-    assert "since then it ran cancel_hotel" in page
+    assert "after that it ran cancel_hotel" in page
     assert any("reset trip-1 --before book_hotel" in each["command"] for each in found["do"])
     assert (
         main(["reset", "trip-1", "--before", "cancel_hotel", "--target", served.target]) == 0
@@ -458,7 +458,7 @@ def test_why_timed_out_run(served: Stage) -> None:
     served.client.start_workflow(why_flows.sleeps, id="slow-1", run_timeout=0.2)
     _, page = served.why("slow-1", "timed_out")
     assert "its run_timeout was 200 ms" in page
-    assert "when it timed out, it waited for timer 3 d" in page
+    assert "it timed out while it waited for timer 3 d" in page
 
 
 def test_why_terminated_run(served: Stage) -> None:
@@ -496,7 +496,7 @@ def test_why_run_that_ignores_its_cancellation(either: Stage) -> None:
         either.why("refuses-1", "timer")
         handle.cancel("the customer called")
         found, page = either.why("refuses-1", "cancelling")
-        assert "was asked to cancel and has not ended" in page
+        assert "received a cancellation request, but has not ended" in page
         assert "reason: the customer called" in page
         assert "It also waits for a timer" in page
         assert any(each["command"].startswith("hourglass terminate refuses-1") for each in found["do"])
@@ -521,7 +521,7 @@ def test_why_no_free_activity_slot(stage: Stage) -> None:
     with stage.worker(**options, max_concurrent_activities=1):
         stage.client.start_workflow(why_flows.crowds, id="crowds-1")
         stage.why("crowds-1", "activity_runs")
-        until("a word about room", lambda: "no free slot for it" in stage.ask("crowds-1")[1])
+        until("a word about room", lambda: "no free slot for the activity" in stage.ask("crowds-1")[1])
         assert "which no worker has started yet (×2)" in stage.ask("crowds-1")[1]
         why_flows.released.set()
 
@@ -552,7 +552,7 @@ def test_why_unknown_id(served: Stage) -> None:
     served.client.start_workflow(why_flows.sleeps, id="order-17")
     code, page = served.ask("ordr-17")
     assert code == 1
-    assert "ordr-17 is unknown here" in page
+    assert "ordr-17 does not exist on this target" in page
     assert "similar ids: order-17" in page
     assert "hourglass why order-17 --target" in page
 
@@ -561,7 +561,7 @@ def test_why_missing_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     """A question makes no file."""
     path = tmp_path / "none.db"
     assert main(["why", "order-1", "--target", f"local:{path}"]) == 1
-    assert f"there is no file {path}" in capsys.readouterr().out
+    assert f"file {path} does not exist" in capsys.readouterr().out
     assert not path.exists()
 
 

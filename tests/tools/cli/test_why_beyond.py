@@ -18,7 +18,7 @@ from hourglass._history.codec import events_from
 from hourglass._tools.diagnosis.asking import added, is_paused, with_slots
 from hourglass._tools.diagnosis.diagnosis import Cause, Facts
 from hourglass._tools.diagnosis.reasons import diagnose
-from hourglass._tools.timeline.faults import Stand, Waits
+from hourglass._tools.timeline.faults import Position, Waits
 from hourglass._tools.timeline.timeline import build_story
 from hourglass.client import (
     Schedule,
@@ -116,8 +116,8 @@ def test_why_slot_held_by_another_run(
     ask("second", "lock")
     client.start_workflow(crane, id="third")
     found = ask("third", "lock")["findings"]
-    assert [each["what"] for each in found] == ["waits for a slot of 'crane', which others hold"]
-    assert found[0]["details"] == ["held by first; 1 at a time", "1 waits before it"]
+    assert [each["what"] for each in found] == ["waits for a slot of 'crane', held by other workflows"]
+    assert found[0]["details"] == ["held by first; 1 at a time", "workflows ahead of it: 1"]
     assert [each["command"] for each in found[0]["do"]] == [f"hourglass why first --target {target}"]
 
 
@@ -128,7 +128,7 @@ def test_why_slot_hides_internal_timers(client: Client, ask: Callable[..., dict[
     client.start_workflow(at_once, id="both")
     found = ask("both", "lock")["findings"]
     assert [each["what"] for each in found] == [
-        "waits for a slot of 'crane', which others hold",
+        "waits for a slot of 'crane', held by other workflows",
         "waits for a timer",
     ]
 
@@ -142,7 +142,7 @@ def test_why_keeper_that_does_not_answer() -> None:
     found = with_slots(diagnose(facts), facts, lambda keeper: None).findings[0]
     assert found.cause is Cause.LOCK
     assert [each.command for each in found.actions] == ["hourglass why hourglass.slots:crane"]
-    assert found.details == ("the holder is unknown: its keeper does not answer",)
+    assert found.details == ("the holder is unknown: the keeper of the limit does not respond",)
 
 
 def test_why_throttled(client: Client, ask: Callable[..., dict[str, Any]]) -> None:
@@ -151,7 +151,7 @@ def test_why_throttled(client: Client, ask: Callable[..., dict[str, Any]]) -> No
     client.start_workflow(hourly, id="second")
     found = ask("second", "lock")["findings"]
     assert [each["what"] for each in found] == ["waits for a turn of 'hourly'"]
-    assert found[0]["do"] == [{"text": "Nothing: its turn comes.", "command": ""}]
+    assert found[0]["do"] == [{"text": "Nothing: the workflow gets its turn automatically.", "command": ""}]
 
 
 def test_why_start_with_wrong_arguments(client: Client, ask: Callable[..., dict[str, Any]]) -> None:
@@ -215,7 +215,7 @@ def test_why_undecodable_signal(client: Client, ask: Callable[..., dict[str, Any
     deadline = time.monotonic() + 30
     while not (details := ask("counts-1", "signal")["findings"][0]["details"]):
         assert time.monotonic() < deadline
-    assert details[0].startswith("the last signal 'number' has changed nothing: the worker drops signals")
+    assert details[0].startswith("the last signal 'number' had no effect: the worker drops signals")
 
 
 # --- local activities ------------------------------------------------------------------------------------------------
@@ -230,14 +230,16 @@ def test_why_local_activity(client: Client, ask: Callable[..., dict[str, Any]]) 
         if "local activity" in found["what"] + "".join(found["details"]):
             break
         assert time.monotonic() < deadline, found
-    assert "the worker's log" in "".join(found["details"])
+    assert "the worker logs the reason" in "".join(found["details"])
 
 
 def test_why_local_activity_names_its_line() -> None:
     """Where the run can be asked, the line is told."""
-    stand = Stand(fiber="workflow", place="a.py:3", code="weigh.local()", waits=Waits.ACTIVITY, call="local")
+    stand = Position(
+        fiber="workflow", place="a.py:3", code="weigh.local()", waits=Waits.ACTIVITY, call="local"
+    )
     facts = told(event(5, "WORKFLOW_TASK_SCHEDULED"), event(6, "WORKFLOW_TASK_STARTED", identity="w@vm"))
-    found = added(diagnose(facts), replace(facts, stands=(stand,)), "").findings[0]
+    found = added(diagnose(facts), replace(facts, positions=(stand,)), "").findings[0]
     assert (
         found.what
         == "is being executed by a worker, w@vm, where a local activity is running or being retried"

@@ -270,4 +270,4 @@ def test_memory_engine_has_one_process(folder: Path) -> None:
     """Several could not share it, and are refused with what to do; unasked there is one."""
     told = run("worker", "shop.py", "--target", "local:", "--processes", "2", cwd=folder)
     assert told.returncode == 2
-    assert "name a file, such as local:orders.db, or a server" in told.stderr
+    assert "use a file, such as local:orders.db, or a server" in told.stderr

@@ -442,6 +442,6 @@ def test_message_names_the_exception_to_catch(tmp_path: Path) -> None:
     )
     (only,) = checked(tmp_path, text).findings
     assert only.message == (
-        "what a child workflow raises is the cause of a ChildWorkflowError, which except Declined lets pass"
+        "the exception of a child workflow is the cause of a ChildWorkflowError, which `except Declined` does not catch"
     )
     assert "error.cause" in only.rule.remedy

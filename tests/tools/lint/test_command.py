@@ -37,7 +37,7 @@ PRETTY = """\
 shop/prices.py:6:19 HG101 reads a clock
   6 | return order, time.time(), 100%3, "a,b:c"
     |               ^^^^^^^^^^^
-  time.time() reads a clock; executed again, it sees another time
+  time.time() reads a clock; the time differs when the code is executed again
   instead: use workflow.now() or workflow.time()
   in workflow checkout (shop/flows.py:4) → price (shop/flows.py:5) → stamped (shop/prices.py:4)
 
@@ -63,13 +63,13 @@ def test_no_findings(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Exit code 0, and how much was looked at."""
     (shop / "shop" / "prices.py").write_text("def price(order): return order\n")
     assert main(["check", "shop"]) == 0
-    assert capsys.readouterr().out == "nothing found in 3 files, 1 workflow\n"
+    assert capsys.readouterr().out == "no findings in 3 files, 1 workflow\n"
 
 
 def test_missing_workflows_are_reported(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A check of the wrong folder does not look like a clean one."""
     assert main(["check", "shop/prices.py"]) == 0
-    assert capsys.readouterr().out == "no workflow found in 1 file\n"
+    assert capsys.readouterr().out == "no workflows found in 1 file\n"
 
 
 def test_json_output_is_one_document(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -106,7 +106,7 @@ def test_github_annotations(shop: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert broken.startswith("::error file=a%2Cb.py,line=1,col=5,endLine=1,endColumn=6,title=HG001 ")
     assert found == (
         "::error file=shop/prices.py,line=6,col=19,endLine=6,endColumn=30,title=HG101 reads a clock::"
-        "time.time() reads a clock; executed again, it sees another time%0A"
+        "time.time() reads a clock; the time differs when the code is executed again%0A"
         "Instead: use workflow.now() or workflow.time()%0A"
         "in workflow checkout (shop/flows.py:4) → price (shop/flows.py:5) → stamped (shop/prices.py:4)"
     )
@@ -124,9 +124,9 @@ def test_every_rule_is_explained(code: str, capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["nowhere"], "there is no file or directory nowhere"),
-        (["--explain", "HG999"], "there is no rule HG999; there are HG001, HG101"),
-        (["--json", "--github"], "choose one of --json and --github"),
+        (["nowhere"], "file or directory nowhere does not exist"),
+        (["--explain", "HG999"], "unknown rule HG999; known rules: HG001, HG101"),
+        (["--json", "--github"], "use either --json or --github"),
         (["--what"], "--what"),
     ],
 )

@@ -51,7 +51,7 @@ BROKEN = {
     "not Python": (b"def f(:\n", 1, "invalid syntax"),
     "an open bracket": (b"x = 1\ny = (\n", 2, "was never closed"),
     "a null byte": (b"x = 1\0\n", 1, "null bytes"),
-    "not UTF-8": (b"\n\nx = '\xff'\n", 1, "it is not utf-8"),
+    "not UTF-8": (b"\n\nx = '\xff'\n", 1, "is not valid utf-8"),
     "an unknown encoding": (b"# coding: klingon\n", 1, "klingon"),
     "tabs and spaces": (b"if 1:\n\tx\n        y\n", 3, "TabError"),
     "too deep": (b"x = " + b"(" * 300 + b")" * 300, 1, "nested"),

@@ -11,7 +11,7 @@ import pytest
 from hourglass._history.codec import events_from
 from hourglass._tools.diagnosis.diagnosis import Cause, Facts, PollerFacts, QueueFacts
 from hourglass._tools.diagnosis.reasons import diagnose
-from hourglass._tools.timeline.faults import Stand, Waits, is_authors
+from hourglass._tools.timeline.faults import Position, Waits, is_authors
 from hourglass._tools.timeline.terminal import lines
 from hourglass._tools.timeline.timeline import build_story
 
@@ -57,12 +57,12 @@ def test_our_own_frames_are_not_blamed(part: str) -> None:
 
 def test_line_of_a_timer_inside_a_task() -> None:
     """The body waits for a task, and the task for a timer: the line is the timer's."""
-    stands = (
-        Stand(fiber="workflow", place="a.py:9", code="task.result()", waits=Waits.TASK),
-        Stand(fiber="nap", place="a.py:5", code="workflow.sleep(60)", waits=Waits.TIMER),
+    positions = (
+        Position(fiber="workflow", place="a.py:9", code="task.result()", waits=Waits.TASK),
+        Position(fiber="nap", place="a.py:5", code="workflow.sleep(60)", waits=Waits.TIMER),
     )
     facts = told(*TASK, event(5, "TIMER_STARTED", timerId="1", startToFireTimeout="60s"))
-    found = diagnose(replace(facts, stands=stands)).findings[0]
+    found = diagnose(replace(facts, positions=positions)).findings[0]
     assert found.details == ("the code waits at a.py:5: workflow.sleep(60)",)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hourglass._tools.diagnosis.diagnosis import Cause, Diagnosis, Facts, PollerFacts, QueueFacts
 from hourglass._tools.diagnosis.reasons import diagnose
-from hourglass._tools.timeline.faults import Waits, authors_place, stands
+from hourglass._tools.timeline.faults import Waits, authors_place, positions
 from hourglass._tools.timeline.spans import Fault
 from hourglass._tools.timeline.timeline import Pending, build_story
 
@@ -164,10 +164,10 @@ packer
 
 def test_positions_of_fibers_are_shown() -> None:
     """From the text of a stack, of any machine: each fiber, its author's line, what it waits in."""
-    first, second = stands(_STACK)
+    first, second = positions(_STACK)
     assert (first.fiber, first.waits, first.limited) == ("workflow", Waits.SIGNAL, True)
     assert first.place.endswith("app.py:27")
     assert first.code == "return decision.receive(timeout=3600)"
     assert (second.fiber, second.waits, second.call) == ("packer", Waits.LOCK, "get")
     assert authors_place("nothing that looks like a stack") == ""
-    assert stands("") == ()
+    assert positions("") == ()

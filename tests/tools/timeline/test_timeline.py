@@ -106,7 +106,7 @@ def test_parked_run_is_shown() -> None:
     )
     assert task.segments[-1].phase is Phase.BACKOFF
     assert story.faults == (Fault("ValueError", "no such key"),)
-    assert "fixed" in story.waiting_for[0]
+    assert "a fix of its code" in story.waiting_for[0]
 
 
 def test_recovered_run_keeps_its_failed_tasks() -> None:
@@ -268,11 +268,11 @@ def test_every_form_of_export_is_read(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "must be JSON"),
+        ("", "is not valid JSON"),
         ("{}", "list of events"),
         ('{"events": []}', "no events"),
-        ('{"events": [1]}', "event 1 is not an event"),
-        ('{"events": [{"eventType": "TimerFired"}]}', "has no time"),
+        ('{"events": [1]}', "item 1 is not a history event"),
+        ('{"events": [{"eventType": "TimerFired"}]}', "has no eventTime"),
         ("[" * 100_000, "nested too deeply"),
     ],
 )

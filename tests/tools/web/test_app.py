@@ -112,7 +112,7 @@ def test_bulk_action_needs_confirmation(web: httpx.Client, client: Client) -> No
     for typed in ({}, {"typed": "21"}, {"typed": "all"}):
         refused = web.post("/bulk", data={**form, **typed})
         assert refused.status_code == 400
-        assert "nothing was done" in refused.text
+        assert "no action was performed" in refused.text
     shown_less = web.post("/bulk", data={**form, "expected": "3", "typed": "3"})
     assert "more workflows match now: 22" in shown_less.text
     assert int(client.count_workflows("ExecutionStatus = 'Running'")) == 22
@@ -316,11 +316,11 @@ def test_update_without_a_worker_times_out(
 def test_rejected_actions_are_reported(web: httpx.Client, client: Client) -> None:
     """An unknown update, arguments that are no JSON: the run's page says so."""
     path = _started(client)
-    assert "there is no handler" in web.post(f"{path}/update", data={"name": "nothing"}).text
+    assert "unknown update" in web.post(f"{path}/update", data={"name": "nothing"}).text
     refused = web.post(f"{path}/signal", data={"name": "ship", "argument": "{oops"})
     assert "not valid JSON" in refused.text
     assert "oops" not in str(refused.url)  # what was typed is in no address
-    assert "no name" in web.post(f"{path}/signal", data={"name": ""}).text
+    assert "is missing" in web.post(f"{path}/signal", data={"name": ""}).text
 
 
 def test_run_is_cancelled_and_terminated(web: httpx.Client, client: Client) -> None:

@@ -107,7 +107,7 @@ def test_large_bulk_action_requires_the_number(page: Any, address: str, client: 
     assert "WorkflowType = 'stuck'" in page.inner_text("dl")
     page.fill('input[name="typed"]', "20")
     page.click("button >> text=Cancel 21 workflows")
-    page.wait_for_selector("text=type the number 21 to confirm: 20 was typed, and nothing was done")
+    page.wait_for_selector("text=type the number 21 to confirm: 20 was typed, so no action was performed")
     assert int(client.count_workflows("ExecutionStatus = 'Running'")) == 21
     page.fill('input[name="typed"]', "21")
     page.click("button >> text=Cancel 21 workflows")

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.durability.test_full_disk import Steps, no_room, step, store_of
+from tests.durability.test_full_disk import Steps, full_disk, step, store_of
 from tests.tools.web.conftest import BEARER, asked, serving, site_of
 
 from hourglass import Client, Worker, workflow
@@ -57,7 +57,7 @@ class _Full:
         self.handle = client.start_workflow(Steps.run, id="steps")
 
     def __enter__(self) -> _Full:
-        self._room = no_room(store_of(self.path))
+        self._room = full_disk(store_of(self.path))
         self._room.__enter__()
         self._pool = ThreadPoolExecutor(1)
         self._told = self._pool.submit(self.handle.signal, Steps.go, "x" * 100_000)
@@ -82,7 +82,7 @@ def full(tmp_path: Path) -> Iterator[_Full]:
         yield _Full(path, client)
 
 
-_NO_ROOM = "there is no room left on its disk"
+_NO_ROOM = "its disk has no space left"
 
 
 def test_pages_while_the_disk_is_full(full: _Full) -> None:
@@ -95,7 +95,7 @@ def test_pages_while_the_disk_is_full(full: _Full) -> None:
         assert _NO_ROOM in web.get(path).text
         refused = web.post("/start", data={"type": "Steps", "id": "other"})
         assert refused.status_code == 400
-        assert "no room left" in refused.text
+        assert "no space left" in refused.text
         assert web.get("/health").status_code == 503
         full.end()
         while _NO_ROOM in web.get("/workflows").text:
@@ -142,7 +142,7 @@ def test_pages_while_the_server_is_unavailable(browser: Any, page: Any, server: 
                 timeout=30,
             )
             assert refused.status_code == 503
-            assert "nothing was done" in refused.text
+            assert "no action was performed" in refused.text
             server.start()
             page.wait_for_selector("#trouble", state="hidden")
             other.wait_for_selector("td.id >> text=waits")

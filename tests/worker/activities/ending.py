@@ -1,6 +1,6 @@
-"""A worker with something in flight that does not end: `python -m worker.activities.ending TARGET QUEUE DRAIN KIND`.
+"""A worker with work in progress that does not end: `python -m worker.activities.ending TARGET QUEUE DRAIN KIND`.
 
-Says `begun` when it is in flight, works until a signal, and says `over` when its worker has shut down.
+Prints `begun` when the work is in progress, runs until a signal, and prints `over` when its worker has shut down.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ def say(word: str) -> None:
 @activity.defn(**LIMITS)
 def sleeps(seconds: float) -> str:
     say("begun")
-    time.sleep(seconds)  # the work of an activity that does not look whether it is cancelled
+    time.sleep(seconds)  # the work of an activity that does not check for cancellation
     return "slept"
 
 
 @activity.defn(**LIMITS)
-def is_told() -> str:
+def waits_for_cancellation() -> str:
     say("begun")
     activity.wait_cancelled()
-    raise RuntimeError("told to stop")
+    raise RuntimeError("cancelled")
 
 
 @activity.defn(**LIMITS)
-async def swallows() -> None:
+async def ignores_cancellation_async() -> None:
     say("begun")
     while True:
         try:
@@ -51,26 +51,26 @@ async def swallows() -> None:
 
 
 @activity.defn(**LIMITS)
-async def blocks() -> None:
+async def blocks_its_loop() -> None:
     say("begun")
-    time.sleep(FOR_EVER)  # noqa: ASYNC251 - that is what it does
+    time.sleep(FOR_EVER)  # noqa: ASYNC251 - the activity must block its loop
 
 
 @activity.defn(**LIMITS)
-async def in_a_thread() -> None:
+async def sleeps_in_a_thread() -> None:
     say("begun")
     await asyncio.to_thread(time.sleep, FOR_EVER)
 
 
 @activity.defn(executor="process", **LIMITS)
-def elsewhere() -> None:
+def sleeps_in_a_process() -> None:
     say("begun")
     while True:
-        time.sleep(FOR_EVER)  # a process that does not end by itself
+        time.sleep(FOR_EVER)  # a process that never ends
 
 
 @activity.defn(**LIMITS)
-def calls() -> None:
+def waits_for_a_workflow() -> None:
     handle = activity.client().start_workflow(waits, task_queue="nobody serves it")
     say("begun")
     handle.result()
@@ -85,7 +85,7 @@ def waits() -> None:
 def hangs() -> None:
     say("begun")
     while True:
-        time.sleep(0.01)  # workflow code that hangs, and lets other threads run meanwhile
+        time.sleep(0.01)  # workflow code that hangs without holding the GIL
 
 
 @workflow.defn
@@ -95,29 +95,29 @@ def holds(kind: str, seconds: float) -> str:
             return sleeps.local(seconds)
         case "local after local":
             return sleeps.local(seconds / 2) + sleeps.local(seconds / 2)  # the signal comes during the first
-        case "local that is told":
-            return is_told.local()
-        case "local that swallows":
-            swallows.local()
-        case "local that blocks":
-            blocks.local()
+        case "local, waits for cancellation":
+            return waits_for_cancellation.local()
+        case "local, ignores cancellation":
+            ignores_cancellation_async.local()
+        case "local, blocks its loop":
+            blocks_its_loop.local()
         case "thread" | "codec" | "interceptor":
             return sleeps(seconds)
-        case "swallows":
-            swallows()
-        case "blocks":
-            blocks()
+        case "ignores cancellation":
+            ignores_cancellation_async()
+        case "blocks its loop":
+            blocks_its_loop()
         case "to_thread":
-            in_a_thread()
+            sleeps_in_a_thread()
         case "process":
-            elsewhere()
+            sleeps_in_a_process()
         case "call":
-            calls()
+            waits_for_a_workflow()
     return kind
 
 
-class Hung:
-    """Hangs at what an activity returned."""
+class HangingCodec:
+    """A codec that hangs while it encodes an activity's result."""
 
     def encode(self, payloads: Sequence[Payload]) -> Sequence[Payload]:
         if any(b"slept" in each.data for each in payloads):
@@ -128,7 +128,7 @@ class Hung:
         return payloads
 
 
-class Hanging(Interceptor):
+class HangingInterceptor(Interceptor):
     def intercept_activity(self, following: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
         class Inbound(ActivityInboundInterceptor):
             def execute_activity(self, call):
@@ -140,15 +140,23 @@ class Hanging(Interceptor):
 
 def main(target: str, queue: str, drain: float, kind: str, seconds: float) -> None:
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
-    codec = Hung() if kind == "codec" else None
+    codec = HangingCodec() if kind == "codec" else None
     with Client.connect(target, codec=codec) as client:
         worker = Worker(
             client,
             queue,
             workflows=[holds, hangs, waits],
-            activities=[sleeps, is_told, swallows, blocks, in_a_thread, elsewhere, calls],
+            activities=[
+                sleeps,
+                waits_for_cancellation,
+                ignores_cancellation_async,
+                blocks_its_loop,
+                sleeps_in_a_thread,
+                sleeps_in_a_process,
+                waits_for_a_workflow,
+            ],
             graceful_shutdown_timeout=drain,
-            interceptors=[Hanging()] if kind == "interceptor" else [],
+            interceptors=[HangingInterceptor()] if kind == "interceptor" else [],
         )
 
         def begin() -> None:

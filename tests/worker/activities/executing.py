@@ -1,10 +1,11 @@
-"""Short ways to run attempts on an executor, and to read their results."""
+"""Helpers that run attempts on an activity executor and read their results."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import Executor
+from contextlib import asynccontextmanager
 from typing import Any
 
 from tests.specs import made
@@ -22,7 +23,7 @@ Beats = list[tuple[bytes, Payloads]]
 
 
 class _Outcome:
-    """A caller that awaits the end of an attempt, and may be cancelled meanwhile."""
+    """The result of an attempt; whoever awaits it may be cancelled."""
 
     def __init__(self) -> None:
         self.future: asyncio.Future[ActivityResult] = asyncio.get_running_loop().create_future()
@@ -33,7 +34,7 @@ class _Outcome:
 
 
 class AwaitedExecutor(ActivityExecutor):
-    """An executor whose attempts can be awaited."""
+    """An activity executor whose attempts can be awaited."""
 
     def __init__(
         self,
@@ -53,7 +54,7 @@ class AwaitedExecutor(ActivityExecutor):
         super().__init__(equipment, heartbeat, runner, heartbeat_interval=beat_interval, limits=limits)
 
     async def execute(self, task: ActivityTask) -> ActivityResult:
-        """Run an attempt to its end. Cancelled, it is abandoned."""
+        """Run an attempt to its end. If this call is cancelled, the attempt is abandoned."""
         waiter = _Outcome()
         begun = self.begin(task, waiter)
         try:
@@ -67,19 +68,17 @@ Script = Callable[[AwaitedExecutor, Beats], Awaitable[Any]]
 
 
 def payloads(*values: Any) -> Payloads:
-    """Values as they travel."""
     return default_converter.encode_all(values)
 
 
 def attempt(activity_type: str, *args: Any, token: bytes = b"t", **facts: Any) -> ActivityTask:
-    """An attempt of an activity."""
-    given = {"activity_id": "1", "workflow_id": "w", "run_id": "r", **facts}
-    return made(ActivityTask, token=token, activity_type=activity_type, arguments=payloads(*args), **given)
+    fields = {"activity_id": "1", "workflow_id": "w", "run_id": "r", **facts}
+    return made(ActivityTask, token=token, activity_type=activity_type, arguments=payloads(*args), **fields)
 
 
-def with_executor(
+@asynccontextmanager
+async def running_executor(
     activities: list[Any],
-    script: Script,
     *,
     max_threads: int = 4,
     converter: Converter = default_converter,
@@ -88,46 +87,52 @@ def with_executor(
     beat_interval: float = 10.0,
     heartbeat: Callable[[bytes, Payloads], None] | None = None,
     **limits: Any,
-) -> Any:
-    """Run a script on a control loop with an executor."""
+) -> AsyncIterator[tuple[AwaitedExecutor, Beats]]:
+    """An executor on the running event loop, and the heartbeats of its attempts."""
+    beats: Beats = []
+    executor = AwaitedExecutor(
+        Resolver(activities=activities, modules=modules),
+        converter,
+        heartbeat or (lambda token, details: beats.append((token, details))),
+        max_threads=max_threads,
+        beat_interval=beat_interval,
+        limits=ExecutorLimits(**{"max_processes": 1, **limits}),
+        client=client,
+    )
+    try:
+        async with asyncio.timeout(60):
+            yield executor, beats
+    finally:
+        executor.stop()
+
+
+def with_executor(activities: list[Any], script: Script, **options: Any) -> Any:
+    """Run a script on a new event loop with an executor."""
 
     async def main() -> Any:
-        beats: Beats = []
-        executor = AwaitedExecutor(
-            Resolver(activities=activities, modules=modules),
-            converter,
-            heartbeat or (lambda token, details: beats.append((token, details))),
-            max_threads=max_threads,
-            beat_interval=beat_interval,
-            limits=ExecutorLimits(**{"max_processes": 1, **limits}),
-            client=client,
-        )
-        try:
-            async with asyncio.timeout(60):
-                return await script(executor, beats)
-        finally:
-            executor.stop()
+        async with running_executor(activities, **options) as (executor, beats):
+            return await script(executor, beats)
 
     return asyncio.run(main())
 
 
-async def until(holds: Callable[[], Any]) -> Any:
-    """Look until something holds that happens in another thread or process, and that no event tells."""
+async def until(condition: Callable[[], Any]) -> Any:
+    """Poll a condition that another thread or process fulfils without an event. Return its value."""
     async with asyncio.timeout(60):
-        while not (found := holds()):  # noqa: ASYNC110 - no event tells
+        while not (result := condition()):  # noqa: ASYNC110 - no event exists
             await asyncio.sleep(0.005)
-        return found
+        return result
 
 
 def value(result: object) -> Any:
-    """What an attempt returned."""
+    """Return the decoded result of a successful attempt."""
     assert isinstance(result, ActivityOk), result
     assert result.result is not None
     return default_converter.decode(result.result)
 
 
 def failure(result: object) -> tuple[str, bool, str]:
-    """How an attempt failed: type, whether for good, message."""
+    """Return type, non_retryable and message of a failed attempt."""
     assert isinstance(result, AttemptFailed), result
     assert isinstance(result.failure.info, ApplicationFailure)
     return result.failure.info.type, result.failure.info.non_retryable, result.failure.message

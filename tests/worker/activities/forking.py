@@ -1,4 +1,6 @@
-"""A program of its own: runs an activity that forks, and then another. What a fork does to others' threads is no test's."""
+"""A program that runs an activity that forks, then another one. A separate process, because a fork copies other tests'
+threads.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ def forks() -> str:
     if child == 0:
         activity.heartbeat("from the copy")
         return "copy"
-    return exit_of(child)
+    return exit_code(child)
 
 
 @activity.defn
@@ -27,7 +29,7 @@ def forks_and_raises() -> str:
     child = os.fork()
     if child == 0:
         raise ValueError("in the copy")
-    return exit_of(child)
+    return exit_code(child)
 
 
 @activity.defn
@@ -36,7 +38,7 @@ async def forks_async() -> str:
     if child == 0:
         await asyncio.sleep(0)
         return "copy"
-    return exit_of(child)
+    return exit_code(child)
 
 
 @activity.defn
@@ -44,7 +46,7 @@ def echo(text: str) -> str:
     return text
 
 
-def exit_of(child: int) -> str:
+def exit_code(child: int) -> str:
     return str(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 

@@ -1,4 +1,4 @@
-"""Activities that run in processes beside the worker. Files are how tests learn what happens there."""
+"""Process activities. Tests learn of their progress through files."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def price(order: Order) -> Order:
 
 @activity.defn(executor="process")
 def facts() -> list[object]:
-    known = activity.info()
-    return [known.activity_id, known.activity_type, known.attempt, known.workflow_id, activity.in_activity()]
+    info = activity.info()
+    return [info.activity_id, info.activity_type, info.attempt, info.workflow_id, activity.in_activity()]
 
 
 @activity.defn(executor="process")
@@ -64,7 +64,7 @@ def waits(sign: str) -> bool:
 
 
 @activity.defn(executor="process")
-def deaf(sign: str) -> None:
+def ignores_cancellation(sign: str) -> None:
     Path(sign).write_text(str(os.getpid()))
     threading.Event().wait()
 
@@ -105,7 +105,7 @@ def ends(how: str) -> str:
 
 @activity.defn(executor="process")
 def forks() -> list[object]:
-    """The copy beats and returns as if it were the activity, while the original still runs."""
+    """The copy heartbeats and returns as if it were the activity, while the original still runs."""
     copy = os.fork()
     if copy == 0:
         activity.heartbeat("from the copy")
@@ -136,7 +136,7 @@ def prints(text: str) -> None:
 
 
 @activity.defn(executor="process", heartbeat_timeout=None)
-def elsewhere() -> str:
+def completes_async() -> str:
     activity.complete_async()
 
 
@@ -176,7 +176,7 @@ bound_elsewhere = activity.defn(name="bound_elsewhere", executor="process")(_pla
 
 @activity.defn(executor="process")
 def floods(length: int) -> str:
-    """Announces a message of this length, and says half a chunk of it."""
+    """Announce a message of this length and send 1,000 bytes of it."""
     for descriptor in map(int, os.listdir("/proc/self/fd")):
         try:
             sock = socket.socket(fileno=os.dup(descriptor))

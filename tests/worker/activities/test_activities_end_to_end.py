@@ -1,4 +1,4 @@
-"""Activities under a worker, on the memory engine and on a real server: processes, and completion from outside."""
+"""Activities under a worker, on the memory engine and on a server: processes, and completion by clients."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ tokens: queue.SimpleQueue[activity.Info] = queue.SimpleQueue()
 
 
 @activity.defn(executor="process")
-def elsewhere_pid() -> int:
+def process_id() -> int:
     return os.getpid()
 
 
 @activity.defn(executor="process", retry_policy=RetryPolicy(initial_interval=0.01))
 def dies_once(sign: str) -> list[object]:
-    """The first attempt beats and is killed; the second finds what it left."""
+    """The first attempt heartbeats and kills its process; the second succeeds."""
     if activity.info().attempt == 1:
         activity.heartbeat("cursor")
         os._exit(9)
@@ -48,14 +48,14 @@ def too_large() -> str:
 
 
 @activity.defn(heartbeat_timeout=None)
-def outside() -> str:
+def completed_by_a_client() -> str:
     tokens.put(activity.info())
     activity.complete_async()
 
 
 @workflow.defn
 def in_processes(sign: str) -> list[object]:
-    return [elsewhere_pid() > 0, dies_once(sign)[0]]
+    return [process_id() > 0, dies_once(sign)[0]]
 
 
 @workflow.defn
@@ -68,7 +68,7 @@ def runs_too_long(sign: str) -> str:
 
 
 @workflow.defn
-def says_too_much() -> str:
+def returns_too_much() -> str:
     try:
         return too_large()
     except ActivityError as error:
@@ -77,9 +77,9 @@ def says_too_much() -> str:
 
 
 @workflow.defn
-def from_outside() -> str:
+def waits_for_a_client() -> str:
     try:
-        return outside()
+        return completed_by_a_client()
     except ActivityError as error:
         return f"failed: {error.cause}"
 
@@ -96,7 +96,7 @@ gates = Gates()
 
 @activity.defn(retry_policy=RetryPolicy(initial_interval=0.01))
 async def patient(number: int) -> int:
-    """The first attempt of the even ones waits for ever; so would all on a loop that is blocked."""
+    """With an even number the first attempt never ends unless its loop is replaced."""
     if number % 2 == 0 and activity.info().attempt == 1:
         gates.waiting.release()
         await asyncio.get_running_loop().create_future()
@@ -121,8 +121,8 @@ def is_blocked() -> str:
     return blocks()
 
 
-WORKFLOWS = [waits_for, is_blocked, in_processes, runs_too_long, says_too_much, from_outside]
-ACTIVITIES = [patient, blocks, elsewhere_pid, dies_once, too_slow, too_large, outside]
+WORKFLOWS = [waits_for, is_blocked, in_processes, runs_too_long, returns_too_much, waits_for_a_client]
+ACTIVITIES = [patient, blocks, process_id, dies_once, too_slow, too_large, completed_by_a_client]
 
 
 @pytest.fixture(params=["memory", pytest.param("server", marks=pytest.mark.server)])
@@ -142,80 +142,76 @@ def start(client: Client, fn: object, *args: object):
     return client.start_workflow(fn, *args, task_queue="activities")
 
 
-def test_process_activities_in_workflows(working: Client, tmp_path: Path) -> None:
-    """They give their results; one whose process dies is tried again."""
+def test_process_activity_is_retried_after_its_process_dies(working: Client, tmp_path: Path) -> None:
     handle = start(working, in_processes, str(tmp_path / "sign"))
     assert handle.result(timeout=60) == [True, 2]
 
 
-def test_timeout_stops_the_process(working: Client, tmp_path: Path) -> None:
-    """The workflow sees the timeout, whatever the process does."""
+def test_process_activity_times_out(working: Client, tmp_path: Path) -> None:
     assert start(working, runs_too_long, str(tmp_path / "sign")).result(timeout=60) == "TimedOutError"
 
 
-def test_oversized_result_is_reported(working: Client) -> None:
-    """The workflow sees size and limit, at once."""
-    told = start(working, says_too_much).result(timeout=60)
-    assert told.startswith("EncodeError")
-    assert "more than the limit of 2,097,152" in told
+def test_oversized_activity_result_fails_with_its_size_and_limit(working: Client) -> None:
+    message = start(working, returns_too_much).result(timeout=60)
+    assert message.startswith("EncodeError")
+    assert "more than the limit of 2,097,152" in message
 
 
-def test_completion_by_token(working: Client) -> None:
-    """An activity leaves, and a client completes it by its token."""
-    handle = start(working, from_outside)
+def test_client_completes_an_activity_by_its_token(working: Client) -> None:
+    handle = start(working, waits_for_a_client)
     token = tokens.get(timeout=60).task_token
     working.get_activity_handle(token=token).complete("by token")
     assert handle.result(timeout=60) == "by token"
 
 
-def test_completion_by_ids(working: Client) -> None:
-    """And by the ids of its workflow and its own: a result, and a failure for good."""
-    handle = start(working, from_outside)
-    known = tokens.get(timeout=60)
+def test_client_completes_or_fails_an_activity_by_workflow_and_activity_id(working: Client) -> None:
+    handle = start(working, waits_for_a_client)
+    info = tokens.get(timeout=60)
     by_ids = {
-        "workflow_id": known.workflow_id,
-        "run_id": known.workflow_run_id,
-        "activity_id": known.activity_id,
+        "workflow_id": info.workflow_id,
+        "run_id": info.workflow_run_id,
+        "activity_id": info.activity_id,
     }
     working.get_activity_handle(**by_ids).complete("by ids")
     assert handle.result(timeout=60) == "by ids"
 
-    handle = start(working, from_outside)
-    known = tokens.get(timeout=60)
-    working.get_activity_handle(workflow_id=handle.id, activity_id=known.activity_id).fail(
+    handle = start(working, waits_for_a_client)
+    info = tokens.get(timeout=60)
+    working.get_activity_handle(workflow_id=handle.id, activity_id=info.activity_id).fail(
         ApplicationError("declined", non_retryable=True)
     )
     assert handle.result(timeout=60) == "failed: declined"
 
 
-def test_asynchronous_activity_heartbeats_and_is_cancelled(working: Client) -> None:
-    """Heartbeats from outside are answered by whether the activity shall stop."""
-    handle = start(working, from_outside)
+def test_client_heartbeats_an_activity_and_learns_whether_it_is_cancelled(working: Client) -> None:
+    handle = start(working, waits_for_a_client)
     outside_handle = working.get_activity_handle(token=tokens.get(timeout=60).task_token)
     assert outside_handle.heartbeat("alive") is False
     outside_handle.complete("kept")
     assert handle.result(timeout=60) == "kept"
 
 
-def test_blocking_activity_does_not_delay_others(working: Client, caplog: pytest.LogCaptureFixture) -> None:
-    """While it blocks, those that waited there are tried again, new ones begin, and the log names it; then it ends well."""
+def test_activity_that_blocks_its_event_loop_does_not_delay_other_activities(
+    working: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Activities that waited on the blocked loop are retried, new ones run, and the log names the blocking activity."""
     gates.__init__()  # type: ignore[misc]
     try:
         before = [start(working, waits_for, number) for number in range(0, 20, 2)]
         for _ in before:
             assert gates.waiting.acquire(timeout=60)
-        guilty = start(working, is_blocked)
+        blocking = start(working, is_blocked)
         assert gates.blocked.wait(60)
         after = [start(working, waits_for, number) for number in range(1, 40, 2)]
-        assert [each.result(timeout=60) for each in before] == list(range(0, 20, 2))
-        assert [each.result(timeout=60) for each in after] == list(range(1, 40, 2))
-        assert guilty.describe().status.name == "RUNNING"
+        assert [item.result(timeout=60) for item in before] == list(range(0, 20, 2))
+        assert [item.result(timeout=60) for item in after] == list(range(1, 40, 2))
+        assert blocking.describe().status.name == "RUNNING"
     finally:
         gates.unblocked.set()
-    assert guilty.result(timeout=60) == "at last"
-    named = f"activity blocks (1) of workflow {guilty.id} (run"
-    told = [
-        each for each in caplog.records if named in each.message and "blocks its event loop" in each.message
+    assert blocking.result(timeout=60) == "at last"
+    prefix = f"activity blocks (1) of workflow {blocking.id} (run"
+    warnings = [
+        item for item in caplog.records if prefix in item.message and "blocks its event loop" in item.message
     ]
-    assert told[0].levelno == logging.WARNING
-    assert "gates.unblocked.wait(300)" in told[0].message
+    assert warnings[0].levelno == logging.WARNING
+    assert "gates.unblocked.wait(300)" in warnings[0].message

@@ -1,3 +1,5 @@
+"""Definitions of activities: defaults, durable calls in workflows, plain calls outside, and rejected definitions."""
+
 from __future__ import annotations
 
 import asyncio
@@ -46,31 +48,25 @@ class Payments:
         return cents // 10
 
 
-def test_activity_outside_a_workflow_is_the_function():
-    """A plain call runs the function; name, docs and the function itself stay reachable."""
+def test_activity_call_outside_a_workflow_runs_the_function():
     assert double(3) == 6
     assert double(3, times=2) == 12
     assert double.fn(1) == 2
     assert (double.__name__, double.__doc__, double.name) == ("double", "Doubles.", "double")
 
 
-def test_definition_defaults():
-    """Ten minutes an attempt, automatic heartbeats, the function's name as its type."""
+def test_activity_definition_has_default_timeouts_and_the_functions_name():
     definition = activity_definition(double)
     assert definition is not None
     assert definition.name == "double"
     assert definition.settings.spec.start_to_close_timeout == 600
     assert definition.settings.spec.heartbeat_timeout == 30
-    assert definition.beats_by_itself
+    assert definition.sends_heartbeats
     assert not definition.is_async
     assert "test_activity_definition.py:" in definition.place
 
 
-def test_call_in_a_workflow_is_durable():
-    """A call inside a workflow schedules the activity with its encoded arguments and the options of its
-    definition.
-    """
-
+def test_activity_call_in_a_workflow_schedules_it_with_the_definitions_options():
     def body() -> None:
         fetch("http://x")
 
@@ -82,18 +78,14 @@ def test_call_in_a_workflow_is_durable():
     assert command.spec.heartbeat_timeout == 30
 
 
-def test_keyword_arguments_travel_by_position():
-    """Keywords are bound to their places before the command is issued."""
-
+def test_activity_keyword_arguments_are_scheduled_by_position():
     def body() -> None:
         double(times=3, number=1)
 
     assert first_commands(body)[0].arguments == payloads(1, 3)
 
 
-def test_start_runs_several_activities():
-    """`.start` does not wait."""
-
+def test_activity_start_does_not_wait_for_the_result():
     def body() -> None:
         tasks = [double.start(n) for n in range(3)]
         tasks[0].result()
@@ -101,9 +93,7 @@ def test_start_runs_several_activities():
     assert [c.arguments for c in first_commands(body)] == [payloads(0), payloads(1), payloads(2)]
 
 
-def test_local_calls_schedule_local_activities():
-    """`.local` and `.start_local` schedule local activities."""
-
+def test_local_and_start_local_schedule_local_activities():
     def body() -> None:
         double.start_local(1)
         double.local(2)
@@ -111,9 +101,7 @@ def test_local_calls_schedule_local_activities():
     assert [type(c) for c in first_commands(body)] == [ScheduleLocalActivity, ScheduleLocalActivity]
 
 
-def test_options_change_one_call():
-    """`.options` gives another object; the activity keeps its own settings."""
-
+def test_activity_options_apply_to_a_single_call():
     def body() -> None:
         double.options(
             start_to_close_timeout=7,
@@ -129,21 +117,18 @@ def test_options_change_one_call():
     assert (other.spec.start_to_close_timeout, other.spec.heartbeat_timeout) == (600, 30)
 
 
-def test_explicit_heartbeat_timeout_of_30_seconds_is_kept():
-    """A heartbeat timeout of exactly the automatic length is scheduled distinct from it; None means none at
-    all.
-    """
+def test_explicit_heartbeat_timeout_of_30_seconds_differs_from_the_automatic_one():
+    """The scheduled timeout is 30.001 s, because 30 s marks automatic heartbeats. None disables the timeout."""
     explicit = activity_definition(double.options(heartbeat_timeout=30))
     none = activity_definition(double.options(heartbeat_timeout=None))
     assert explicit is not None
     assert none is not None
-    assert not explicit.beats_by_itself
+    assert not explicit.sends_heartbeats
     assert explicit.settings.spec.heartbeat_timeout == pytest.approx(30.001)
     assert none.settings.spec.heartbeat_timeout == 0
 
 
-def test_methods_are_durable_by_name_through_the_class():
-    """`Payments.refund(order)` in a workflow needs no instance, and one with an instance sends no `self`."""
+def test_activity_method_called_in_a_workflow_is_scheduled_without_self():
     payments = Payments("p")
 
     def body() -> None:
@@ -159,8 +144,7 @@ def test_methods_are_durable_by_name_through_the_class():
     assert three.arguments == payloads(5)
 
 
-def test_methods_outside_a_workflow():
-    """On an instance a plain call; through the class an error that says so."""
+def test_activity_method_outside_a_workflow_needs_an_instance():
     assert Payments("p").refund("1") == "p1"
     assert Payments("p").refund.fn("1") == "p1"
     assert Payments.fee(50) == 5
@@ -168,15 +152,13 @@ def test_methods_outside_a_workflow():
         Payments.refund("1")
 
 
-def test_async_activity_outside_a_workflow_names_fn():
-    """Typed as its result it cannot be awaited: the error says what can."""
+def test_async_activity_call_outside_a_workflow_fails_and_suggests_fn():
     with pytest.raises(UsageError, match=r"await Fetch\.fn"):
         fetch("u")
     assert asyncio.run(fetch.fn("u")) == "u"
 
 
-def test_wrong_arguments_are_rejected_before_scheduling():
-    """The error names the activity."""
+def test_activity_call_with_wrong_arguments_fails_before_scheduling():
     seen = []
 
     def body() -> None:
@@ -189,8 +171,7 @@ def test_wrong_arguments_are_rejected_before_scheduling():
     assert "activity double" in seen[0]
 
 
-def test_durable_forms_outside_a_workflow_are_rejected():
-    """`.start`, `.local` and `.start_local` work in workflows only."""
+def test_activity_start_and_local_are_rejected_outside_a_workflow():
     for call in (double.start, double.local, double.start_local):
         with pytest.raises(NotInWorkflowError, match="only inside a workflow"):
             call(1)
@@ -200,18 +181,17 @@ def test_durable_forms_outside_a_workflow_are_rejected():
     ("options", "message"),
     [
         ({"start_to_clos_timeout": 3}, "did you mean start_to_close_timeout"),
-        ({"zzz": 3}, "has no option 'zzz'; there are activity_id"),
+        ({"zzz": 3}, "has no option 'zzz'; known options: activity_id"),
         ({"start_to_close_timeout": -1}, "between 0 and 292 years"),
         ({"start_to_close_timeout": 0}, "must be more than 0"),
         ({"start_to_close_timeout": "3"}, "must be a timedelta or a number of seconds"),
         ({"start_to_close_timeout": None}, "needs a start_to_close_timeout or a schedule_to_close_timeout"),
         ({"retry_policy": 3}, "must be a RetryPolicy"),
         ({"task_queue": 3}, "must be a str"),
-        ({"priority_key": True}, "must be a whole number"),
+        ({"priority_key": True}, "must be an int"),
     ],
 )
-def test_invalid_options_are_named(options, message):
-    """Each bad option is refused where it is written, at the definition and at a call, with a hint."""
+def test_invalid_activity_options_are_rejected(options, message):
     with pytest.raises(UsageError, match=message):
         double.options(**options)
     with pytest.raises(UsageError, match=message):
@@ -220,8 +200,7 @@ def test_invalid_options_are_named(options, message):
         def some() -> None: ...
 
 
-def test_invalid_activities_are_rejected():
-    """Classes, generators, lambdas without a name, double decoration, wrong order, processes, reserved names."""
+def test_invalid_activity_definitions_are_rejected():
     with pytest.raises(DefinitionError, match="needs a method __call__"):
         activity.defn(int)
     with pytest.raises(DefinitionError, match="generator"):
@@ -252,10 +231,8 @@ def test_invalid_activities_are_rejected():
         activity.defn(name="__temporal_x")(double.fn)
 
 
-def test_plain_call_beside_a_worker_warns():
-    """In a process with a worker, a plain call from some thread warns and names the caller's line; `.fn` is
-    silent.
-    """
+def test_plain_activity_call_in_a_worker_process_warns():
+    """The warning names the caller's line; `.fn` does not warn."""
     worker_started()
     try:
         with warnings.catch_warnings(record=True) as caught:
@@ -271,7 +248,7 @@ def test_plain_call_beside_a_worker_warns():
 
 
 def test_finaliser_on_a_workflow_thread_cannot_call_activities():
-    """A thread that runs workflows, outside any workflow, refuses the call instead of charging a card."""
+    """A finalizer that runs on a lane, outside any workflow, must not execute an activity's side effects."""
     from hourglass.activity._definition import runs_workflows
 
     caught = []
@@ -286,9 +263,8 @@ def test_finaliser_on_a_workflow_thread_cannot_call_activities():
     other = threading.Thread(target=thread)
     other.start()
     other.join()
-    assert "finalisers" in caught[0]
+    assert "finalizers" in caught[0]
 
 
-def test_reprs_name_the_function():
-    """A repr says which function this is."""
+def test_activity_repr_names_the_function():
     assert repr(double).endswith("test_activity_definition.double>")

@@ -1,4 +1,4 @@
-"""The executor of our loops: it works as Python's own, and what hangs in it keeps no process alive."""
+"""The default executor of our event loops: it behaves like Python's, but its hung jobs do not keep a process alive."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from hourglass._worker.daemon_executor import DaemonExecutor
 pytestmark = pytest.mark.usefixtures("each_event_loop")
 
 
-def test_jobs_run_in_threads_up_to_the_limit():
-    """As many at a time as there may be; values and errors come back."""
+def test_daemon_executor_runs_jobs_in_at_most_max_workers_threads():
     executor = DaemonExecutor("some", 3)
     together = threading.Barrier(3)
     try:
@@ -31,8 +30,7 @@ def test_jobs_run_in_threads_up_to_the_limit():
     assert not [each for each in threading.enumerate() if each.name.startswith("some-")]
 
 
-def test_daemon_executor_shuts_down_like_pythons():
-    """Waiting jobs are done, or cancelled on request; nothing is accepted afterwards."""
+def test_daemon_executor_shutdown_cancels_pending_jobs_and_rejects_new_ones():
     executor, gate = DaemonExecutor("one", 1), threading.Event()
     running = executor.submit(gate.wait, 30)
     while not running.running():
@@ -48,9 +46,7 @@ def test_daemon_executor_shuts_down_like_pythons():
     executor.shutdown()
 
 
-def test_event_loops_use_the_daemon_executor():
-    """`asyncio.to_thread` runs there, on each kind of loop."""
-
+def test_asyncio_to_thread_runs_on_the_daemon_executor():
     async def main():
         asyncio.get_running_loop().set_default_executor(DaemonExecutor("mine"))
         return await asyncio.to_thread(lambda: threading.current_thread().name)
@@ -58,8 +54,7 @@ def test_event_loops_use_the_daemon_executor():
     assert asyncio.run(main()).startswith("mine-")
 
 
-def test_hung_job_does_not_block_interpreter_exit():
-    """Interpreter exit would wait without end for a thread of Python's own executor."""
+def test_hung_job_of_the_daemon_executor_does_not_block_interpreter_exit():
     code = (
         "import threading, time\n"
         "from hourglass._worker.daemon_executor import DaemonExecutor\n"

@@ -1,4 +1,4 @@
-"""A worker ends: whatever is in flight, SIGTERM ends the process within the drain and a little; what ends in time counts."""
+"""A worker with work in progress ends soon after SIGTERM; results within the graceful shutdown timeout count."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hourglass.worker import Worker
 from . import ending
 
 LIMIT = 45.0
-"""For a process to end whose drain takes a second: generous, for machines that are busy. Without a limit it took for ever."""
+"""Seconds for a process to end whose drain takes one second: generous, for busy machines."""
 
 
 @pytest.fixture(params=["file", pytest.param("server", marks=pytest.mark.server)])
@@ -33,10 +33,10 @@ def target(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 Begin = Callable[[str, float, str, float], "subprocess.Popen[str]"]
 
 
-def started_on(target: str, *given: object) -> Iterator[subprocess.Popen[str]]:
-    """A worker, once what it does is in flight; killed afterwards if it has not ended."""
+def started_on(target: str, *args: object) -> Iterator[subprocess.Popen[str]]:
+    """Start the worker and wait until its work is in progress. Afterwards kill it if it has not ended."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "worker.activities.ending", target, *map(str, given)],
+        [sys.executable, "-m", "worker.activities.ending", target, *map(str, args)],
         cwd=Path(__file__).parents[2],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -53,13 +53,13 @@ def started_on(target: str, *given: object) -> Iterator[subprocess.Popen[str]]:
 
 @pytest.fixture
 def begin(target: str) -> Iterator[Begin]:
-    """Starts a worker with this queue, drain, kind and duration."""
+    """Return a function that starts a worker with a queue, graceful timeout, kind and duration."""
     with ExitStack() as stack:
         yield lambda *given: stack.enter_context(contextmanager(started_on)(target, *given))
 
 
-def ended(process: subprocess.Popen[str]) -> tuple[str, str]:
-    """Asks it to end, and gives what it said."""
+def terminate(process: subprocess.Popen[str]) -> tuple[str, str]:
+    """Send SIGTERM, wait for the exit, and return stdout and stderr."""
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=LIMIT)
     assert process.returncode == 0, err
@@ -67,7 +67,7 @@ def ended(process: subprocess.Popen[str]) -> tuple[str, str]:
     return out, err
 
 
-def unique(request: pytest.FixtureRequest) -> str:
+def queue_name(request: pytest.FixtureRequest) -> str:
     return request.node.name
 
 
@@ -76,12 +76,12 @@ def unique(request: pytest.FixtureRequest) -> str:
     [
         "local",
         "local after local",
-        "local that is told",
-        "local that swallows",
-        "local that blocks",
+        "local, waits for cancellation",
+        "local, ignores cancellation",
+        "local, blocks its loop",
         "thread",
-        "swallows",
-        "blocks",
+        "ignores cancellation",
+        "blocks its loop",
         "to_thread",
         "process",
         "call",
@@ -90,30 +90,29 @@ def unique(request: pytest.FixtureRequest) -> str:
         "workflow",
     ],
 )
-def test_shutdown_ends_with_hung_work(begin: Begin, kind: str, request: pytest.FixtureRequest) -> None:
-    """Activities that hang, local or not, a codec, an interceptor, a workflow: none of them blocks the exit."""
-    ended(begin(unique(request), 1.0, kind, ending.FOR_EVER if kind != "codec" else 0.0))
+def test_sigterm_ends_a_worker_whose_work_hangs(
+    begin: Begin, kind: str, request: pytest.FixtureRequest
+) -> None:
+    terminate(begin(queue_name(request), 1.0, kind, ending.FOR_EVER if kind != "codec" else 0.0))
 
 
 @pytest.mark.parametrize("kind", ["local", "local after local", "thread"])
-def test_result_within_the_drain_counts(
+def test_activity_that_ends_during_the_drain_is_not_repeated(
     target: str, begin: Begin, kind: str, request: pytest.FixtureRequest
 ) -> None:
-    """It comes after the signal and before the deadline: nothing is done again."""
-    queue = unique(request)
-    ended(begin(queue, 60.0, kind, 1.0))
+    queue = queue_name(request)
+    terminate(begin(queue, 60.0, kind, 1.0))
     with Client.connect(target) as client, Worker(client, queue, workflows=[ending.holds]):
-        # A worker without activities: what was lost could not be made good.
+        # This worker has no activities, so a lost result could not be recomputed.
         handle = client.get_workflow_handle(queue)
         assert handle.result(timeout=60) == ("sleptslept" if "after" in kind else "slept")
 
 
-def test_unfinished_local_activity_is_retried_by_another_worker(
+def test_local_activity_unfinished_at_shutdown_is_retried_by_another_worker(
     target: str, begin: Begin, request: pytest.FixtureRequest
 ) -> None:
-    """At once; the workflow sees no failure."""
-    queue = unique(request)
-    ended(begin(queue, 0.5, "local", ending.FOR_EVER))
+    queue = queue_name(request)
+    terminate(begin(queue, 0.5, "local", ending.FOR_EVER))
     made: list[Any] = []
 
     @ending.activity.defn(name="sleeps", start_to_close_timeout=60.0)
@@ -131,13 +130,12 @@ def test_unfinished_local_activity_is_retried_by_another_worker(
 
 @pytest.mark.server
 @pytest.mark.parametrize("kind", ["local", "thread"])
-def test_shutdown_ends_without_a_server(kind: str) -> None:
-    """The server is stopped before the signal: unsent results are abandoned."""
+def test_sigterm_ends_a_worker_whose_server_does_not_respond(kind: str) -> None:
     with dev_server() as server:
         assert server.pid is not None
         for process in started_on(server.target, "frozen", 0.5, kind, ending.FOR_EVER):
             os.kill(server.pid, signal.SIGSTOP)
             try:
-                ended(process)
+                terminate(process)
             finally:
                 os.kill(server.pid, signal.SIGCONT)

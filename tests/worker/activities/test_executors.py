@@ -1,23 +1,27 @@
+"""The activity executor: threads and coroutines, contexts, failures, cancellation and heartbeats."""
+
 from __future__ import annotations
 
 import asyncio
 import logging
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from tests.worker.activities.executing import AwaitedExecutor
 
 from hourglass import activity
-from hourglass._contract.handle import ActivityDeferred, ActivityOk, AttemptCancelled, AttemptFailed
-from hourglass._evaluator.specs import Payloads
-from hourglass.converter import ApplicationFailure, CanceledFailure, default_converter
+from hourglass._contract.handle import ActivityDeferred, AttemptCancelled, AttemptFailed
+from hourglass.converter import CanceledFailure, default_converter
 from hourglass.errors import ApplicationError, Cancelled, UsageError
 
 from ..scripted import attempt, payloads, settled
+from .executing import Beats, failure, value
 
 pytestmark = pytest.mark.usefixtures("each_event_loop")
 
@@ -87,7 +91,7 @@ def unencodable() -> object:
 
 
 @activity.defn
-def who() -> list[object]:
+def facts_of_the_attempt() -> list[object]:
     facts = activity.info()
     return [
         facts.activity_id,
@@ -100,7 +104,7 @@ def who() -> list[object]:
 
 
 @activity.defn
-async def who_everywhere() -> list[str]:
+async def activity_ids() -> list[str]:
     async def task() -> str:
         return activity.info().activity_id
 
@@ -134,9 +138,9 @@ def beats_until_cancelled() -> str:
 @activity.defn
 def waits() -> bool:
     place.begun.set()
-    told = activity.wait_cancelled()
-    activity.heartbeat()  # it knows: not raised again
-    return told
+    requested = activity.wait_cancelled()
+    activity.heartbeat()  # does not raise: the request was consumed
+    return requested
 
 
 @activity.defn
@@ -202,76 +206,59 @@ def logs() -> None:
 
 ALL = [value for value in list(globals().values()) if isinstance(value, activity.Activity)]
 
-Script = Callable[[AwaitedExecutor, list[tuple[bytes, Payloads]]], Awaitable[object]]
 
-
-def with_executor(script: Script, **options) -> object:
-    """Run a script on a control loop with an executor."""
-
-    async def main() -> object:
-        beats: list[tuple[bytes, Payloads]] = []
-        executor = AwaitedExecutor(
-            ALL,
-            default_converter,
-            lambda token, details: beats.append((token, details)),
-            **{"max_threads": 8, **options},
-        )
-        try:
-            async with asyncio.timeout(20):
-                return await script(executor, beats)
-        finally:
-            executor.stop()
-            thread = executor.runner.loop.current._thread
-            if thread is not None:
-                await asyncio.to_thread(thread.join, 10)
-                assert not thread.is_alive()
-
-    return asyncio.run(main())
+@asynccontextmanager
+async def executing(**options: Any) -> AsyncIterator[tuple[AwaitedExecutor, Beats]]:
+    """An executor on the running event loop; afterwards its activity loop must have ended."""
+    beats: Beats = []
+    executor = AwaitedExecutor(
+        ALL,
+        default_converter,
+        lambda token, details: beats.append((token, details)),
+        **{"max_threads": 8, **options},
+    )
+    try:
+        async with asyncio.timeout(20):
+            yield executor, beats
+    finally:
+        executor.stop()
+        thread = executor.runner.loop.current._thread
+        if thread is not None:
+            await asyncio.to_thread(thread.join, 10)
+            assert not thread.is_alive()
 
 
 def run(activity_type: str, *args: object, **facts: object) -> object:
-    """Run one attempt to its end."""
-    return with_executor(lambda executor, _: executor.execute(attempt(activity_type, *args, **facts)))
+    async def main() -> object:
+        async with executing() as (executor, _):
+            return await executor.execute(attempt(activity_type, *args, **facts))
 
-
-def value(result: object) -> object:
-    assert isinstance(result, ActivityOk), result
-    assert result.result is not None
-    return default_converter.decode(result.result)
-
-
-def failure(result: object) -> tuple[str, bool, str]:
-    assert isinstance(result, AttemptFailed), result
-    assert isinstance(result.failure.info, ApplicationFailure)
-    return result.failure.info.type, result.failure.info.non_retryable, result.failure.message
+    return asyncio.run(main())
 
 
 async def begun() -> None:
     await asyncio.to_thread(place.begun.wait)
 
 
-def test_results_of_threads_and_coroutines():
-    """`def` and `async def` activities run, and their results have their token."""
+def test_executor_runs_functions_in_threads_and_coroutines_on_the_activity_loop():
     assert value(run("add", 1)) == 11
     assert value(run("shout", "hi")) == "HI"
     assert run("add", 1, token=b"mine").token == b"mine"
 
 
-def test_arguments_are_decoded_to_their_types():
-    """A dataclass arrives as one."""
+def test_activity_arguments_are_decoded_to_their_annotated_types():
     assert value(run("price", {"id": "o", "cents": 5})) == 5
 
 
 @pytest.mark.parametrize("args", [(), (1, 2, 3), ("x",)])
-def test_wrong_arguments_fail_without_a_retry(args):
-    """Too few, too many, of a wrong type: a failure that names the activity."""
+def test_attempt_with_wrong_arguments_fails_without_retry(args):
     kind, hopeless, message = failure(run("add", *args))
     assert (kind, hopeless) == ("ArgumentError", True)
     assert "activity add" in message
 
 
-def test_unknown_activity_lists_the_known_ones():
-    """The failure may be retried, because another worker may know it."""
+def test_unknown_activity_fails_retryably_and_lists_registered_activities():
+    """Retryable, because another worker may have the activity."""
     kind, hopeless, message = failure(run("ad"))
     assert (kind, hopeless) == ("UnknownTypeError", False)
     assert "'ad'" in message
@@ -279,8 +266,7 @@ def test_unknown_activity_lists_the_known_ones():
     assert "shout" in message
 
 
-def test_exceptions_become_failures():
-    """An ordinary exception keeps its class name, an ApplicationError its type and whether to retry."""
+def test_activity_exception_becomes_a_failure_with_its_type():
     assert failure(run("raises", "value")) == ("ValueError", False, "bad value")
     assert failure(run("raises", "app")) == ("Refused", True, "no")
     assert failure(run("raises_async", "value")) == ("ValueError", False, "bad value")
@@ -288,59 +274,46 @@ def test_exceptions_become_failures():
 
 @pytest.mark.parametrize("kind", ["exit", "interrupt"])
 @pytest.mark.parametrize("activity_type", ["raises", "raises_async"])
-def test_system_exit_fails_the_attempt(activity_type, kind):
-    """SystemExit and KeyboardInterrupt are failures; the next attempt runs."""
-
-    async def script(executor, _):
+async def test_system_exit_in_an_activity_fails_only_the_attempt(activity_type, kind):
+    async with executing() as (executor, _):
         first = await executor.execute(attempt(activity_type, kind))
-        return (
-            first,
+        second, third = (
             await executor.execute(attempt("shout", "on")),
             await executor.execute(attempt("add", 1)),
         )
-
-    first, second, third = with_executor(script)
     assert failure(first)[0] in ("SystemExit", "KeyboardInterrupt")
     assert value(second) == "ON"
     assert value(third) == 11
 
 
-def test_unrequested_cancellation_is_a_failure():
-    """`raise Cancelled` without a request must not be reported as cancelled: the server would reject it."""
+def test_cancelled_raised_without_a_request_fails_the_attempt():
+    """A server rejects an attempt reported as cancelled without a request."""
     assert failure(run("raises", "cancelled"))[0] == "Cancelled"
 
 
-def test_unencodable_result_fails_without_a_retry():
-    """The message names the activity; a retry would only repeat its side effects."""
+def test_unencodable_activity_result_fails_without_retry():
     kind, hopeless, message = failure(run("unencodable"))
     assert (kind, hopeless) == ("EncodeError", True)
     assert "the result of activity unencodable cannot be encoded" in message
 
 
-def test_info_of_an_attempt():
-    """Ids, attempt and kind are the task's."""
-    task = run("who", activity_id="7", attempt=3, is_local=True)
-    assert value(task) == ["7", "who", 3, "w", True, True]
+def test_activity_info_has_the_ids_and_attempt_number_of_the_task():
+    task = run("facts_of_the_attempt", activity_id="7", attempt=3, is_local=True)
+    assert value(task) == ["7", "facts_of_the_attempt", 3, "w", True, True]
 
 
-def test_context_reaches_tasks_and_threads_of_a_coroutine():
-    """`info` works in the coroutine, in its tasks and in `asyncio.to_thread`."""
-    assert value(run("who_everywhere", activity_id="7")) == ["7", "7", "7"]
+def test_activity_context_reaches_tasks_and_threads_of_an_async_activity():
+    assert value(run("activity_ids", activity_id="7")) == ["7", "7", "7"]
 
 
-def test_activities_in_one_thread_do_not_share_context_variables():
-    """A context variable that one activity sets is not visible to the next one in the same thread."""
-
-    async def script(executor, _):
-        one = await executor.execute(attempt("dirty"))
-        two = await executor.execute(attempt("dirty"))
-        return value(one), value(two)
-
-    assert with_executor(script, max_threads=1) == ("clean", "clean")
+async def test_activities_run_by_the_same_thread_do_not_share_context_variables():
+    async with executing(max_threads=1) as (executor, _):
+        first = await executor.execute(attempt("dirty"))
+        second = await executor.execute(attempt("dirty"))
+        assert (value(first), value(second)) == ("clean", "clean")
 
 
-def test_activity_calls_need_an_activity():
-    """Outside an activity, each call raises an error that says so."""
+def test_activity_functions_are_rejected_outside_an_activity():
     for call in (
         activity.info,
         activity.heartbeat,
@@ -354,16 +327,12 @@ def test_activity_calls_need_an_activity():
     assert not activity.in_activity()
 
 
-def test_cancellation_reaches_a_thread_once_at_its_heartbeat():
-    """`heartbeat` raises Cancelled, the clean-up may beat, the attempt ends as cancelled."""
-
-    async def script(executor, beats):
+async def test_heartbeat_raises_cancelled_once_in_a_threaded_activity():
+    async with executing() as (executor, beats):
         running = asyncio.ensure_future(executor.execute(attempt("beats_until_cancelled")))
         await begun()
         executor.cancel(b"t", "CANCELLED")
-        return await running, list(beats)
-
-    result, beats = with_executor(script)
+        result, beats = await running, list(beats)
     assert isinstance(result, AttemptCancelled)
     assert isinstance(result.failure.info, CanceledFailure)
     assert place.seen == [True]
@@ -371,16 +340,12 @@ def test_cancellation_reaches_a_thread_once_at_its_heartbeat():
     assert beats[-1] == (b"t", payloads("cleaning"))
 
 
-def test_wait_cancelled_consumes_the_request():
-    """It returns True, and the activity's return value is its result."""
-
-    async def script(executor, _):
+async def test_activity_completes_normally_after_wait_cancelled():
+    async with executing() as (executor, _):
         running = asyncio.ensure_future(executor.execute(attempt("waits")))
         await begun()
         executor.cancel(b"t", "CANCELLED")
-        return await running
-
-    assert value(with_executor(script)) is True
+        assert value(await running) is True
 
 
 @pytest.mark.parametrize(
@@ -393,83 +358,60 @@ def test_wait_cancelled_consumes_the_request():
         ("PAUSED", AttemptFailed),
     ],
 )
-def test_coroutines_are_cancelled_by_their_loop(reason, kind):
-    """An async activity is cancelled by asyncio. The attempt is reported as cancelled only if the server
-    expects that.
-    """
-
-    async def script(executor, _):
+async def test_async_activity_is_cancelled_by_asyncio(reason, kind):
+    """Reported as cancelled only if the server expects that."""
+    async with executing() as (executor, _):
         running = asyncio.ensure_future(executor.execute(attempt("sleeps_async")))
         await begun()
         executor.cancel(b"t", reason)
-        return await running
-
-    assert isinstance(with_executor(script), kind)
+        assert isinstance(await running, kind)
     assert place.seen == ["cancelled"]
 
 
-def test_cancellation_reaches_a_thread_of_an_async_activity():
-    """A thread that an async activity started with to_thread gets Cancelled at its heartbeat."""
-
-    async def script(executor, _):
+async def test_heartbeat_raises_cancelled_in_a_thread_of_an_async_activity():
+    async with executing() as (executor, _):
         running = asyncio.ensure_future(executor.execute(attempt("sleeps_in_thread")))
         await begun()
         executor.cancel(b"t", "CANCELLED")
-        return await running
-
-    assert isinstance(with_executor(script), AttemptCancelled)
+        assert isinstance(await running, AttemptCancelled)
     assert place.seen == ["thread saw it"]
 
 
-def test_later_attempt_cancels_the_earlier_one():
-    """The server has abandoned the earlier attempt of the same activity."""
-
-    async def script(executor, _):
+async def test_later_attempt_cancels_the_earlier_attempt_of_the_same_activity():
+    async with executing() as (executor, _):
         first = asyncio.ensure_future(executor.execute(attempt("beats_until_cancelled", token=b"1")))
         await begun()
         second = await executor.execute(attempt("add", 1, token=b"2", attempt=2))
-        return await first, second
-
-    first, second = with_executor(script)
+        first = await first
     assert failure(first)[0] == "AttemptStopped"
     assert value(second) == 11
 
 
-def test_abandoned_attempt_reports_nothing():
-    """An attempt that ignores its cancellation is abandoned; its later result is dropped."""
-
-    async def script(executor, _):
-        told = []
-        waiter = SimpleNamespace(executed=told.append)
+async def test_abandoned_attempt_reports_no_result():
+    async with executing() as (executor, _):
+        results = []
+        waiter = SimpleNamespace(executed=results.append)
         running = executor.begin(attempt("ignores_cancellation"), waiter)
         await begun()
         executor.abandon(running)
         left = executor.running, running.over, running.context.cancel_reason
         place.go.set()
         assert value(await executor.execute(attempt("add", 1, token=b"next"))) == 11
-        return left, told
-
-    left, told = with_executor(script)
     assert left == (0, True, "WORKER_SHUTDOWN")
-    assert told == []
+    assert results == []
 
 
-def test_cancelling_an_unknown_token_does_nothing():
-    """It has ended already."""
-
-    async def script(executor, _):
-        executor.cancel(b"nobody", "CANCELLED")
-
-    with_executor(script)
+async def test_cancelling_an_attempt_with_an_unknown_token_does_nothing():
+    async with executing() as (executor, _):
+        executor.cancel(b"unknown", "CANCELLED")
 
 
-def test_heartbeat_details_of_an_earlier_attempt():
-    """The first detail, typed and untyped, and all of them in `info`."""
+def test_attempt_reads_the_heartbeat_details_of_the_previous_attempt():
     assert value(run("resumes", heartbeat_details=payloads(5, "x"))) == [5, 5, [5, "x"]]
     assert value(run("resumes")) == [None, None, []]
 
 
-async def _beaten(executor: AwaitedExecutor, beats: list, task) -> list:
+async def beats_of(executor: AwaitedExecutor, beats: list, task) -> list:
     running = asyncio.ensure_future(executor.execute(task))
     await begun()
     await settled(lambda: len(beats) >= 2)
@@ -478,44 +420,37 @@ async def _beaten(executor: AwaitedExecutor, beats: list, task) -> list:
     return list(beats)
 
 
-def test_automatic_heartbeats_repeat_inherited_details():
-    """Without an author's promise the worker beats, with the details of the attempt before."""
+async def test_automatic_heartbeats_repeat_the_details_of_the_previous_attempt():
     task = attempt("ignores_cancellation", heartbeat_timeout=30.0, heartbeat_details=payloads("cursor"))
-    beats = with_executor(lambda executor, beats: _beaten(executor, beats, task), beat_interval=0.001)
-    assert set(beats) == {(b"t", payloads("cursor"))}
+    async with executing(beat_interval=0.001) as (executor, beats):
+        assert set(await beats_of(executor, beats, task)) == {(b"t", payloads("cursor"))}
 
 
 @pytest.mark.parametrize("facts", [{"heartbeat_timeout": 7.0}, {"is_local": True, "heartbeat_timeout": 30.0}])
-def test_no_automatic_heartbeats_with_a_heartbeat_timeout(facts):
-    """Neither with the author's own timeout nor for local activities."""
-    left_to_us = attempt("ignores_cancellation", heartbeat_timeout=30.0)
+async def test_no_automatic_heartbeats_for_explicit_timeouts_or_local_activities(facts):
+    automatic = attempt("ignores_cancellation", heartbeat_timeout=30.0)
     other = attempt("ignores_cancellation", token=b"other", activity_id="other", **facts)
-
-    async def script(executor, beats):
+    async with executing(beat_interval=0.001) as (executor, beats):
         running = asyncio.ensure_future(executor.execute(other))
         await begun()
-        await _beaten(executor, beats, left_to_us)
+        await beats_of(executor, beats, automatic)
         await running
-        return {token for token, _ in beats}
-
-    assert with_executor(script, beat_interval=0.001) == {b"t"}
+        assert {token for token, _ in beats} == {b"t"}
 
 
 def test_complete_async_leaves_the_attempt_open():
-    """`complete_async` leaves the attempt open under its token."""
     assert run("deferred") == ActivityDeferred(b"t")
     assert place.seen == [b"t"]
 
 
-def test_complete_async_needs_a_heartbeat_setting():
-    """With automatic heartbeats it would time out after it returned: rejected with the remedy."""
+def test_complete_async_is_rejected_with_automatic_heartbeats():
+    """Automatic heartbeats end with the function, so the attempt would time out."""
     kind, hopeless, message = failure(run("deferred_in_vain", heartbeat_timeout=30.0))
     assert (kind, hopeless) == ("UsageError", True)
     assert "heartbeat_timeout=None" in message
 
 
-def test_logger_names_the_attempt(caplog):
-    """Records carry the ids, as attributes and in the text."""
+def test_activity_log_records_carry_the_attempts_ids(caplog):
     with caplog.at_level(logging.INFO, logger="hourglass.activity"):
         run("logs", activity_id="7", workflow_id="100%")
     (record,) = caplog.records
@@ -524,8 +459,7 @@ def test_logger_names_the_attempt(caplog):
     activity.logger.info("outside is fine")
 
 
-def test_info_shows_no_token_and_no_details():
-    """Secrets and payloads stay out of reprs."""
+def test_activity_info_repr_hides_token_and_heartbeat_details():
     from hourglass._worker.activities.attempts import info_of
 
     shown = repr(

@@ -1,4 +1,4 @@
-"""Heartbeats find their way when the handle is gone, with their details."""
+"""The heartbeat sender: heartbeats go through the handle, or to the service if the handle is broken."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("each_event_loop")
 
 
 class World:
-    """A handle that may be broken, a service that answers by a script, and who was cancelled."""
+    """A handle that may be broken, and a service with scripted answers; records heartbeats and cancellations."""
 
     def __init__(self, *script, broken=True):
         self.script = list(script)
@@ -43,29 +43,25 @@ class World:
         return HeartbeatSender(self.heartbeat, self, lambda *why: self.cancelled.append(why), throttle=0.0)
 
 
-async def quiet(sender):
+async def all_sent(sender):
     async with asyncio.timeout(20):
         while sender._sending:
             await asyncio.wait(set(sender._sending))
 
 
-def test_handle_is_used_before_the_service():
-    """If the handle accepts heartbeats and results, the service is not called."""
-
+def test_heartbeat_goes_through_the_handle_if_it_works():
     async def main():
         world = World(broken=False)
         sender = world.sender()
         sender(b"t", payloads(1))
-        await quiet(sender)
+        await all_sent(sender)
         return world
 
     world = asyncio.run(main())
     assert (world.taken, world.asked) == ([(b"t", payloads(1))], [])
 
 
-def test_newest_heartbeat_replaces_waiting_ones():
-    """One call at a time, always with details; attempts do not wait for each other."""
-
+def test_latest_heartbeat_replaces_pending_heartbeats_of_the_attempt():
     async def main():
         world = World()
         world.gate.clear()
@@ -76,7 +72,7 @@ def test_newest_heartbeat_replaces_waiting_ones():
         sender(b"other", payloads("o"))
         await asyncio.sleep(0)
         world.gate.set()
-        await quiet(sender)
+        await all_sent(sender)
         return world.asked
 
     asked = asyncio.run(main())
@@ -93,14 +89,12 @@ def test_newest_heartbeat_replaces_waiting_ones():
         (HeartbeatAnswer(), []),
     ],
 )
-def test_heartbeat_answer_cancels_the_attempt(answer, cancelled):
-    """Cancelled or abandoned attempts are notified; an outage ends none."""
-
+def test_heartbeat_response_cancels_the_attempt_unless_it_is_a_connection_error(answer, cancelled):
     async def main():
         world = World(answer)
         sender = world.sender()
         sender(b"t", payloads("cursor"))
-        await quiet(sender)
+        await all_sent(sender)
         return world
 
     world = asyncio.run(main())

@@ -1,4 +1,6 @@
-"""Heartbeats get through whatever the pauses between them: on both event loops and both engines, in threads and on the loop."""
+"""Heartbeats are sent whatever the pauses between them: on both event loops and both engines, in threads and
+coroutines.
+"""
 
 from __future__ import annotations
 
@@ -30,62 +32,60 @@ ONCE = RetryPolicy(maximum_attempts=1)
 
 
 @activity.defn
-def beats(pauses: list[float]) -> int:
+def heartbeats(pauses: list[float]) -> int:
     for number, pause in enumerate(pauses):
-        time.sleep(pause)  # the time between two heartbeats is what the test is about
+        time.sleep(pause)  # the pause between two heartbeats under test
         activity.heartbeat(number)
     return len(pauses)
 
 
 @activity.defn
-async def beats_async(pauses: list[float]) -> int:
+async def heartbeats_async(pauses: list[float]) -> int:
     for number, pause in enumerate(pauses):
-        await asyncio.sleep(pause)  # the time between two heartbeats is what the test is about
+        await asyncio.sleep(pause)  # the pause between two heartbeats under test
         activity.heartbeat(number)
     return len(pauses)
 
 
 @activity.defn(heartbeat_timeout=1.0, retry_policy=ONCE)
-def lives(pauses: list[float]) -> int:
-    return beats.fn(pauses)
+def heartbeats_under_a_timeout(pauses: list[float]) -> int:
+    return heartbeats.fn(pauses)
 
 
 @activity.defn(heartbeat_timeout=1.0, retry_policy=ONCE)
-async def lives_async(pauses: list[float]) -> int:
-    return await beats_async.fn(pauses)
+async def heartbeats_under_a_timeout_async(pauses: list[float]) -> int:
+    return await heartbeats_async.fn(pauses)
 
 
 @workflow.defn
-def long_lives(pauses: list[float], is_async: bool) -> int:
-    return (lives_async if is_async else lives)(pauses)
+def long_activity(pauses: list[float], is_async: bool) -> int:
+    return (heartbeats_under_a_timeout_async if is_async else heartbeats_under_a_timeout)(pauses)
 
 
-# Around the throttle of the beats, where what is left to wait rounds to 0, 1 or 2 ms, and anywhere.
+# Pauses near the throttle, where the remaining wait rounds to 0, 1 or 2 ms, and arbitrary ones.
 near = st.integers(-30, 30).map(lambda tenths: HEARTBEAT_PAUSE + tenths / 10_000)
 pauses = st.one_of(near, st.floats(0, 0.02), st.just(HEARTBEAT_PAUSE))
 
 
-class _Told:
+class _Listener:
     def executed(self, result: object) -> None:
         pass
 
 
-@pytest.mark.parametrize("name", ["beats", "beats_async"])
+@pytest.mark.parametrize("name", ["heartbeats", "heartbeats_async"])
 @settings(max_examples=cases(3, 60), suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(given_pauses=st.lists(pauses, min_size=4, max_size=8))
-@example(given_pauses=[0.1] * 8)
-def test_last_heartbeat_is_sent(name: str, given_pauses: list[float]) -> None:
-    """After any pauses the last details are sent, in order, and the attempt completes."""
-
+@given(drawn_pauses=st.lists(pauses, min_size=4, max_size=8))
+@example(drawn_pauses=[0.1] * 8)
+def test_last_heartbeat_is_sent_whatever_the_pauses(name: str, drawn_pauses: list[float]) -> None:
     async def beating(executor, sent):
-        result = await executor.execute(attempt(name, given_pauses, heartbeat_timeout=5.0))
+        result = await executor.execute(attempt(name, drawn_pauses, heartbeat_timeout=5.0))
         return value(result), sent
 
-    count, sent = with_executor([beats, beats_async], beating)
-    assert count == len(given_pauses)
-    told = [default_converter.decode(details[0]) for _, details in sent]
-    assert told == sorted(set(told))
-    assert told[-1] == count - 1
+    count, sent = with_executor([heartbeats, heartbeats_async], beating)
+    assert count == len(drawn_pauses)
+    sent_details = [default_converter.decode(details[0]) for _, details in sent]
+    assert sent_details == sorted(set(sent_details))
+    assert sent_details[-1] == count - 1
 
 
 @settings(max_examples=cases(200, 5000), suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -93,9 +93,7 @@ def test_last_heartbeat_is_sent(name: str, given_pauses: list[float]) -> None:
 @example(sinces=[HEARTBEAT_PAUSE - 0.0004])
 @example(sinces=[HEARTBEAT_PAUSE - 0.0006])
 @example(sinces=[HEARTBEAT_PAUSE])
-def test_heartbeat_with_a_tiny_delay_is_sent(sinces: list[float]) -> None:
-    """Also if the delay rounds to zero; no timer of a sent heartbeat is kept."""
-
+def test_heartbeat_whose_delay_rounds_to_zero_is_sent(sinces: list[float]) -> None:
     async def main() -> tuple[list[object], object]:
         loop = asyncio.get_running_loop()
         sent: list[object] = []
@@ -114,16 +112,18 @@ def test_heartbeat_with_a_tiny_delay_is_sent(sinces: list[float]) -> None:
             heartbeat=heartbeat,
             ended=lambda *_: None,
         )
-        task: ActivityTask = attempt("beats")
-        one = Attempt(task, _Told(), around, 0)
+        task: ActivityTask = attempt("heartbeats")
+        attempt_in_progress = Attempt(task, _Listener(), around, 0)
         for number, since in enumerate(sinces):
-            # As if the last beat had been sent so long ago: no test sleeps here for longer than the rest of the pause.
-            one._last_heartbeat = monotonic() - HEARTBEAT_PAUSE + min(HEARTBEAT_PAUSE - since, 0.002)
+            # Pretend that the last heartbeat was sent `since` seconds ago.
+            attempt_in_progress._last_heartbeat = (
+                monotonic() - HEARTBEAT_PAUSE + min(HEARTBEAT_PAUSE - since, 0.002)
+            )
             arrived.clear()
-            one.send(payloads(number))
+            attempt_in_progress.send(payloads(number))
             async with asyncio.timeout(30):
                 await arrived.wait()
-        return sent, one._timers
+        return sent, attempt_in_progress._timers
 
     sent, timers = asyncio.run(main())
     assert sent == [payloads(number) for number in range(len(sinces))]
@@ -139,10 +139,14 @@ def client(request: pytest.FixtureRequest, each_event_loop: str) -> Iterator[Cli
 
 @pytest.mark.parametrize("is_async", [False, True])
 def test_heartbeating_activity_outlives_its_heartbeat_timeout(client: Client, is_async: bool) -> None:
-    """It runs for longer than the timeout, with pauses at the throttle and random ones: none of its beats is missed."""
-    drawn = random.Random(11)
-    given_pauses = [HEARTBEAT_PAUSE] * 10 + [drawn.uniform(0.0, 1.2 * HEARTBEAT_PAUSE) for _ in range(15)]
+    generator = random.Random(11)
+    drawn_pauses = [HEARTBEAT_PAUSE] * 10 + [generator.uniform(0.0, 1.2 * HEARTBEAT_PAUSE) for _ in range(15)]
     queue = f"beating-{is_async}"
-    with Worker(client, queue, workflows=[long_lives], activities=[lives, lives_async]):
-        handle = client.start_workflow(long_lives, given_pauses, is_async, task_queue=queue)
-        assert handle.result(timeout=60) == len(given_pauses)
+    with Worker(
+        client,
+        queue,
+        workflows=[long_activity],
+        activities=[heartbeats_under_a_timeout, heartbeats_under_a_timeout_async],
+    ):
+        handle = client.start_workflow(long_activity, drawn_pauses, is_async, task_queue=queue)
+        assert handle.result(timeout=60) == len(drawn_pauses)

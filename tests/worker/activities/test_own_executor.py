@@ -1,4 +1,4 @@
-"""Activities in an executor of the author's: what becomes of them when it is full, shut down or of the wrong kind."""
+"""Activities in a user's executor that is full, shut down or of the wrong kind."""
 
 from __future__ import annotations
 
@@ -13,33 +13,30 @@ from hourglass.errors import UsageError, WorkflowFailedError
 
 
 @activity.defn(retry_policy=RetryPolicy(maximum_attempts=1))
-def where(number: int) -> str:
-    """In which thread it runs."""
+def thread_name(number: int) -> str:
     return current_thread().name.partition("_")[0]
 
 
 @workflow.defn
-def spread(many: int) -> list[str]:
-    """Asks so many at once."""
-    return sorted(set(workflow.map(where, range(many))))
+def fan_out(count: int) -> list[str]:
+    """Start this many activities at the same time."""
+    return sorted(set(workflow.map(thread_name, range(count))))
 
 
-def run(executor: Any, many: int) -> list[str]:
+def run(executor: Any, count: int) -> list[str]:
     with (
         Client.connect("local:") as client,
-        Worker(client, workflows=[spread], activities=[where], activity_executor=executor),
+        Worker(client, workflows=[fan_out], activities=[thread_name], activity_executor=executor),
     ):
-        return client.execute_workflow(spread, many)
+        return client.execute_workflow(fan_out, count)
 
 
-def test_excess_activities_wait_in_the_executor() -> None:
-    """They wait in the executor's queue, and all run in its threads."""
+def test_excess_activities_wait_in_the_users_executor() -> None:
     with ThreadPoolExecutor(1, thread_name_prefix="mine") as executor:
         assert run(executor, 5) == ["mine"]
 
 
-def test_executor_that_was_shut_down_fails_the_attempt() -> None:
-    """The attempt fails with the executor's error, and the worker lives."""
+def test_executor_that_is_shut_down_fails_the_attempt() -> None:
     executor = ThreadPoolExecutor(1)
     executor.shutdown()
     with pytest.raises(WorkflowFailedError) as raised:
@@ -47,8 +44,8 @@ def test_executor_that_was_shut_down_fails_the_attempt() -> None:
     assert "shutdown" in str(raised.value.cause.__cause__)
 
 
-class Forgetful(Executor):
-    """Cancels what it is given."""
+class CancellingExecutor(Executor):
+    """An executor that cancels every job."""
 
     def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
         future: Future[Any] = Future()
@@ -56,15 +53,13 @@ class Forgetful(Executor):
         return future
 
 
-def test_executor_that_drops_a_job_fails_the_attempt() -> None:
-    """The attempt fails at once, not by its timeout."""
+def test_executor_that_cancels_a_job_fails_the_attempt() -> None:
     with pytest.raises(WorkflowFailedError):
-        run(Forgetful(), 1)
+        run(CancellingExecutor(), 1)
 
 
 @pytest.mark.parametrize("executor", [ProcessPoolExecutor, 4])
-def test_own_executor_must_use_threads(executor: Any) -> None:
-    """Another executor is rejected with an error that names it, before anything starts."""
-    given = executor() if isinstance(executor, type) else executor
+def test_activity_executor_must_be_a_thread_pool(executor: Any) -> None:
+    value = executor() if isinstance(executor, type) else executor
     with Client.connect("local:") as client, pytest.raises(UsageError, match="activity_executor"):
-        Worker(client, workflows=[spread], activity_executor=given)
+        Worker(client, workflows=[fan_out], activity_executor=value)

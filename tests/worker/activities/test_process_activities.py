@@ -1,4 +1,4 @@
-"""Process activities: what works in another interpreter, how they end, and that a death is only their own."""
+"""Process activities: features that work in a child process, every way a child can end, and isolation of its failures."""
 
 from __future__ import annotations
 
@@ -22,9 +22,13 @@ from hourglass.converter import Converter, Payload
 from hourglass.errors import DefinitionError
 
 from . import in_processes
-from .executing import attempt, failure, payloads, until, value, with_executor
+from .executing import attempt, failure, payloads, running_executor, until, value, with_executor
 
 pytestmark = pytest.mark.usefixtures("each_event_loop")
+
+
+def executing(**options):
+    return running_executor(in_processes.ALL, **options)
 
 
 def script(run, **options):
@@ -36,7 +40,7 @@ def run(activity_type, *args, **facts):
 
 
 class Reversing(Converter):
-    """Writes strings backwards."""
+    """A converter that reverses the encoded bytes."""
 
     def encode(self, value):
         payload = super().encode(value)
@@ -46,67 +50,46 @@ class Reversing(Converter):
         return super().decode(Payload(payload.data[::-1], "json/plain"), type)
 
 
-def test_children_are_started_once_and_reused():
-    """Two attempts run in the same other process, one after another."""
-
-    async def twice(executor, _):
+async def test_activity_process_is_started_once_and_reused():
+    async with executing() as (executor, _):
         results = [await executor.execute(attempt("pid")) for _ in range(2)]
-        return results, executor.statistics()
-
-    results, seen = script(twice)
+        seen = executor.statistics()
     first, second = map(value, results)
     assert first == second != os.getpid()
     assert (seen.processes, seen.started_processes, seen.died_processes) == (1, 1, 0)
 
 
-def test_process_slots_are_concurrent():
-    """With two slots two attempts are in two processes."""
-
-    async def both(executor, _):
-        return await asyncio.gather(
+async def test_process_activities_run_concurrently_in_separate_processes():
+    async with executing(max_processes=2) as (executor, _):
+        first, second = await asyncio.gather(
             executor.execute(attempt("pid", token=b"1", activity_id="1")),
             executor.execute(attempt("pid", token=b"2", activity_id="2")),
         )
-
-    one, two = map(value, script(both, max_processes=2))
-    assert one != two
+    assert value(first) != value(second)
 
 
-def test_arguments_and_info_in_a_process():
-    """Dataclasses, the attempt's ids, static methods and type names work as in threads."""
-
-    async def several(executor, _):
-        return [
-            value(await executor.execute(attempt(*each)))
-            for each in (("price", {"id": "o", "cents": 4}), ("facts",), ("static", 1), ("renamed", 2))
-        ]
-
-    assert script(several) == [{"id": "o", "cents": 8}, ["1", "facts", 1, "w", True], 2, 6]
+async def test_process_activity_has_typed_arguments_and_info():
+    async with executing() as (executor, _):
+        calls = (("price", {"id": "o", "cents": 4}), ("facts",), ("static", 1), ("renamed", 2))
+        values = [value(await executor.execute(attempt(*call))) for call in calls]
+    assert values == [{"id": "o", "cents": 8}, ["1", "facts", 1, "w", True], 2, 6]
 
 
-def test_heartbeats_pass_through_and_details_are_inherited():
-    """A heartbeat reaches the engine with its details; those of an earlier attempt are there."""
-
-    async def beating(executor, beats):
+async def test_process_activity_sends_heartbeats_and_reads_earlier_details():
+    async with executing() as (executor, beats):
         result = await executor.execute(attempt("beats", heartbeat_details=payloads("before")))
         await until(lambda: beats)
-        return value(result), beats
-
-    assert script(beating) == ("before", [(b"t", payloads("cursor", 2))])
+        assert (value(result), beats) == ("before", [(b"t", payloads("cursor", 2))])
 
 
 @pytest.mark.parametrize("name", ["until_cancelled", "waits"])
-def test_cancellation_reaches_the_process(tmp_path, name):
-    """Cancelled is raised at the next heartbeat, and wait_cancelled returns; the child lives on."""
+async def test_process_activity_receives_its_cancellation(tmp_path, name):
     sign = tmp_path / "sign"
-
-    async def cancelling(executor, beats):
+    async with executing() as (executor, beats):
         running = asyncio.ensure_future(executor.execute(attempt(name, str(sign))))
         await until(sign.exists)
         executor.cancel(b"t", "CANCELLED")
-        return await running, beats, executor.statistics()
-
-    result, beats, seen = script(cancelling)
+        result, seen = await running, executor.statistics()
     if name == "waits":
         assert value(result) is True
     else:
@@ -124,41 +107,38 @@ def _gone(process: int) -> bool:
 
 
 @pytest.mark.parametrize("reason", ["CANCELLED", "TIMED_OUT"])
-def test_process_that_ignores_cancellation_is_killed(tmp_path, reason):
-    """After the grace period the process is killed, the attempt has ended, and the slot is usable."""
+async def test_activity_process_that_ignores_cancellation_is_killed_after_the_grace_period(tmp_path, reason):
     sign = tmp_path / "sign"
-
-    async def stubborn(executor, _):
-        running = asyncio.ensure_future(executor.execute(attempt("deaf", str(sign))))
+    async with executing(cancel_grace=0.01, hang_grace=0.01) as (executor, _):
+        running = asyncio.ensure_future(executor.execute(attempt("ignores_cancellation", str(sign))))
         process = int(await until(lambda: sign.exists() and sign.read_text()))
         executor.cancel(b"t", reason)
         result = await running
         await until(lambda: _gone(process))
-        return result, value(await executor.execute(attempt("static", 1))), executor.statistics()
-
-    result, following, seen = script(stubborn, cancel_grace=0.01, hang_grace=0.01)
+        following, seen = value(await executor.execute(attempt("static", 1))), executor.statistics()
     assert isinstance(result, AttemptCancelled)
     assert following == 2
     assert (seen.started_processes, seen.died_processes) == (2, 1)
 
 
-def test_start_to_close_timeout_kills_the_process(tmp_path):
-    """The timeout is taken from the task; no message from the engine is needed."""
+def test_worker_kills_the_activity_process_after_the_start_to_close_timeout(tmp_path):
+    """The worker takes the timeout from the task; no message from the engine is needed."""
     sign = str(tmp_path / "sign")
-    task = attempt("deaf", sign, start_to_close_timeout=0.01)
+    task = attempt("ignores_cancellation", sign, start_to_close_timeout=0.01)
     result = script(lambda executor, _: executor.execute(task), late=0.01, hang_grace=0.01)
     assert isinstance(result, AttemptCancelled)
 
 
-def test_attempt_waiting_for_a_process_is_cancelled(tmp_path):
-    """It ends as cancelled without ever starting."""
+def test_attempt_waiting_for_a_process_is_cancelled_without_starting(tmp_path):
     first, second = tmp_path / "first", tmp_path / "second"
 
     async def queueing(executor, _):
-        running = asyncio.ensure_future(executor.execute(attempt("deaf", str(first), token=b"1")))
+        running = asyncio.ensure_future(
+            executor.execute(attempt("ignores_cancellation", str(first), token=b"1"))
+        )
         await until(first.exists)
         waiting = asyncio.ensure_future(
-            executor.execute(attempt("deaf", str(second), token=b"2", activity_id="2"))
+            executor.execute(attempt("ignores_cancellation", str(second), token=b"2", activity_id="2"))
         )
         await asyncio.sleep(0)
         executor.cancel(b"2", "CANCELLED")
@@ -188,64 +168,45 @@ def test_attempt_waiting_for_a_process_is_cancelled(tmp_path):
         ("large failure", "ValueError", False, "more than the limit of 2,097,152"),
     ],
 )
-def test_every_death_of_a_process_fails_its_attempt(how, kind, hopeless, text):
-    """Death, exits and bad results fail this attempt; the next one runs."""
-
-    async def ending(executor, _):
+async def test_exit_crash_or_bad_result_of_an_activity_process_fails_its_attempt(how, kind, hopeless, text):
+    async with executing() as (executor, _):
         first = await executor.execute(attempt("ends", how))
-        return first, await executor.execute(attempt("ends", "well"))
-
-    first, second = script(ending)
+        second = await executor.execute(attempt("ends", "well"))
     assert failure(first)[:2] == (kind, hopeless)
     assert text in failure(first)[2]
     assert len(failure(first)[2]) < 5000
     assert value(second) == "well"
 
 
-def test_death_of_a_process_fails_only_its_attempt(tmp_path):
-    """The attempt in the other process completes."""
+async def test_crash_of_an_activity_process_fails_only_its_own_attempt(tmp_path):
     sign = tmp_path / "sign"
-
-    async def two(executor, _):
+    async with executing(max_processes=2) as (executor, _):
         living = asyncio.ensure_future(executor.execute(attempt("waits", str(sign), token=b"1")))
         await until(sign.exists)
         dead = await executor.execute(attempt("ends", "kill", token=b"2", activity_id="2"))
         executor.cancel(b"1", "CANCELLED")
-        return await living, dead
-
-    living, dead = script(two, max_processes=2)
+        living = await living
     assert value(living) is True
     assert failure(dead)[0] == "ProcessDied"
 
 
-def test_idle_process_that_is_killed_is_replaced():
-    """No attempt fails."""
-
-    async def killed(executor, _):
+async def test_killed_idle_activity_process_is_replaced():
+    async with executing() as (executor, _):
         first = value(await executor.execute(attempt("pid")))
         os.kill(first, 9)
         (child,) = executor.runner._processes._idle
         await until(lambda: not child.alive)
-        return first, value(await executor.execute(attempt("pid")))
-
-    first, second = script(killed)
+        second = value(await executor.execute(attempt("pid")))
     assert first != second
 
 
-def test_forked_copy_of_a_process_reports_nothing():
-    """A process that the activity forked also returns from the function, but reports no result and no
-    heartbeats.
-    """
-
-    async def forking(executor, beats):
+async def test_fork_of_an_activity_process_sends_no_result_and_no_heartbeat():
+    async with executing() as (executor, beats):
         first = value(await executor.execute(attempt("forks")))
-        return first, value(await executor.execute(attempt("static", 1))), beats
-
-    assert script(forking) == (["original", 0], 2, [])
+        assert (first, value(await executor.execute(attempt("static", 1))), beats) == (["original", 0], 2, [])
 
 
-def test_death_is_noticed_while_a_fork_holds_the_socket(tmp_path):
-    """A fork keeps the socket open, so the exit of the process is noticed through the kernel."""
+def test_activity_process_exit_is_detected_while_a_fork_holds_its_socket(tmp_path):
     sign = tmp_path / "sign"
     try:
         assert "exit code 7" in failure(run("forks_and_dies", str(sign)))[2]
@@ -253,91 +214,75 @@ def test_death_is_noticed_while_a_fork_holds_the_socket(tmp_path):
         sign.write_text("go")
 
 
-def test_leaked_threads_end_with_their_process():
-    """They live as long as the process."""
-
-    async def leaking(executor, _):
+async def test_threads_leaked_by_a_process_activity_do_not_keep_the_process_alive():
+    async with executing() as (executor, _):
         result = value(await executor.execute(attempt("leaks_threads")))
         process = value(await executor.execute(attempt("pid")))
         executor.stop()
         await until(lambda: _gone(process))
-        return result
-
-    assert script(leaking) >= 6
+        assert result >= 6
 
 
-def test_output_of_a_process_is_passed_through(capfd):
-    """Its standard output and error are the worker's."""
+def test_process_activity_output_reaches_the_workers_stdout_and_stderr(capfd):
     run("prints", "hello from afar")
     seen = capfd.readouterr()
     assert "hello from afar" in seen.out
     assert "hello from afar" in seen.err
 
 
-def test_signals_to_the_process_group_do_not_end_a_process():
-    """SIGINT and SIGTERM are handled by the worker, which drains first."""
+def test_activity_process_ignores_sigint_and_sigterm():
+    """The worker handles both signals for its process group, and drains first."""
     assert value(run("ignores_group_signals")) == ["still here"]
 
 
-def test_complete_async_in_a_process():
-    """`complete_async` works there; `client()` raises an error with the alternative."""
-    assert run("elsewhere") == ActivityDeferred(b"t")
+def test_process_activity_can_complete_async_but_has_no_client():
+    assert run("completes_async") == ActivityDeferred(b"t")
     kind, hopeless, message = failure(run("asks_for_client"))
     assert (kind, hopeless) == ("UsageError", True)
     assert "Client.connect" in message
 
 
-def test_wrong_arguments_fail_without_a_retry():
-    """Too few, too many, of a wrong type: a failure that names the activity."""
+def test_process_activity_with_wrong_arguments_fails_without_retry():
     kind, hopeless, message = failure(run("static"))
     assert (kind, hopeless) == ("ArgumentError", True)
     assert "activity static" in message
 
 
-def test_abandoned_attempts_lose_their_process(tmp_path):
-    """An abandoned attempt ends at once, and its process is killed."""
+async def test_process_of_an_abandoned_attempt_is_killed(tmp_path):
     sign = tmp_path / "sign"
-
-    async def abandoning(executor, _):
-        running = asyncio.ensure_future(executor.execute(attempt("deaf", str(sign))))
+    async with executing() as (executor, _):
+        running = asyncio.ensure_future(executor.execute(attempt("ignores_cancellation", str(sign))))
         process = int(await until(lambda: sign.exists() and sign.read_text()))
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
         assert executor.running == 0
-        return await until(lambda: _gone(process))
-
-    assert script(abandoning)
+        assert await until(lambda: _gone(process))
 
 
-def test_process_activity_must_be_importable():
-    """Bound under another name: the attempt fails with the remedy; a method is rejected by the worker."""
+def test_process_activity_that_cannot_be_imported_by_name_is_rejected():
     kind, _, message = failure(run("bound_elsewhere"))
     assert kind == "DefinitionError"
     assert "Decorate the function where it is defined" in message
-    for given in (in_processes.Tools(), in_processes.Tools().method):
+    for rejected in (in_processes.Tools(), in_processes.Tools().method):
         with pytest.raises(DefinitionError, match="is a method"):
-            with_executor([given], None)
+            with_executor([rejected], None)
 
 
-def test_process_imports_only_resolved_places():
-    """The name on the wire does not appear in the message to the process."""
+def test_process_imports_an_activity_by_its_module_path_not_its_type_name():
+    """The name in a task must never select what is imported."""
     definition = activity_definition(in_processes.original)
     assert definition.name == "renamed"
     assert place_of(definition) == f"{in_processes.__name__}:original"
 
 
-def test_own_converter_is_created_in_the_process():
-    """Its class is imported there; a converter with arguments is rejected."""
-
-    async def reversed_(executor, _):
+async def test_custom_converter_class_is_imported_in_the_activity_process():
+    async with executing(converter=Reversing()) as (executor, _):
         task = attempt("static")
-        given = type(task)(
+        encoded = type(task)(
             token=b"t", activity_id="1", activity_type="static", arguments=(Reversing().encode(12),)
         )
-        return await executor.execute(given)
-
-    result = script(reversed_, converter=Reversing())
+        result = await executor.execute(encoded)
     assert (result.result.data, result.result.encoding) == (b"31", "reversed")
     stateful = Reversing()
     stateful.key = "secret"
@@ -393,8 +338,7 @@ UNGUARDED = SCRIPT + "print(start(sys.argv[1]).failure.message)\n"
 
 
 @pytest.mark.parametrize("name", ["program.py", "program"])
-def test_script_is_imported_as_a_module(tmp_path, name):
-    """A function of the program itself is found: its file is imported under another name than __main__."""
+def test_process_activity_of_a_script_is_imported_as_mp_main(tmp_path, name):
     program = tmp_path / name
     program.write_text(GUARDED)
     done = subprocess.run(
@@ -403,8 +347,7 @@ def test_script_is_imported_as_a_module(tmp_path, name):
     assert done.stdout.strip() == '["__mp_main__","where"]'
 
 
-def test_program_run_with_dash_m_is_imported_by_its_name(tmp_path):
-    """`python -m package.module` is imported by its real name."""
+def test_process_activity_of_a_dash_m_program_is_imported_by_module_name(tmp_path):
     (tmp_path / "shop").mkdir()
     (tmp_path / "shop" / "__init__.py").touch()
     (tmp_path / "shop" / "work.py").write_text(GUARDED)
@@ -429,47 +372,43 @@ def test_program_run_with_dash_m_is_imported_by_its_name(tmp_path):
         (["-X", "int_max_str_digits=5000"], [True, 0, False, 0, 5000]),
     ],
 )
-def test_process_inherits_interpreter_flags(tmp_path, flags, expected):
-    """And the import path; the working directory is not added to it."""
+def test_activity_process_inherits_interpreter_flags_and_import_path(tmp_path, flags, expected):
     program = tmp_path / "program.py"
     program.write_text(GUARDED)
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
+    working_directory = tmp_path / "elsewhere"
+    working_directory.mkdir()
     for trap in ("hourglass", "msgspec", "selectors", "sitecustomize"):
-        (elsewhere / f"{trap}.py").write_text("raise SystemExit('imported from the working directory')\n")
+        (working_directory / f"{trap}.py").write_text(
+            "raise SystemExit('imported from the working directory')\n"
+        )
     done = subprocess.run(
         [sys.executable, *flags, program, "started"],
         capture_output=True,
         text=True,
         timeout=60,
-        cwd=elsewhere,
+        cwd=working_directory,
     )
     assert done.returncode == 0, done.stderr
-    *found, path = json.loads(done.stdout)
-    assert found == expected
-    assert str(elsewhere) not in path
+    *flags_in_the_child, path = json.loads(done.stdout)
+    assert flags_in_the_child == expected
+    assert str(working_directory) not in path
     assert "" not in path
 
 
-def test_unreadable_interpreter_flag_is_left_out(monkeypatch):
-    """Somebody changed what the interpreter remembers of its options: a child starts all the same."""
+def test_invalid_interpreter_flags_are_not_passed_to_an_activity_process(monkeypatch):
     monkeypatch.setattr(sys, "warnoptions", [])
     monkeypatch.setattr(sys, "_xoptions", {"odd": True, "pycache_prefix": "/x"})
-    found = command(5, 6, ["/a"])
-    assert found[0] == sys.executable
-    assert found[-3:] == ["5", "6", "/a"]
-    assert found[-8:-4] == ["-X", "pycache_prefix=/x", "-P", "-c"]
+    arguments = command(5, 6, ["/a"])
+    assert arguments[0] == sys.executable
+    assert arguments[-3:] == ["5", "6", "/a"]
+    assert arguments[-8:-4] == ["-X", "pycache_prefix=/x", "-P", "-c"]
 
 
 @pytest.mark.parametrize("length", [0xFFFF_FFFF, 2**30, 6_000_000])
-def test_oversized_message_of_a_process_fails_its_attempt(length):
-    """The attempt fails and may be retried, and the next process works."""
-
-    async def flooding(executor, _):
+async def test_oversized_message_from_an_activity_process_fails_its_attempt(length):
+    async with executing() as (executor, _):
         first = await executor.execute(attempt("floods", length))
-        return first, await executor.execute(attempt("pid")), executor.statistics()
-
-    first, second, seen = script(flooding)
+        second, seen = await executor.execute(attempt("pid")), executor.statistics()
     kind, hopeless, message = failure(first)
     assert (kind, hopeless) == ("FrameTooLarge", False)
     assert f"{length:,} bytes" in message
@@ -477,14 +416,12 @@ def test_oversized_message_of_a_process_fails_its_attempt(length):
     assert (seen.started_processes, seen.died_processes) == (2, 1)
 
 
-@pytest.mark.parametrize(("given", "limit"), [(None, 2**30), (0, 2**20), (2**31, 2**30)])
-def test_message_limit_of_a_child_follows_the_payload_limit(given, limit):
-    """Follows the limit of payloads, and is bounded also where those have none."""
-    assert frame_limit(given) == limit
+@pytest.mark.parametrize(("payload_limit", "limit"), [(None, 2**30), (0, 2**20), (2**31, 2**30)])
+def test_message_limit_of_an_activity_process_follows_the_payload_limit(payload_limit, limit):
+    assert frame_limit(payload_limit) == limit
 
 
-def test_script_without_a_main_guard_fails_the_attempt(tmp_path):
-    """It would start workers without end; the message has the remedy."""
+def test_process_activity_of_a_script_without_main_guard_fails_with_the_remedy(tmp_path):
     program = tmp_path / "program.py"
     program.write_text(UNGUARDED)
     done = subprocess.run(
@@ -493,8 +430,7 @@ def test_script_without_a_main_guard_fails_the_attempt(tmp_path):
     assert 'if __name__ == "__main__"' in done.stdout
 
 
-def test_process_activity_needs_a_file():
-    """Code of `python -c` cannot be imported again."""
+def test_process_activity_defined_by_python_dash_c_fails():
     code = textwrap.dedent(SCRIPT) + "print(start('where').failure.message)\n"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
@@ -502,8 +438,7 @@ def test_process_activity_needs_a_file():
     assert "move it into a module" in done.stdout
 
 
-def test_children_die_with_their_parent(tmp_path):
-    """The worker is killed with -9 while an activity runs: its process does not outlive it."""
+def test_activity_processes_die_when_the_worker_is_killed(tmp_path):
     program = tmp_path / "program.py"
     program.write_text(GUARDED)
     with subprocess.Popen([sys.executable, program, "stays"], stdout=subprocess.PIPE, text=True) as parent:
@@ -517,18 +452,14 @@ def test_children_die_with_their_parent(tmp_path):
 
 
 def _ended(process: int) -> bool:
-    """Gone, or dead and not yet taken away by whoever adopted it."""
+    """Whether the process is gone, or a zombie that its parent has not reaped."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:
         return _gone(process)
 
 
-def test_activity_found_late_runs_in_a_process():
-    """An activity that is not yet registered is found in the worker's modules by a thread, and then runs in a
-    process.
-    """
-
+def test_process_activity_found_in_the_workers_modules_runs():
     async def late(executor, _):
         return await executor.execute(attempt("late_found"))
 

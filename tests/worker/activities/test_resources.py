@@ -1,4 +1,4 @@
-"""Resources: what activities share, given or opened once for each worker, found by type."""
+"""Resources shared by activities: passed to a worker or opened once by it, and looked up by type."""
 
 from __future__ import annotations
 
@@ -46,12 +46,11 @@ def using() -> str:
 
 
 @pytest.fixture(autouse=True)
-def no_events() -> None:
+def clear_events() -> None:
     EVENTS.clear()
 
 
 def test_resource_is_opened_once_per_worker_start() -> None:
-    """It is opened before the first activity and closed after the last; a worker that starts again opens it again."""
     with Client.connect("local:") as client:
         worker = Worker(client, workflows=[using], activities=[use], resources=[pool])
         for _ in range(2):
@@ -61,9 +60,7 @@ def test_resource_is_opened_once_per_worker_start() -> None:
             EVENTS.clear()
 
 
-def test_resource_on_an_event_loop() -> None:
-    """A worker in an `async with` block does the same."""
-
+def test_resource_is_opened_for_a_worker_on_an_event_loop() -> None:
     async def main() -> str:
         async with (
             await AsyncClient.connect("local:") as client,
@@ -75,9 +72,7 @@ def test_resource_on_an_event_loop() -> None:
     assert EVENTS == ["opened", "used", "closed"]
 
 
-def test_resource_that_cannot_be_opened() -> None:
-    """The worker does not start, and open resources are closed again."""
-
+def test_worker_start_fails_and_closes_resources_if_one_cannot_be_opened() -> None:
     def broken() -> Any:
         raise OSError("no route to the database")
 
@@ -88,19 +83,17 @@ def test_resource_that_cannot_be_opened() -> None:
     assert EVENTS == ["opened", "closed"]
 
 
-def test_resources_in_test_environments() -> None:
-    """Both environments of `hourglass.testing` take them."""
+def test_both_test_environments_provide_resources() -> None:
     with Environment(resources=[pool]) as env:
         assert env.execute_workflow(using) == "pool"
     assert EVENTS == ["opened", "used", "closed"]
     assert ActivityEnvironment(resources=[Pool("a fake")]).run(use) == "a fake"
 
 
-def test_missing_or_ambiguous_resource() -> None:
-    """The message lists the available ones."""
+def test_missing_ambiguous_or_invalid_resource_is_rejected() -> None:
     with Environment() as env, pytest.raises(WorkflowFailedError) as failed:
         env.execute_workflow(using)
-    assert "no resource of type Pool (it has none at all)" in str(failed.value.__cause__)
+    assert "no resource of type Pool (it has none)" in str(failed.value.__cause__)
     with pytest.raises(UsageError, match=r"2 resources of the worker have the type Pool \(Mail, Pool\)"):
         ActivityEnvironment(resources=[Pool(), Mail()]).run(use)
     with pytest.raises(UsageError, match="not a context manager"):

@@ -1,4 +1,4 @@
-"""Results find their way when the handle is gone, slow or wrong."""
+"""The result sender: results go through the handle, or to the service if the handle is broken or slow."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CANCELLED = AttemptCancelled(b"t", Failure("Cancelled", CanceledFailure((DETAIL,
 
 
 class Service:
-    """Answers by a script: an exception is raised, anything else is an answer."""
+    """A service with scripted answers; exceptions are raised."""
 
     def __init__(self, *script):
         self.script = list(script)
@@ -51,18 +51,18 @@ def task(**facts):
     return made(ActivityTask, token=b"t", activity_id="1", activity_type="charge", **facts)
 
 
-def send(service, result, complete, *, given=None, **options):
-    """Send one result; gives how it arrived."""
+def send(service, result, complete, *, activity_task=None, **options):
+    """Send one result and return how it was delivered."""
 
     async def main():
         sender = ResultSender(service, **{"patience": 60.0, "pauses": (0.0, 0.0, 0.0), **options})
         async with asyncio.timeout(20):
-            return await sender.send(given or task(), result, complete)
+            return await sender.send(activity_task or task(), result, complete)
 
     return asyncio.run(main())
 
 
-async def through(_):
+async def accepted(_):
     return None
 
 
@@ -74,16 +74,14 @@ async def never(_):
     await asyncio.get_running_loop().create_future()
 
 
-def test_handle_is_used_before_the_service():
-    """If the handle accepts heartbeats and results, the service is not called."""
+def test_result_goes_through_the_handle_if_it_works():
     service = Service()
-    assert send(service, OK, through) is Delivery.BY_HANDLE
+    assert send(service, OK, accepted) is Delivery.BY_HANDLE
     assert service.asked == []
 
 
 @pytest.mark.parametrize("complete", [broken, never])
-def test_result_is_sent_to_the_service_if_the_handle_fails(complete):
-    """The same result goes to the service, by its token."""
+def test_result_is_sent_to_the_service_if_the_handle_fails_or_hangs(complete):
     service = Service()
     how = send(service, OK, complete, patience=60.0 if complete is broken else 0.01)
     assert how is Delivery.BY_CLIENT
@@ -92,8 +90,7 @@ def test_result_is_sent_to_the_service_if_the_handle_fails(complete):
     assert (asked.token, asked.result, asked.failure, asked.cancelled) == (b"t", DETAIL, None, False)
 
 
-def test_failures_and_cancellations_are_sent_as_such():
-    """Each end has its own request."""
+def test_service_receives_failures_and_cancellations_of_attempts():
     service = Service()
     send(service, FAILED, broken)
     send(service, CANCELLED, broken)
@@ -103,22 +100,19 @@ def test_failures_and_cancellations_are_sent_as_such():
 
 
 def test_result_is_resent_until_the_service_answers():
-    """Until the service answers."""
     service = Service(ConnectionFailedError("down", status="UNAVAILABLE"), OSError("odd"))
     how = send(service, OK, broken)
     assert how is Delivery.BY_CLIENT
     assert len(service.asked) == 3
 
 
-def test_result_of_an_unknown_attempt_is_dropped():
-    """Another sender was faster, or nobody waits."""
+def test_result_is_dropped_if_the_service_does_not_know_the_attempt():
     how = send(Service(ServiceError("no such", status="NOT_FOUND")), OK, broken)
     assert how is Delivery.UNWANTED
 
 
 @pytest.mark.parametrize(("status", "asked"), [("UNAVAILABLE", 4), ("INVALID_ARGUMENT", 1)])
-def test_retries_are_bounded(caplog, status, asked):
-    """After the last pause, or an answer that will not change, the loss is logged without the payload."""
+def test_undeliverable_result_is_logged_without_its_payload(caplog, status, asked):
     service = Service(*[ServiceError("refused", status=status) for _ in range(9)])
     with caplog.at_level(logging.WARNING, logger="hourglass.worker"):
         how = send(service, OK, broken)
@@ -127,8 +121,7 @@ def test_retries_are_bounded(caplog, status, asked):
     assert "detail" not in caplog.text
 
 
-def test_late_acknowledgement_ends_resending():
-    """The handle's completion succeeds while the service is down."""
+def test_late_acknowledgement_by_the_handle_ends_resending():
     service = Service(*[ServiceError("down", status="UNAVAILABLE") for _ in range(9)])
 
     async def main():
@@ -148,9 +141,7 @@ def test_late_acknowledgement_ends_resending():
     assert asyncio.run(main()) is Delivery.BY_HANDLE
 
 
-def test_started_completion_is_never_cancelled():
-    """Whoever waits for the sender may be cancelled; the handle's completion goes on."""
-
+def test_completion_through_the_handle_continues_if_the_sender_is_cancelled():
     async def main():
         begun, gate, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
@@ -170,25 +161,21 @@ def test_started_completion_is_never_cancelled():
     asyncio.run(main())
 
 
-def test_local_results_are_not_resent(caplog):
-    """A local activity belongs to its handle: the loss is logged."""
+def test_result_of_a_local_activity_is_not_sent_to_the_service(caplog):
     service = Service()
     with caplog.at_level(logging.WARNING, logger="hourglass.worker"):
-        how = send(service, OK, broken, given=task(is_local=True))
+        how = send(service, OK, broken, activity_task=task(is_local=True))
     assert (how, service.asked) == (Delivery.LOST, [])
     assert "workflow task and the activity are retried" in caplog.text
 
 
-def test_deferred_attempt_sends_nothing():
-    """Another client completes it."""
+def test_no_result_is_sent_for_an_attempt_completed_async():
     service = Service()
     assert send(service, ActivityDeferred(b"t"), broken) is Delivery.LOST
     assert service.asked == []
 
 
-class Backwards:
-    """A codec that anybody can break."""
-
+class ReversingCodec:
     def encode(self, payloads):
         return [Payload(each.data[::-1], "backwards") for each in payloads]
 
@@ -196,8 +183,7 @@ class Backwards:
         return payloads
 
 
-def test_resent_results_are_encoded():
-    """With a codec the service sees encoded payloads only."""
+def test_result_sent_to_the_service_is_encoded_by_the_codec():
     service = Service()
-    send(service, OK, broken, codec=Backwards())
+    send(service, OK, broken, codec=ReversingCodec())
     assert service.asked[0].result == Payload(DETAIL.data[::-1], "backwards")

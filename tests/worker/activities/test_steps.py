@@ -1,4 +1,4 @@
-"""`workflow.step`: any function, durably, without a declaration."""
+"""`workflow.step`: durable calls of undeclared functions."""
 
 from __future__ import annotations
 
@@ -94,8 +94,7 @@ class AsyncStarts:
 EXPECTED = [3, 4, "bakery greets ann", 14, 11, 3, 101, 12]
 
 
-def test_any_function_is_a_step() -> None:
-    """Functions, coroutines, methods, named lambdas, partials, closures and activities; the history replays."""
+def test_step_runs_any_callable_and_its_history_replays() -> None:
     with (
         Client.connect("local:") as client,
         Worker(client, workflows=[errands, AsyncErrands, AsyncStarts], activities=[declared]) as worker,
@@ -113,15 +112,12 @@ def test_any_function_is_a_step() -> None:
 
 
 def test_worker_without_activities_runs_steps() -> None:
-    """Steps need no activities in the worker's lists."""
-
     with Client.connect("local:") as client, Worker(client, workflows=[AsyncErrands]):
         assert client.execute_workflow(AsyncErrands.run, 1, id="a") == [2, 2, 7]
 
 
 @pytest.mark.server
-def test_steps_on_a_server(quick_server: DevServer) -> None:
-    """A server records them as local activities."""
+def test_server_records_steps_as_local_activities(quick_server: DevServer) -> None:
     with (
         Client.connect(quick_server.target) as client,
         Worker(client, "steps", workflows=[AsyncErrands]),
@@ -131,8 +127,7 @@ def test_steps_on_a_server(quick_server: DevServer) -> None:
         assert client.execute_workflow(errands, 2, id="steps-e", task_queue="errands") == EXPECTED
 
 
-def test_steps_in_tests() -> None:
-    """On virtual time steps are called as they are, or faked by their name."""
+def test_steps_run_or_are_faked_in_a_test_environment() -> None:
     with Environment() as env:
         assert env.execute_workflow(errands, 2) == EXPECTED
         env.fake("add", returns=1)
@@ -158,24 +153,22 @@ def mistaken(kind: str) -> Any:
         ("lambda", "needs a name"),
         ("option", "no option 'heartbeat_timeout'"),
         ("arguments", "right"),
-        ("function", "a step is a function"),
+        ("function", "a step must be a function"),
     ],
 )
-def test_invalid_steps_are_rejected(kind: str, words: str) -> None:
-    """At the call."""
+def test_invalid_step_calls_are_rejected(kind: str, words: str) -> None:
     with Environment(failure_exceptions=[UsageError]) as env, pytest.raises(WorkflowFailedError) as failed:
         env.execute_workflow(mistaken, kind)
     assert words in str(failed.value.__cause__)
 
 
-def test_step_needs_a_workflow() -> None:
-    """Outside a workflow a step cannot be recorded."""
+def test_step_outside_a_workflow_is_rejected() -> None:
     with pytest.raises(NotInWorkflowError):
         workflow.step(add, 1, 2)
 
 
 @workflow.defn
-def doomed(folder: str) -> str:
+def kills_its_process(folder: str) -> str:
     first = workflow.step(note, folder, "first")
     return first + workflow.step(lambda: note(folder, "second", dies=True), name="second")
 
@@ -192,19 +185,18 @@ def note(folder: str, word: str, dies: bool = False) -> str:
 PROGRAM = """
 import sys
 sys.path[:0] = [sys.argv[1]]
-from test_steps import Client, Worker, doomed
-with Client.connect(f"local:{sys.argv[2]}/flow.db") as client, Worker(client, workflows=[doomed]):
-    print(client.start_workflow(doomed, sys.argv[2], id="d", request_id="d").result())
+from test_steps import Client, Worker, kills_its_process
+with Client.connect(f"local:{sys.argv[2]}/flow.db") as client, Worker(client, workflows=[kills_its_process]):
+    print(client.start_workflow(kills_its_process, sys.argv[2], id="d", request_id="d").result())
 """
 
 
-def test_killed_process_repeats_only_the_open_step(tmp_path: Path) -> None:
-    """After a kill -9 the step with a result is not called again, the open one is: by the function of the code as it is then."""
+def test_step_without_result_is_repeated_after_the_process_is_killed(tmp_path: Path) -> None:
     command = [sys.executable, "-c", PROGRAM, str(Path(__file__).parent), str(tmp_path)]
     killed = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    again = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert again.stdout == "firstsecond\n", again.stderr
+    restarted = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert restarted.stdout == "firstsecond\n", restarted.stderr
     words = Path(tmp_path, "notes").read_text().split()
     assert words.count("second") == 2
     # Its result may have been lost with the process, as that of any local activity whose task had not ended.
@@ -212,7 +204,7 @@ def test_killed_process_repeats_only_the_open_step(tmp_path: Path) -> None:
 
 
 @workflow.defn
-def patient(number: int) -> int:
+def waits_in_a_step(number: int) -> int:
     return workflow.step(meet, number)
 
 
@@ -224,8 +216,10 @@ def meet(number: int) -> int:
     return number
 
 
-def test_step_of_an_evicted_run() -> None:
-    """A run whose fibers were dropped during its step gets the result."""
-    with Client.connect("local:") as client, Worker(client, workflows=[patient], max_live_workflows=1):
-        handles = [client.start_workflow(patient, number, id=f"p{number}") for number in range(3)]
+def test_run_evicted_during_a_step_receives_the_result() -> None:
+    with (
+        Client.connect("local:") as client,
+        Worker(client, workflows=[waits_in_a_step], max_live_workflows=1),
+    ):
+        handles = [client.start_workflow(waits_in_a_step, number, id=f"p{number}") for number in range(3)]
         assert [handle.result() for handle in handles] == [0, 1, 2]

@@ -1,4 +1,4 @@
-"""Threads that hang, die or fork, and a loop that is blocked: the worker goes on, and shows it."""
+"""Activity threads that hang, die or fork, and blocked activity loops: the worker continues and reports them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hourglass._worker.activities.activity_threads import ThreadPool
 from hourglass._worker.activities.attempts import Attempt
 from hourglass.errors import ApplicationError
 
-from .executing import attempt, failure, payloads, until, value, with_executor
+from .executing import attempt, failure, payloads, running_executor, until, value, with_executor
 
 pytestmark = pytest.mark.usefixtures("each_event_loop")
 
@@ -78,11 +78,11 @@ async def blocks_in_a_group() -> str:
 
 
 @activity.defn
-async def waits_a_turn() -> str:
+async def waits_on_the_loop() -> str:
     place.begun.release()
     while not place.go.is_set():  # noqa: ASYNC110 - it is set in another thread
         await asyncio.sleep(0.001)
-    return "went on"
+    return "continued"
 
 
 @activity.defn
@@ -92,7 +92,7 @@ async def waits_async() -> None:
 
 
 @activity.defn
-async def swallows() -> str:
+async def ignores_cancellation() -> str:
     place.begun.release()
     while not place.go.is_set():
         try:
@@ -114,7 +114,7 @@ def raises(how: str) -> str:
         case "base":
             raise BaseException("bare")
         case "evil":
-            raise Evil
+            raise UnprintableError
         case "large":
             return "x" * 3_000_000
         case "large details":
@@ -124,14 +124,14 @@ def raises(how: str) -> str:
     return how
 
 
-class Evil(Exception):
+class UnprintableError(Exception):
     def __str__(self) -> str:
         raise SystemExit(9)
 
 
 @activity.defn
 def interrupted() -> None:
-    """Something sets off an exception in this thread, as debuggers and time-out libraries do."""
+    """An exception is raised in this thread from outside, as by debuggers and timeout libraries."""
     ctypes.pythonapi.PyThreadState_SetAsyncExc(
         ctypes.c_ulong(threading.get_ident()), ctypes.py_object(SystemExit)
     )
@@ -140,16 +140,20 @@ def interrupted() -> None:
 
 
 @activity.defn
-def asks() -> object:
+def get_client() -> object:
     return activity.client()
 
 
 @activity.defn
-async def asks_async() -> object:
+async def get_client_async() -> object:
     return activity.client()
 
 
-ALL = [each for each in list(globals().values()) if isinstance(each, activity.Activity)]
+ALL = [item for item in list(globals().values()) if isinstance(item, activity.Activity)]
+
+
+def executing(**options):
+    return running_executor(ALL, **options)
 
 
 def script(run, **options):
@@ -166,56 +170,47 @@ async def begun(count: int = 1) -> None:
 
 
 @pytest.mark.parametrize("reason", ["TIMED_OUT", "NOT_FOUND"])
-def test_hung_activity_threads_are_replaced(reason, caplog):
-    """All threads hang past their timeout: their attempts are abandoned, new threads work, and the loss is counted."""
-
-    async def hanging(executor, _):
+async def test_hung_activity_threads_are_replaced(reason, caplog):
+    caplog.set_level(logging.ERROR, logger="hourglass.worker")
+    async with executing(max_threads=2, hang_grace=0.01) as (executor, _):
         tokens = [b"1", b"2"]
         running = [
-            asyncio.ensure_future(executor.execute(attempt("hangs", token=each, activity_id=each.decode())))
-            for each in tokens
+            asyncio.ensure_future(executor.execute(attempt("hangs", token=item, activity_id=item.decode())))
+            for item in tokens
         ]
         await begun(2)
         waiting = asyncio.ensure_future(executor.execute(attempt("echo", "next", activity_id="3")))
-        for each in tokens:
-            executor.cancel(each, reason)
-        results = [await each for each in running]
+        for item in tokens:
+            executor.cancel(item, reason)
+        results = [await item for item in running]
         following = value(await waiting)
         lost = executor.statistics(), executor.running
         place.go.set()
         await until(lambda: executor.statistics().lost_threads == 0)
-        return results, following, lost, value(await executor.execute(attempt("echo", "after")))
-
-    with caplog.at_level(logging.ERROR, logger="hourglass.worker"):
-        results, following, lost, after = script(hanging, max_threads=2, hang_grace=0.01)
-    assert all(isinstance(each, AttemptCancelled) for each in results)
+        after = value(await executor.execute(attempt("echo", "after")))
+    assert all(isinstance(item, AttemptCancelled) for item in results)
     assert (following, after) == ("next", "after")
     assert (lost[0].lost_threads, lost[1]) == (2, 0)
-    assert "2 threads are lost" in caplog.text
+    assert "2 threads are abandoned now" in caplog.text
 
 
-def test_cancelled_activity_may_clean_up():
-    """A cancellation does not take the thread away before the timeout."""
-
-    async def cancelling(executor, _):
+async def test_cancelled_activity_keeps_its_thread_for_clean_up():
+    async with executing(hang_grace=0.0, cancel_grace=0.0) as (executor, _):
         running = asyncio.ensure_future(executor.execute(attempt("hangs")))
         await begun()
         executor.cancel(b"t", "CANCELLED")
         for _ in range(20):
             await asyncio.sleep(0)
         place.go.set()
-        return value(await running), executor.statistics().lost_threads
-
-    assert script(cancelling, hang_grace=0.0, cancel_grace=0.0) == ("late", 0)
+        assert (value(await running), executor.statistics().lost_threads) == ("late", 0)
 
 
-def test_number_of_lost_threads_is_limited(caplog):
-    """Beyond the limit a hung attempt keeps its slot, which is logged; its later result counts."""
-
-    async def hanging(executor, _):
+async def test_hung_attempt_keeps_its_slot_at_the_limit_of_lost_threads(caplog):
+    caplog.set_level(logging.ERROR, logger="hourglass.worker")
+    async with executing(max_threads=2, max_lost_threads=1, hang_grace=0.01) as (executor, _):
         running = [
-            asyncio.ensure_future(executor.execute(attempt("hangs", token=each, activity_id=each.decode())))
-            for each in (b"1", b"2")
+            asyncio.ensure_future(executor.execute(attempt("hangs", token=item, activity_id=item.decode())))
+            for item in (b"1", b"2")
         ]
         await begun(2)
         executor.cancel(b"1", "TIMED_OUT")
@@ -224,76 +219,58 @@ def test_number_of_lost_threads_is_limited(caplog):
         await until(lambda: "keeps its slot" in caplog.text)
         seen, in_progress = executor.statistics(), executor.running
         place.go.set()
-        return seen, in_progress, await running[1]
-
-    with caplog.at_level(logging.ERROR, logger="hourglass.worker"):
-        seen, in_progress, second = script(hanging, max_threads=2, max_lost_threads=1, hang_grace=0.01)
+        second = await running[1]
     assert (seen.lost_threads, in_progress) == (1, 1)
     assert second is not None
 
 
-def test_superseded_attempt_that_hangs_is_abandoned():
-    """A later attempt has come: the former one is cancelled, and loses its slot if it does not stop."""
-
-    async def superseding(executor, _):
+async def test_hung_attempt_is_abandoned_when_a_later_attempt_starts():
+    async with executing(max_threads=2, hang_grace=0.01) as (executor, _):
         former = asyncio.ensure_future(executor.execute(attempt("hangs", token=b"1")))
         await begun()
         later = value(await executor.execute(attempt("echo", "second", token=b"2", attempt=2)))
-        return failure(await former)[0], later
-
-    assert script(superseding, max_threads=2, hang_grace=0.01) == ("AttemptStopped", "second")
+        assert (failure(await former)[0], later) == ("AttemptStopped", "second")
 
 
-def test_dead_thread_is_replaced():
-    """An exception set off from outside ends the attempt, and whatever becomes of the thread, the next one runs."""
-
-    async def dying(executor, _):
+async def test_dead_activity_thread_is_replaced():
+    async with executing(max_threads=1) as (executor, _):
         first = await executor.execute(attempt("interrupted"))
-        return first, [value(await executor.execute(attempt("echo", str(n)))) for n in range(5)]
-
-    first, rest = script(dying, max_threads=1)
+        following = [value(await executor.execute(attempt("echo", str(n)))) for n in range(5)]
     assert failure(first)[0] in ("SystemExit", "ThreadDied")
-    assert rest == ["0", "1", "2", "3", "4"]
+    assert following == ["0", "1", "2", "3", "4"]
 
 
-def test_pool_grows_as_needed_and_drops_abandoned_jobs():
-    """A job that waits is never run once given up; the threads are as many as the jobs at a time."""
+def test_thread_pool_never_runs_an_abandoned_job():
     pool = ThreadPool("pool", 1)
     gate, ran = threading.Event(), threading.Event()
     try:
         running = pool.submit(gate.wait)
         waiting = pool.submit(lambda: place.seen.append("run"))
-        assert pool.give_up(waiting)
+        assert pool.abandon(waiting)
         pool.submit(ran.set)
         gate.set()
         assert ran.wait(30)
         assert place.seen == []
         assert pool.size == 1
-        assert pool.give_up(running)  # over: nothing to give up
+        assert pool.abandon(running)  # already over
         assert pool.lost == 0
     finally:
         pool.stop()
 
 
-def test_attempts_are_freed_when_they_end():
-    """They leave no cycle behind: at thousands in a second the collector would take a fifth of the time."""
-
-    async def many(executor, _):
+async def test_ended_attempts_are_freed_without_the_garbage_collector():
+    async with executing() as (executor, _):
         gc.collect()
         gc.disable()
         try:
             for number in range(10):
                 await executor.execute(attempt("echo", str(number)))
-            await until(lambda: not any(isinstance(each, Attempt) for each in gc.get_objects()))
+            await until(lambda: not any(isinstance(item, Attempt) for item in gc.get_objects()))
         finally:
             gc.enable()
-        return True
-
-    assert script(many)
 
 
-def test_waiting_jobs_get_a_thread_each():
-    """Whoever takes a job calls the next thread first: a pool's jobs all run at a time, up to its limit."""
+def test_thread_pool_runs_waiting_jobs_in_parallel_up_to_its_limit():
     pool = ThreadPool("pool", 8)
     together = threading.Barrier(9)
     try:
@@ -305,8 +282,7 @@ def test_waiting_jobs_get_a_thread_each():
         pool.stop()
 
 
-def test_every_job_runs_once():
-    """Short ones and waiting ones mixed, from several threads, with threads that come and go to rest."""
+def test_thread_pool_runs_every_job_once():
     pool = ThreadPool("pool", 4)
     lock, ran, over = threading.Lock(), [], threading.Event()
 
@@ -322,12 +298,12 @@ def test_every_job_runs_once():
         for number in range(begin, begin + 500):
             pool.submit(partial(job, number))
 
-    submitters = [threading.Thread(target=submit, args=(500 * each,)) for each in range(4)]
+    submitters = [threading.Thread(target=submit, args=(500 * item,)) for item in range(4)]
     try:
-        for each in submitters:
-            each.start()
-        for each in submitters:
-            each.join(30)
+        for item in submitters:
+            item.start()
+        for item in submitters:
+            item.join(30)
         assert over.wait(30)
         assert len(ran) == 2000
         assert pool.size <= 4
@@ -335,8 +311,7 @@ def test_every_job_runs_once():
         pool.stop()
 
 
-def test_stopped_pool_finishes_waiting_jobs():
-    """Then no thread is left."""
+def test_stopped_thread_pool_finishes_waiting_jobs():
     pool = ThreadPool("stopping", 1)
     gate, ran = threading.Event(), threading.Event()
     pool.submit(gate.wait)
@@ -363,29 +338,26 @@ def test_stopped_pool_finishes_waiting_jobs():
         ("large heartbeat", "EncodeError", False, "a heartbeat of activity raises takes"),
     ],
 )
-def test_every_end_is_a_clear_failure(how, kind, hopeless, text):
-    """Whatever is raised or returned, the attempt fails and the next one runs in the same thread."""
-
-    async def ending(executor, _):
-        return await executor.execute(attempt("raises", how)), await executor.execute(attempt("raises", "ok"))
-
-    first, second = script(ending, max_threads=1)
+async def test_exception_or_oversized_value_of_an_activity_fails_only_its_attempt(how, kind, hopeless, text):
+    async with executing(max_threads=1) as (executor, _):
+        first, second = (
+            await executor.execute(attempt("raises", how)),
+            await executor.execute(attempt("raises", "ok")),
+        )
     assert failure(first)[:2] == (kind, hopeless)
     assert text in failure(first)[2]
     assert value(second) == "ok"
 
 
-def test_payload_limit_is_configurable():
-    """Smaller or none."""
+def test_payload_limit_of_activity_results_is_configurable():
     assert failure(run("echo", "x" * 50, payload_limit=20))[0] == "EncodeError"
     assert value(run("raises", "large", payload_limit=None)) == "x" * 3_000_000
 
 
 @pytest.mark.parametrize(("name", "code"), [("forks", "0"), ("forks_and_raises", "1"), ("forks_async", "0")])
-def test_forked_copy_ends_when_it_leaves_the_activity(name, code, each_event_loop):
-    """It reports nothing, takes no further work, and says that it ends; the worker goes on."""
+def test_fork_of_the_worker_exits_when_it_leaves_the_activity(name, code, each_event_loop):
     if name == "forks_async" and each_event_loop == "uvloop" and sys.version_info >= (3, 14):
-        code = "1"  # a copy's coroutine cannot go on there: its loop is not the running one, and says so
+        code = "1"  # a coroutine of the copy cannot continue: its loop is not the running one
     done = subprocess.run(
         [sys.executable, "-m", "tests.worker.activities.forking", name, each_event_loop],
         cwd=Path(__file__).parents[3],
@@ -398,20 +370,16 @@ def test_forked_copy_ends_when_it_leaves_the_activity(name, code, each_event_loo
     assert done.stderr.count("forked") == 1
 
 
-def test_blocked_loop_is_reported_with_its_stack(caplog):
-    """Seen after a few ticks, named with its ids and the author's lines; what ends late ends well, and the loop is given up."""
-
-    async def blocking(executor, _):
+async def test_blocked_activity_loop_is_logged_with_its_stack_and_replaced(caplog):
+    caplog.set_level(logging.WARNING, logger="hourglass.worker")
+    async with executing(loop_tick=0.05, loop_limit=0.5) as (executor, _):
         running = asyncio.ensure_future(executor.execute(attempt("blocks")))
         await begun()
         await until(lambda: executor.statistics().loop_blocked)
         place.go.set()
         result = value(await running)
         await until(lambda: not executor.statistics().loop_blocked)
-        return result, executor.statistics()
-
-    with caplog.at_level(logging.WARNING, logger="hourglass.worker"):
-        result, seen = script(blocking, loop_tick=0.05, loop_limit=0.5)
+        seen = executor.statistics()
     assert (result, seen.replaced_loops) == ("unblocked", 1)
     assert "activity blocks (1) of workflow w (run r) blocks its event loop" in caplog.text
     assert "place.go.wait()" in caplog.text
@@ -420,45 +388,36 @@ def test_blocked_loop_is_reported_with_its_stack(caplog):
 
 
 @pytest.mark.parametrize("name", ["blocks_in_a_task", "blocks_in_a_group"])
-def test_blocking_task_is_attributed_to_its_activity(name, caplog):
-    """A task that the activity started belongs to it."""
-
-    async def blocking(executor, _):
+async def test_task_that_blocks_the_loop_is_attributed_to_its_activity(name, caplog):
+    caplog.set_level(logging.WARNING, logger="hourglass.worker")
+    async with executing(loop_tick=0.01, loop_limit=0.02) as (executor, _):
         running = asyncio.ensure_future(executor.execute(attempt(name, activity_id="7")))
         await begun()
         await until(lambda: executor.statistics().loop_blocked)
         place.go.set()
-        return value(await running)
-
-    with caplog.at_level(logging.WARNING, logger="hourglass.worker"):
-        assert script(blocking, loop_tick=0.01, loop_limit=0.02) == "unblocked"
+        assert value(await running) == "unblocked"
     assert f"activity {name} (7) of workflow w (run r) blocks its event loop" in caplog.text
 
 
-def test_other_activities_leave_a_blocked_loop():
-    """New attempts run on another loop; waiting ones are retried, the blocking one may complete."""
-
-    async def blocking(executor, _):
+async def test_activities_leave_a_blocked_activity_loop():
+    """New attempts run on a new loop, waiting attempts fail retryably, and the blocking attempt may still complete."""
+    async with executing(loop_tick=0.05, loop_limit=0.5, waiting_least=0.05) as (executor, _):
         waiting = asyncio.ensure_future(executor.execute(attempt("waits_async", token=b"1", activity_id="1")))
         await begun()
-        guilty = asyncio.ensure_future(executor.execute(attempt("blocks", token=b"2", activity_id="2")))
+        blocked = asyncio.ensure_future(executor.execute(attempt("blocks", token=b"2", activity_id="2")))
         await begun()
-        behind = [
+        queued = [
             asyncio.ensure_future(
                 executor.execute(attempt("echo_async", str(n), token=b"b%d" % n, activity_id=f"b{n}"))
             )
             for n in range(20)
         ]
-        moved = [value(await each) for each in behind]
+        moved = [value(await item) for item in queued]
         following = value(await executor.execute(attempt("echo_async", "new", token=b"3", activity_id="3")))
         lost = await waiting
         seen, in_progress = executor.statistics(), executor.running
         place.go.set()
-        return moved, following, lost, seen, in_progress, value(await guilty)
-
-    moved, following, lost, seen, in_progress, late = script(
-        blocking, loop_tick=0.05, loop_limit=0.5, waiting_least=0.05
-    )
+        late = value(await blocked)
     assert moved == [str(n) for n in range(20)]
     assert (following, late) == ("new", "unblocked")
     assert (seen.replaced_loops, seen.loop_blocked, in_progress) == (1, True, 1)
@@ -471,51 +430,43 @@ def test_other_activities_leave_a_blocked_loop():
 @pytest.mark.parametrize(
     "rule", [RetryRule(maximum_attempts=1), RetryRule(non_retryable_error_types=("ActivityLoopBlocked",))]
 )
-def test_last_attempt_waits_for_its_blocked_loop(rule):
-    """Nothing would come after it: it goes on when the loop does."""
-
-    async def blocking(executor, _):
-        task = attempt("waits_a_turn", token=b"1", retry_policy=rule)
+async def test_last_attempt_waits_for_its_blocked_activity_loop(rule):
+    """An attempt without a following retry is not abandoned."""
+    async with executing() as (executor, _):
+        task = attempt("waits_on_the_loop", token=b"1", retry_policy=rule)
         waiting = asyncio.ensure_future(executor.execute(task))
         await begun()
-        guilty = asyncio.ensure_future(executor.execute(attempt("blocks", token=b"2", activity_id="2")))
+        blocked = asyncio.ensure_future(executor.execute(attempt("blocks", token=b"2", activity_id="2")))
         await begun()
         executor.runner.still_blocked(executor.attempts[b"1"].work.loop, 3600.0)
         place.go.set()
-        return value(await waiting), value(await guilty)
-
-    assert script(blocking) == ("went on", "unblocked")
+        assert (value(await waiting), value(await blocked)) == ("continued", "unblocked")
 
 
 @pytest.mark.parametrize(
-    ("before", "blocked", "given_up"),
+    ("ran_for", "blocked_for", "given_up"),
     [(0.5, 1.9, False), (0.5, 2.0, True), (10.0, 9.0, False), (10.0, 11.0, True), (3600.0, 30.5, True)],
 )
-def test_wait_for_a_blocked_loop_is_as_long_as_the_attempt(before, blocked, given_up):
-    """An attempt is abandoned when it has waited as long as it had run."""
-
-    async def aged(executor, _):
+async def test_attempt_leaves_a_blocked_loop_after_waiting_as_long_as_it_ran(ran_for, blocked_for, given_up):
+    async with executing() as (executor, _):
         running = asyncio.ensure_future(executor.execute(attempt("waits_async")))
         await begun()
-        one = executor.attempts[b"t"]
-        one.since -= before + blocked
-        executor.runner.still_blocked(one.work.loop, blocked)
-        over = one.over
+        attempt_in_progress = executor.attempts[b"t"]
+        attempt_in_progress.since -= ran_for + blocked_for
+        executor.runner.still_blocked(attempt_in_progress.work.loop, blocked_for)
+        over = attempt_in_progress.over
         executor.cancel(b"t", "CANCELLED")
         await running
-        return over
-
-    assert script(aged) is given_up
+        assert over is given_up
 
 
-def test_number_of_blocked_loops_is_limited(caplog):
-    """Beyond the limit attempts wait for the last loop, which is logged."""
-
-    async def blocking(executor, _):
-        guilty = []
+async def test_attempts_wait_for_the_last_loop_at_the_limit_of_blocked_loops(caplog):
+    caplog.set_level(logging.WARNING, logger="hourglass.worker")
+    async with executing(loop_tick=0.05, loop_limit=0.5, max_blocked_loops=1) as (executor, _):
+        blocked = []
         for number in range(2):
             task = attempt("blocks", token=b"g%d" % number, activity_id=f"g{number}")
-            guilty.append(asyncio.ensure_future(executor.execute(task)))
+            blocked.append(asyncio.ensure_future(executor.execute(task)))
             await begun()
             await until(lambda: executor.statistics().loop_blocked)
             await until(
@@ -525,20 +476,19 @@ def test_number_of_blocked_loops_is_limited(caplog):
             )
         waiting = asyncio.ensure_future(executor.execute(attempt("echo_async", "late", token=b"w")))
         place.go.set()
-        return value(await waiting), [value(await each) for each in guilty], executor.statistics()
-
-    with caplog.at_level(logging.WARNING, logger="hourglass.worker"):
-        late, ends, seen = script(blocking, loop_tick=0.05, loop_limit=0.5, max_blocked_loops=1)
+        late, ends, seen = (
+            value(await waiting),
+            [value(await item) for item in blocked],
+            executor.statistics(),
+        )
     assert (late, ends, seen.replaced_loops) == ("late", ["unblocked"] * 2, 1)
-    assert "1 activity loops are are blocked: no other loop" in caplog.text
+    assert "1 activity loops are blocked: no other loop" in caplog.text
 
 
 @pytest.mark.parametrize("moved", [False, True])
-def test_cancellation_before_the_first_line_ends_the_attempt(moved):
-    """The coroutine never begins, and the attempt ends all the same; also where it was moved to another loop."""
-
-    async def cancelling(executor, _):
-        guilty = asyncio.ensure_future(executor.execute(attempt("blocks", token=b"g", activity_id="g")))
+async def test_async_attempt_cancelled_before_its_first_line_ends(moved):
+    async with executing(loop_tick=0.01, loop_limit=0.02 if moved else 600.0) as (executor, _):
+        blocked = asyncio.ensure_future(executor.execute(attempt("blocks", token=b"g", activity_id="g")))
         await begun()
         waiting = asyncio.ensure_future(executor.execute(attempt("waits_async")))
         await asyncio.sleep(0)
@@ -547,70 +497,54 @@ def test_cancellation_before_the_first_line_ends_the_attempt(moved):
             place.go.set()
         result = await waiting
         place.go.set()
-        return result, value(await guilty)
-
-    result, _ = script(cancelling, loop_tick=0.01, loop_limit=0.02 if moved else 600.0)
+        assert value(await blocked) == "unblocked"
     assert isinstance(result, AttemptCancelled)
 
 
-def test_coroutine_that_swallows_its_cancellation_is_abandoned():
-    """The engine's slot is free although the coroutine continues."""
-
-    async def stubborn(executor, _):
-        running = asyncio.ensure_future(executor.execute(attempt("swallows")))
+async def test_async_activity_that_swallows_its_cancellation_is_abandoned():
+    async with executing(hang_grace=0.01) as (executor, _):
+        running = asyncio.ensure_future(executor.execute(attempt("ignores_cancellation")))
         await begun()
         executor.cancel(b"t", "TIMED_OUT")
-        return await running, executor.running
-
-    result, left = script(stubborn, hang_grace=0.01)
+        result, left = await running, executor.running
     assert isinstance(result, AttemptCancelled)
     assert left == 0
 
 
-def test_failing_heartbeats_do_not_end_the_attempt(caplog):
-    """Without a handle automatic heartbeats continue, with the inherited details, and are logged once."""
+async def test_failed_automatic_heartbeats_do_not_end_the_attempt(caplog):
     tried = []
 
     def heartbeat(token, details):
         tried.append(details)
         raise HandleBroken("gone")
 
-    async def beating(executor, _):
+    caplog.set_level(logging.WARNING, logger="hourglass.worker")
+    async with executing(heartbeat=heartbeat, beat_interval=0.001) as (executor, _):
         task = attempt("hangs", heartbeat_timeout=30.0, heartbeat_details=payloads("cursor"))
         running = asyncio.ensure_future(executor.execute(task))
         await until(lambda: len(tried) >= 3)
         place.go.set()
-        return value(await running)
-
-    with caplog.at_level(logging.WARNING, logger="hourglass.worker"):
-        assert script(beating, heartbeat=heartbeat, beat_interval=0.001) == "late"
+        assert value(await running) == "late"
     assert set(tried) == {payloads("cursor")}
     assert caplog.text.count("heartbeats cannot be sent") == 1
 
 
-@pytest.mark.parametrize("name", ["asks", "asks_async"])
+@pytest.mark.parametrize("name", ["get_client", "get_client_async"])
 def test_activity_client_is_the_workers_client(name):
-    """In threads and on the loop; without one the message has the remedy."""
     assert value(run(name, client=lambda: "the client")) == "the client"
-    assert "connect your own" in failure(run(name))[2]
+    assert "connect a client" in failure(run(name))[2]
 
 
-def test_abandoned_attempt_is_cancelled():
-    """When its job is cancelled, the activity is notified."""
-
-    async def cancelled(executor, _):
+async def test_async_activity_is_cancelled_when_its_attempt_is_abandoned():
+    async with executing() as (executor, _):
         running = asyncio.ensure_future(executor.execute(attempt("waits_async")))
         await begun()
         running.cancel()
         await asyncio.wait({running})
-        return executor.running
-
-    assert script(cancelled) == 0
+        assert executor.running == 0
 
 
-class Told:
-    """Somebody who waits for the end of an attempt."""
-
+class ResultCollector:
     def __init__(self) -> None:
         self.results = []
 
@@ -619,11 +553,9 @@ class Told:
 
 
 @pytest.mark.parametrize("is_local", [False, True])
-def test_abandoning_an_attempt_leaves_another_with_the_same_token(is_local):
-    """The attempt of a later handle continues, and only its own handle can cancel it."""
-
-    async def redelivered(executor, _):
-        first, second = Told(), Told()
+async def test_abandoning_an_attempt_does_not_affect_another_with_the_same_token(is_local):
+    async with executing() as (executor, _):
+        first, second = ResultCollector(), ResultCollector()
         facts = {"token": b"same", "is_local": is_local}
         old = executor.begin(attempt("hangs", **facts), first, 1)
         await begun()
@@ -636,8 +568,6 @@ def test_abandoning_an_attempt_leaves_another_with_the_same_token(is_local):
         asked = new.context.cancel_reason
         place.go.set()
         await until(lambda: second.results)
-        return seen, asked, first.results, value(second.results[0])
-
-    seen, asked, first, second = script(redelivered)
+        first, second = first.results, value(second.results[0])
     assert seen == (1, True, False, "WORKER_SHUTDOWN", None)
     assert (asked, first, second) == ("CANCELLED", [], "late")

@@ -1,1 +1,1 @@
-"""Tests of the holder of handles: on a scripted engine, in memory and on a real server."""
+"""Tests of the holder of handles: on a scripted engine, in memory and on a server."""

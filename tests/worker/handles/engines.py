@@ -20,7 +20,7 @@ Call = Callable[[Any], Awaitable[Any]]
 Open = Callable[[HandleConfig], Awaitable[Handle]]
 
 
-class Untouched(Codec):
+class IdentityCodec(Codec):
     """A codec that leaves payloads as they are."""
 
     def encode(self, payloads: Any) -> Any:
@@ -32,7 +32,7 @@ class Untouched(Codec):
 
 @asynccontextmanager
 async def opened(kind: str, path: Path, target: str) -> AsyncIterator[tuple[Open, Call]]:
-    """How to open a handle of this kind, and how to call its engine."""
+    """Yield two functions: one opens a handle of this kind, the other calls its engine."""
     if kind == "memory":
         connection = await connect_memory()
         yield connection.open_handle, connection.call
@@ -48,7 +48,7 @@ async def opened(kind: str, path: Path, target: str) -> AsyncIterator[tuple[Open
         await other.close()
         await owner.close()
     elif kind == "codec":
-        inner = CodecConnection(await connect_memory(), Untouched(), default_converter)
+        inner = CodecConnection(await connect_memory(), IdentityCodec(), default_converter)
         yield inner.open_handle, inner.call
         await inner.close()
     else:

@@ -1,5 +1,5 @@
-"""The least that makes a worker over a holder: two poll loops that may be cancelled at any instant, and workflows that need no
-state: each activation says what is next, also when it is replayed.
+"""A minimal worker over a holder: two poll loops that may be cancelled at any time, and workflows without state, whose
+next command follows from the activation alone.
 """
 
 from __future__ import annotations
@@ -23,29 +23,27 @@ from hourglass._worker.handles.handles import HandleRecord
 from hourglass._worker.handles.holder import BridgeHolder, WorkerNotRegistered
 from hourglass.converter import Payload
 
-from .scripted import Taken, Worker, complete
+from .scripted import DispatchedItem, Worker, complete
 
 STEPS = 3
 
 
-def answer(activation: Activation) -> tuple[Command, ...]:
-    """A workflow of three activities in a row that returns the last one's result."""
+def next_commands(activation: Activation) -> tuple[Command, ...]:
+    """Return the commands of a workflow that runs three activities in sequence and returns the last result."""
     commands: list[Command] = []
     for event in activation.events:
-        done = (
-            0
-            if isinstance(event, RunStarted)
-            else event.seq
-            if isinstance(event, ActivityCompleted)
-            else None
-        )
-        if done is None:
-            continue
-        if done == STEPS:
+        match event:
+            case RunStarted():
+                finished = 0
+            case ActivityCompleted():
+                finished = event.seq
+            case _:
+                continue
+        if finished == STEPS:
             assert isinstance(event, ActivityCompleted)
             commands.append(CompleteRun(event.result or Payload(b"null")))
         else:
-            step = done + 1
+            step = finished + 1
             commands.append(
                 made(
                     ScheduleActivity,
@@ -60,7 +58,7 @@ def answer(activation: Activation) -> tuple[Command, ...]:
 
 
 class LoopsOverHolder:
-    """A worker on one queue. `hang` says of each activation whether its evaluator never answers."""
+    """A worker on one queue. `hang` decides for each activation whether its evaluator never completes it."""
 
     def __init__(
         self, holder: BridgeHolder, queue: str, hang: Callable[[Activation], bool] = lambda _: False
@@ -87,8 +85,8 @@ class LoopsOverHolder:
             self._workflows() if kind == "workflow" else self._activities()
         )
 
-    def kill_a_loop(self, kind: str) -> None:
-        """Cancel a loop in whatever it is doing, and begin a new one."""
+    def restart_loop(self, kind: str) -> None:
+        """Cancel a poll loop wherever it is, and start a new one."""
         self.loops[kind].cancel()
         self.cancelled_loops += 1
         self._loop(kind)
@@ -96,13 +94,14 @@ class LoopsOverHolder:
     async def _workflows(self) -> None:
         with suppress(Shutdown):
             await self.holder.serve_activations(
-                self.queue, lambda record: lambda item: self._keep(self._evaluate(Taken(record, item)))
+                self.queue,
+                lambda record: lambda item: self._keep(self._evaluate(DispatchedItem(record, item))),
             )
 
     async def _activities(self) -> None:
         def receiver_of(record: HandleRecord) -> Callable[[ActivityItem], None]:
             def receive(item: ActivityItem) -> None:
-                taken = Taken(record, item)
+                taken = DispatchedItem(record, item)
                 if isinstance(item, ActivityTask):
                     self._keep(self._execute(taken.generation, item))
 
@@ -116,11 +115,11 @@ class LoopsOverHolder:
         self._work.add(task)
         task.add_done_callback(self._work.discard)
 
-    async def _evaluate(self, ticket: Taken) -> None:
+    async def _evaluate(self, ticket: DispatchedItem) -> None:
         if self._hang(ticket.item):
             return
         try:
-            await complete(self.holder, ticket, Succeeded(ticket.item.run_id, answer(ticket.item)))
+            await complete(self.holder, ticket, Succeeded(ticket.item.run_id, next_commands(ticket.item)))
         except WorkerNotRegistered:
             self.fenced += 1
 
@@ -134,7 +133,7 @@ class LoopsOverHolder:
             self.fenced += 1
 
     async def stop(self) -> None:
-        """Farewell first; the loops then end by themselves."""
+        """Unregister, which ends the loops, and stop the holder."""
         await self.holder.unregister_worker(self.queue)
         await asyncio.gather(*self.loops.values())
         await self.holder.stop()
@@ -155,18 +154,20 @@ async def start_workflow(connection: Connection, queue: str, workflow_id: str) -
 
 
 async def outcome(connection: Connection, workflow_id: str) -> Outcome:
-    """How a workflow ended; waits as long as it takes."""
+    """Wait until the workflow is closed and return its outcome."""
     while True:
         end = await connection.call(WaitForClose(workflow_id=workflow_id))
         if not isinstance(end, StillOpen):
             return end
 
 
-async def harass(worker: LoopsOverHolder, rng: random.Random, *, recycle_after: list[int]) -> None:
-    """Cancel loops at random instants, and recycle after so many attempts were executed, until cancelled."""
+async def cancel_loops_randomly(
+    worker: LoopsOverHolder, rng: random.Random, *, recycle_after: list[int]
+) -> None:
+    """Cancel loops at random times, and recycle after these numbers of executed attempts, until cancelled."""
     while True:
         await asyncio.sleep(rng.random() * 0.01)
-        worker.kill_a_loop(rng.choice(("workflow", "activity")))
+        worker.restart_loop(rng.choice(("workflow", "activity")))
         if recycle_after and worker.executed >= recycle_after[0]:
             del recycle_after[0]
             await worker.holder.recycle(worker.queue, "chaos")

@@ -1,14 +1,14 @@
-"""A scripted engine: handles and connections that do what a test tells them, and misbehave as real ones do.
+"""A scripted engine: handles and connections that follow a test's script and fail as real ones do.
 
-As Core does, a handle's polls end only when everything that it gave out has come back, and it may be finalized
-once, with nothing in flight.
+As with Core, a handle's polls end only when all items that it delivered are completed, and it may be finalized once,
+with no call in flight.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -43,15 +43,20 @@ from hourglass._worker.handles.life import HandleLimits
 from hourglass.converter import Failure
 from hourglass.metrics import Family
 
+from .virtual_loop import settle
+
 Q = "orders"
 
 
 VIOLATIONS: list[str] = []
-"""What a holder did that a real engine does not forgive; `conftest` looks at it after each test."""
+"""Rules of a real engine that a holder has broken; `conftest` checks this list after each test."""
+
+WORLDS: list[World] = []
+"""The worlds of the current test; `conftest` stops their holders."""
 
 
 class RustPanic(BaseException):
-    """What a panic in Rust looks like from Python."""
+    """A stand-in for the exception that a Rust panic raises in Python."""
 
 
 def activation(run_id: str = "run-1") -> Activation:
@@ -70,40 +75,39 @@ def done(run_id: str = "run-1") -> Succeeded:
     return Succeeded(run_id)
 
 
-def refused_as_unregistered() -> AbstractContextManager[object]:
-    """Expect that a holder refuses a queue without a registration, or a registration that ended."""
+def raises_unregistered() -> AbstractContextManager[object]:
+    """Expect the error for a queue without a registration, or with one that ended."""
     return pytest.raises(WorkerNotRegistered)
 
 
-def refused_as_stale() -> AbstractContextManager[object]:
-    """Expect that a holder refuses the completion of a task that its handle no longer has."""
+def raises_stale() -> AbstractContextManager[object]:
+    """Expect the error for completing a task that the handle no longer has."""
     return pytest.raises(StaleCompletion)
 
 
-def refused_as_registered() -> AbstractContextManager[object]:
-    """Expect that a holder refuses the second registration of a queue."""
+def raises_already_registered() -> AbstractContextManager[object]:
+    """Expect the error for registering a queue twice."""
     return pytest.raises(AlreadyRegistered)
 
 
 def is_unregistered(result: object) -> bool:
-    """Whether a call ended because its registration did."""
+    """Whether a call failed because its registration ended."""
     return isinstance(result, WorkerNotRegistered)
 
 
 class ScriptedHandle:
-    """Implements `hourglass._contract.handle.Handle`. It takes completions at once, as the embedded engine does."""
+    """A `Handle` that accepts completions immediately, as the embedded engine does."""
 
-    takes_time = False
+    is_slow = False
 
     def __init__(self, config: HandleConfig | None = None) -> None:
         self.config = HandleConfig(task_queue=Q) if config is None else config
-        self.given: dict[str, deque[Any]] = {"workflow": deque(), "activity": deque()}
+        self.pending: dict[str, deque[Any]] = {"workflow": deque(), "activity": deque()}
         self.errors: dict[str, Exception] = {}
         self.open_runs: set[str] = set()
         self.open_attempts: set[bytes] = set()
-        self.resting: set[str] = (
-            set()
-        )  # runs whose task waits for local activities: the handle does not end before it
+        # Runs whose task waits for local activities; the handle ends after them.
+        self.waiting_runs: set[str] = set()
         self.completions: list[Completion] = []
         self.results: list[ActivityResult] = []
         self.beats: list[bytes] = []
@@ -114,19 +118,19 @@ class ScriptedHandle:
         self.cancelled = 0
         self.closing = False
         self.finalized = 0
-        # How it misbehaves.
-        self.gates: dict[str, asyncio.Event] = {}  # run id -> when its completion returns
-        self.refusals: deque[BaseException] = deque()  # what completing raises, one after another
-        self.rejected = 0  # completions that the engine does not accept; the handle fails their tasks
+        # Scripted faults.
+        self.gates: dict[str, asyncio.Event] = {}  # by run id: set to let the completion return
+        self.completion_errors: deque[BaseException] = deque()  # raised by the next completions
+        self.rejections = 0  # so many completions are rejected; the handle fails their tasks
         self.result_errors: deque[BaseException] = deque()
         self.slow_results: asyncio.Event | None = None
-        self.deaf = False  # it never ends
-        self.hangs_at_the_end = False
-        self.error_at_the_end: BaseException | None = None
+        self.ignores_shutdown = False
+        self.finalize_hangs = False
+        self.finalize_error: BaseException | None = None
         self.shutdown_error: BaseException | None = None
         self.changed = Condition()
         self._receivers: tuple[OnActivations, OnActivities, OnEnd] | None = None
-        self._brought: deque[Activation | ActivityItem] = deque()
+        self._forced: deque[Activation | ActivityItem] = deque()
         self._paused: set[str] = set()
         self._ended: set[str] = set()
 
@@ -143,48 +147,48 @@ class ScriptedHandle:
         self.wake()
 
     @property
-    def polling(self) -> int:
-        """How many kinds of work it delivers now."""
+    def active_kinds(self) -> int:
+        """The number of kinds of work that it currently delivers."""
         return 0 if self._receivers is None else len({"workflow", "activity"} - self._paused - self._ended)
 
-    def give(self, item: Activation | ActivityItem) -> None:
-        """Something to deliver, in a turn of its own."""
-        self.given["workflow" if isinstance(item, Activation) else "activity"].append(item)
+    def deliver(self, item: Activation | ActivityItem) -> None:
+        """Deliver an item in a later turn of the loop."""
+        self.pending["workflow" if isinstance(item, Activation) else "activity"].append(item)
         self.wake()
 
-    def bring(self, item: Activation | ActivityItem) -> None:
-        """Deliver an item although its kind is paused, as a raw poll does that was out by then."""
-        self._brought.append(item)
+    def deliver_while_paused(self, item: Activation | ActivityItem) -> None:
+        """Deliver an item although its kind is paused, as a raw poll does that was already in flight."""
+        self._forced.append(item)
         self.wake()
 
     def break_poll(self, kind: str, error: Exception) -> None:
-        """End this kind with an error."""
+        """End the delivery of this kind with an error."""
         self.errors[kind] = error
         self.wake()
 
     def wake(self) -> None:
-        """Look in the loop's next turn what can be delivered."""
+        """Deliver what can be delivered, in the loop's next turn."""
         self.changed.notify_all()
         asyncio.get_running_loop().call_soon(self._deliver)
 
     def _deliver(self) -> None:
         if self._receivers is None:
             return
-        while self._brought:
-            item = self._brought.popleft()
-            self._is_out(item)
+        while self._forced:
+            item = self._forced.popleft()
+            self._mark_in_progress(item)
             self._receivers[0 if isinstance(item, Activation) else 1]((item,))  # type: ignore[arg-type]
         for kind in WorkKind:
-            name, given = kind.value, self.given[kind.value]
-            while given and name not in self._paused | self._ended and name not in self.errors:
-                item = given.popleft()
-                self._is_out(item)
+            name, items = kind.value, self.pending[kind.value]
+            while items and name not in self._paused | self._ended and name not in self.errors:
+                item = items.popleft()
+                self._mark_in_progress(item)
                 self._receivers[0 if kind is WorkKind.WORKFLOWS else 1]((item,))
             if name in self._ended:
                 continue
             if name in self.errors:
                 self._end(kind, self.errors[name])
-            elif self.closing and not given and self._is_empty(kind) and not self.deaf:
+            elif self.closing and not items and self._is_empty(kind) and not self.ignores_shutdown:
                 self._end(kind, Shutdown("over"))
 
     def _end(self, kind: WorkKind, why: Exception) -> None:
@@ -194,22 +198,22 @@ class ScriptedHandle:
 
     def _is_empty(self, kind: WorkKind) -> bool:
         open_attempts = kind is WorkKind.ACTIVITIES and self.open_attempts
-        return not (self.open_runs or self.resting or open_attempts)
+        return not (self.open_runs or self.waiting_runs or open_attempts)
 
-    def _is_out(self, item: Activation | ActivityItem) -> None:
+    def _mark_in_progress(self, item: Activation | ActivityItem) -> None:
         if isinstance(item, Activation):
             self.open_runs.add(item.run_id)
         elif isinstance(item, ActivityTask):
             self.open_attempts.add(item.token)
             if item.is_local:
-                self.resting.add(item.run_id)
+                self.waiting_runs.add(item.run_id)
 
     def complete_workflow_task(
         self, completion: Completion
     ) -> CompletionResult | asyncio.Future[CompletionResult]:
         self.log.append(f"begin {completion.run_id}")
-        if not self.takes_time and completion.run_id not in self.gates:
-            return self._take_completion(completion)
+        if not self.is_slow and completion.run_id not in self.gates:
+            return self._accept_completion(completion)
         self.calls += 1
         return asyncio.ensure_future(self._complete_later(completion))
 
@@ -217,31 +221,31 @@ class ScriptedHandle:
         try:
             if completion.run_id in self.gates:
                 await self.gates[completion.run_id].wait()
-            return self._take_completion(completion)
+            return self._accept_completion(completion)
         except asyncio.CancelledError:
             self.cancelled += 1
             raise
         finally:
             self.calls -= 1
 
-    def _take_completion(self, completion: Completion) -> CompletionResult:
-        if self.refusals:
-            raise self.refusals.popleft()
+    def _accept_completion(self, completion: Completion) -> CompletionResult:
+        if self.completion_errors:
+            raise self.completion_errors.popleft()
         result = CompletionResult.TAKEN
-        if self.rejected:
-            self.rejected -= 1
+        if self.rejections:
+            self.rejections -= 1
             completion = TaskFailed(completion.run_id, Failure("malformed completion"))
             result = CompletionResult.REFUSED
         self.log.append(f"end {completion.run_id}")
         self.completions.append(completion)
         self.open_runs.discard(completion.run_id)
-        self.resting.discard(completion.run_id)
+        self.waiting_runs.discard(completion.run_id)
         self.wake()
         return result
 
     def complete_activity(self, result: ActivityResult) -> asyncio.Future[None] | None:
-        if not self.takes_time and self.slow_results is None:
-            self._take_result(result)
+        if not self.is_slow and self.slow_results is None:
+            self._accept_result(result)
             return None
         self.calls += 1
         return asyncio.ensure_future(self._report_later(result))
@@ -250,14 +254,14 @@ class ScriptedHandle:
         try:
             if self.slow_results is not None:
                 await self.slow_results.wait()
-            self._take_result(result)
+            self._accept_result(result)
         except asyncio.CancelledError:
             self.cancelled += 1
             raise
         finally:
             self.calls -= 1
 
-    def _take_result(self, result: ActivityResult) -> None:
+    def _accept_result(self, result: ActivityResult) -> None:
         if self.result_errors:
             raise self.result_errors.popleft()
         self.results.append(result)
@@ -285,28 +289,28 @@ class ScriptedHandle:
         self.finalized += 1
         if self.finalized > 1:
             VIOLATIONS.append("finalized twice")
-        if self.polling or self.calls:
+        if self.active_kinds or self.calls:
             VIOLATIONS.append("finalized with a call in flight")
-        if self.hangs_at_the_end:
+        if self.finalize_hangs:
             await asyncio.Event().wait()
-        if self.error_at_the_end is not None:
-            raise self.error_at_the_end
+        if self.finalize_error is not None:
+            raise self.finalize_error
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        """Wait until something holds that the worker's calls bring about."""
+        """Wait for a condition that the worker's calls fulfil."""
         async with asyncio.timeout(20):
             while not holds():
                 await self.changed.wait()
 
 
 class SlowScriptedHandle(ScriptedHandle):
-    """A handle that takes completions in a later turn of the loop, as Core's does."""
+    """A handle that accepts completions in a later turn of the loop, as Core does."""
 
-    takes_time = True
+    is_slow = True
 
 
 class ScriptedConnection:
-    """Implements `hourglass._contract.service.Connection`."""
+    """A scripted `Connection`."""
 
     target, namespace, identity = "scripted", "default", "me"
 
@@ -324,8 +328,8 @@ class ScriptedConnection:
 
     async def open_handle(self, config: HandleConfig) -> ScriptedHandle:
         await self.engine.behave(self.engine.openings)
-        live = [each for each in self.handles if each.config.task_queue == config.task_queue]
-        if not all(each.finalized for each in live):
+        live = [handle for handle in self.handles if handle.config.task_queue == config.task_queue]
+        if not all(handle.finalized for handle in live):
             VIOLATIONS.append("a second handle for a queue on one connection")
         handle = self.engine.handle_type(config)
         self.handles.append(handle)
@@ -347,7 +351,9 @@ class ScriptedConnection:
 
 
 class ScriptedEngine:
-    """Makes connections. `connects` and `openings` say how the next ones go: an error, or an event to wait for."""
+    """An engine that opens scripted connections. `connects` and `openings` script the next ones: an error, or an event
+    to wait for.
+    """
 
     handle_type: type[ScriptedHandle] = ScriptedHandle
 
@@ -367,15 +373,15 @@ class ScriptedEngine:
     async def behave(self, script: deque[BaseException | asyncio.Event]) -> None:
         match script.popleft() if script else None:
             case asyncio.Event() as gate:
-                await _stubborn(gate)
+                await _wait_uncancellably(gate)
             case BaseException() as error:
                 raise error
             case _:
                 return
 
 
-async def _stubborn(gate: asyncio.Event) -> None:
-    """A call into another world: cancelling it changes nothing."""
+async def _wait_uncancellably(gate: asyncio.Event) -> None:
+    """Wait for the event even if the caller is cancelled, as a call into Rust does."""
     while not gate.is_set():
         try:
             await gate.wait()
@@ -384,7 +390,7 @@ async def _stubborn(gate: asyncio.Event) -> None:
 
 
 class Worker:
-    """Somebody who registers, and may die."""
+    """A worker that registers, and may die."""
 
     def __init__(self) -> None:
         self.callbacks: list[Callable[[], object]] = []
@@ -404,8 +410,8 @@ class Worker:
             callback()
 
 
-class Taken:
-    """An item that a test has dispatched, to complete it when it likes: the entry of its handle's book."""
+class DispatchedItem:
+    """An item that a test has dispatched and may complete at any time; it registers itself in its handle's record."""
 
     is_dispatched = is_in_work = True
 
@@ -421,24 +427,24 @@ class Taken:
             record.attempts.open[item.token] = self
 
 
-async def take_activation(holder: BridgeHolder, queue: str = Q) -> Taken:
-    """The next activation. A caller that is cancelled before has taken nothing."""
-    return await _take(holder.serve_activations, queue)
+async def receive_activation(holder: BridgeHolder, queue: str = Q) -> DispatchedItem:
+    """Return the next activation. A caller that is cancelled before that has received nothing."""
+    return await _receive(holder.serve_activations, queue)
 
 
-async def take_activity(holder: BridgeHolder, queue: str = Q) -> Taken:
-    """The next activity task or cancellation."""
-    return await _take(holder.serve_activities, queue)
+async def receive_activity(holder: BridgeHolder, queue: str = Q) -> DispatchedItem:
+    """Return the next activity task or cancellation."""
+    return await _receive(holder.serve_activities, queue)
 
 
-async def _take(serve: Callable[..., Any], queue: str) -> Taken:
-    taken: asyncio.Future[Taken] = asyncio.get_running_loop().create_future()
+async def _receive(serve: Callable[..., Any], queue: str) -> DispatchedItem:
+    taken: asyncio.Future[DispatchedItem] = asyncio.get_running_loop().create_future()
 
     def receiver_of(record: HandleRecord) -> Callable[[Any], None]:
         def receive(item: Any) -> None:
             if taken.done():
-                raise LookupError("one is enough")
-            taken.set_result(Taken(record, item))
+                raise LookupError("already received")
+            taken.set_result(DispatchedItem(record, item))
 
         return receive
 
@@ -454,13 +460,13 @@ async def _take(serve: Callable[..., Any], queue: str) -> Taken:
         serving.add_done_callback(lambda done: done.cancelled() or done.exception())
 
 
-async def complete(holder: BridgeHolder, taken: Taken, completion: Completion) -> None:
-    """Answer an activation that was taken."""
+async def complete(holder: BridgeHolder, taken: DispatchedItem, completion: Completion) -> None:
+    """Complete an activation that was dispatched."""
     await holder.complete_activation(taken.queue, taken.generation, taken.token, completion)
 
 
 class World:
-    """A scripted engine, tables, a holder on them, and what it told."""
+    """A scripted engine, tables, a holder on them, and the events that the holder reported."""
 
     def __init__(self, *, shared: bool = False, **limits: Any) -> None:
         self.engine = ScriptedEngine()
@@ -475,6 +481,7 @@ class World:
         self.dispatches = True
         self.worker = Worker()
         self.holder = self.new_holder()
+        WORLDS.append(self)
 
     def new_holder(self) -> BridgeHolder:
         return BridgeHolder(
@@ -492,16 +499,22 @@ class World:
 
     def _dispatch(self, record: HandleRecord, item: Any) -> None:
         if self.dispatches:
-            self.dispatched.append(Taken(record, item))
+            self.dispatched.append(DispatchedItem(record, item))
 
     def _alarm(self) -> None:
         self.alarms += 1
 
     @staticmethod
-    async def started(queue: str = Q, *, shared: bool = False, config: Any = None, **limits: Any) -> World:
-        """A holder that serves one queue."""
+    async def idle(*, shared: bool = False, **limits: Any) -> World:
+        """Create a world whose holder serves no queue yet."""
         world = World(shared=shared, **limits)
         await world.holder.start()
+        return world
+
+    @staticmethod
+    async def started(queue: str = Q, *, shared: bool = False, config: Any = None, **limits: Any) -> World:
+        """Create a world whose holder serves one queue."""
+        world = await World.idle(shared=shared, **limits)
         await world.register(queue, **(config or {}))
         return world
 
@@ -519,19 +532,55 @@ class World:
 
     @property
     def record(self) -> HandleRecord:
-        """The oldest handle's that is not closed."""
+        """The record of the oldest open handle."""
         return next(iter(self.tables.records.values()))
 
     @property
     def generation(self) -> int:
-        """Of the handle that serves the queue; 0 while there is none."""
+        """The generation of the handle that serves the queue, or 0."""
         current = self.tables.registrations[Q].current
         return 0 if current is None else current.generation
 
     def is_served(self, queue: str = Q) -> bool:
-        """Also while its handle is being replaced."""
+        """Whether the queue is registered; true also while its handle is being replaced."""
         found = self.tables.registrations.get(queue)
         return found is not None and found.was_active
 
     def states(self) -> list[str]:
-        return [each.state.value for each in self.tables.records.values()]
+        return [record.state.value for record in self.tables.records.values()]
+
+
+async def start_poll(world: World) -> asyncio.Future[DispatchedItem]:
+    """Start to wait for an activation."""
+    poll = asyncio.ensure_future(receive_activation(world.holder))
+    await settle()
+    return poll
+
+
+async def start_polls(world: World) -> list[asyncio.Future[DispatchedItem]]:
+    """Start to wait for an activation and for an activity task."""
+    receivers = (receive_activation, receive_activity)
+    polls = [asyncio.ensure_future(receive(world.holder)) for receive in receivers]
+    await settle()
+    return polls
+
+
+async def start_blocked(
+    script: deque[BaseException | asyncio.Event], call: Awaitable[Any]
+) -> tuple[asyncio.Event, asyncio.Future[Any]]:
+    """Start a call whose next connect or open blocks until the returned event is set."""
+    gate = asyncio.Event()
+    script.append(gate)
+    task = asyncio.ensure_future(call)
+    await settle()
+    return gate, task
+
+
+async def dispatch(world: World, *items: Activation | ActivityItem) -> list[DispatchedItem]:
+    """Deliver these items and receive them from the holder."""
+    tickets: list[DispatchedItem] = []
+    for item in items:
+        world.handle.deliver(item)
+        receive = receive_activation if isinstance(item, Activation) else receive_activity
+        tickets.append(await receive(world.holder))
+    return tickets

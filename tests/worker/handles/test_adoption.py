@@ -1,4 +1,4 @@
-"""A worker that dies and comes back soon finds its handle as it left it; everybody else gets a fresh one."""
+"""A worker that dies and registers again soon adopts its old handle; any other worker gets a new one."""
 
 from __future__ import annotations
 
@@ -16,97 +16,87 @@ from .scripted import (
     activation,
     attempt,
     complete,
+    dispatch,
     done,
-    refused_as_stale,
-    take_activation,
-    take_activity,
+    raises_stale,
+    receive_activation,
+    start_poll,
+    start_polls,
 )
 from .virtual_loop import settle
 
-Loss = Callable[[World], Awaitable[None]]
+LoseWorker = Callable[[World], Awaitable[None]]
 
 
 async def dies(world: World) -> None:
-    """The worker, without its farewell."""
+    """End the worker without unregistering it."""
     world.worker.die()
     world.worker = Worker()
 
 
-async def returns(world: World) -> None:
-    """The worker says farewell, and that it will be back."""
+async def unregisters_temporarily(world: World) -> None:
+    """Unregister the worker and announce that it will register again."""
     await world.holder.unregister_worker(Q, returns=True)
 
 
 async def holder_crashes(world: World) -> None:
-    """The holder is gone without a word; another begins on the same tables."""
+    """Replace the holder by a new one on the same tables, without stopping it."""
     world.holder = world.new_holder()
     await world.holder.start()
 
 
-LOSSES = pytest.mark.parametrize("lose", [dies, returns, holder_crashes])
+EVERY_LOSS = pytest.mark.parametrize("lose", [dies, unregisters_temporarily, holder_crashes])
 
 
-@LOSSES
-async def test_restarted_worker_adopts_its_handle(lose: Loss) -> None:
-    """The handle is not shut down, its generation stays, and items that arrive meanwhile are kept for the restarted worker."""
+@EVERY_LOSS
+async def test_restarted_worker_adopts_its_handle_and_the_items_kept_for_it(lose: LoseWorker) -> None:
     world = await World.started(shared=True)
-    polling = asyncio.ensure_future(take_activation(world.holder))
-    await settle()
+    polling = await start_poll(world)
     await lose(world)
     assert not world.is_served()
     with pytest.raises(Exception, match=r"unregistered|died|restarted"):
         await polling
-    world.handle.give(activation())
+    world.handle.deliver(activation())
     await asyncio.sleep(2)
     await world.register()
-    ticket = await take_activation(world.holder)
+    ticket = await receive_activation(world.holder)
     assert (ticket.generation, ticket.item.run_id) == (1, "run-1")
     assert "shutdown" not in world.handle.log
     assert (len(world.engine.handles), world.counters.adopted, world.handle.cancelled) == (1, 1, 0)
     await asyncio.sleep(60)
     assert world.states() == ["active"]
-    await world.holder.stop()
 
 
-@LOSSES
-async def test_adopted_handle_accepts_earlier_completions(lose: Loss) -> None:
-    """Before and after the restart of the worker; a second completion is stale."""
+@EVERY_LOSS
+async def test_adopted_handle_accepts_completions_of_tasks_received_before(lose: LoseWorker) -> None:
     world = await World.started()
-    world.handle.give(activation())
-    world.handle.give(attempt())
-    ticket = await take_activation(world.holder)
-    await take_activity(world.holder)
+    ticket, _ = await dispatch(world, activation(), attempt())
     await lose(world)
     await complete(world.holder, ticket, done())
     await world.register()
     await world.holder.complete_activity(Q, 1, ActivityOk(b"a-1"))
-    with refused_as_stale():
+    with raises_stale():
         await complete(world.holder, ticket, done())
     assert (world.handle.completions, world.handle.results) == ([done()], [ActivityOk(b"a-1")])
-    await world.holder.stop()
 
 
-async def test_adopted_handle_delivers_kept_items() -> None:
-    """Kept items have a token of their own, which is void after they are dispatched."""
+async def test_adopted_handle_delivers_kept_items_with_a_new_token() -> None:
     world = await World.started()
-    polling = asyncio.ensure_future(take_activation(world.holder))
-    await settle()
+    polling = await start_poll(world)
     await dies(world)
     await asyncio.gather(polling, return_exceptions=True)
-    world.handle.bring(activation())
+    world.handle.deliver_while_paused(activation())
     await settle()
     (kept,) = world.tables.records[1].runs.open.values()
     await world.register()
-    ticket = await take_activation(world.holder)
+    ticket = await receive_activation(world.holder)
     assert ticket.item is kept.item
-    with refused_as_stale():
+    with raises_stale():
         await world.holder.complete_activation(Q, 1, kept.token, done())
     await complete(world.holder, ticket, done())
-    await world.holder.stop()
 
 
-async def test_unadopted_handle_is_drained() -> None:
-    """The handle waits until its limit and then drains; the next worker gets a new one."""
+async def test_handle_that_is_not_adopted_in_time_is_drained() -> None:
     world = await World.started()
     await dies(world)
     await asyncio.sleep(4.9)
@@ -115,11 +105,9 @@ async def test_unadopted_handle_is_drained() -> None:
     assert world.handle.finalized == 1
     await world.register()
     assert (len(world.engine.handles), world.counters.adopted) == (2, 0)
-    await world.holder.stop()
 
 
-async def test_unregistering_closes_a_waiting_handle() -> None:
-    """At once, also if the handle waits for a worker that died."""
+async def test_unregistering_shuts_down_a_handle_that_waits_for_adoption() -> None:
     world = await World.started()
     await dies(world)
     assert world.handle.log == []
@@ -129,34 +117,27 @@ async def test_unregistering_closes_a_waiting_handle() -> None:
     assert world.states()[-1] == "active"
     assert len(world.engine.handles) == 2
     with pytest.raises(Shutdown):
-        await _unregistered(world)
+        await unregister_and_receive(world)
     await world.holder.stop()
-    assert [each.finalized for each in world.engine.handles] == [1, 1]
+    assert [handle.finalized for handle in world.engine.handles] == [1, 1]
 
 
-async def _unregistered(world: World) -> None:
+async def unregister_and_receive(world: World) -> None:
     await world.holder.unregister_worker(Q)
-    await take_activation(world.holder)
+    await receive_activation(world.holder)
 
 
 async def test_handle_with_another_configuration_is_not_adopted() -> None:
-    """A worker with another configuration gets a new handle, and the waiting one ends."""
     world = await World.started()
     await dies(world)
     await world.register(max_cached_workflows=7)
-    assert [each.closing for each in world.engine.handles] == [True, False]
-    await world.holder.stop()
+    assert [handle.closing for handle in world.engine.handles] == [True, False]
 
 
 @pytest.mark.parametrize("kind", ["workflow", "activity"])
-async def test_broken_handle_is_not_adopted(kind: str) -> None:
-    """It drains, and the restarted worker gets a new one."""
+async def test_handle_that_breaks_while_waiting_is_not_adopted(kind: str) -> None:
     world = await World.started()
-    polls = [
-        asyncio.ensure_future(take_activation(world.holder)),
-        asyncio.ensure_future(take_activity(world.holder)),
-    ]
-    await settle()
+    polls = await start_polls(world)
     await dies(world)
     await asyncio.gather(*polls, return_exceptions=True)
     world.handle.break_poll(kind, HandleBroken("gone"))
@@ -164,37 +145,31 @@ async def test_broken_handle_is_not_adopted(kind: str) -> None:
     assert world.handle.closing
     await world.register()
     assert (len(world.engine.handles), world.counters.adopted) == (2, 0)
-    await world.holder.stop()
 
 
-@LOSSES
-async def test_distrusted_handle_is_not_adopted(lose: Loss) -> None:
-    """After the connections were replaced, a returning worker gets a new handle."""
+@EVERY_LOSS
+async def test_handle_is_not_adopted_after_its_connections_were_replaced(lose: LoseWorker) -> None:
     world = await World.started()
     world.tables.distrust()
     await lose(world)
     assert world.handle.closing
     await world.register()
     assert len(world.engine.handles) == 2
-    await world.holder.stop()
 
 
-async def test_recycle_after_adoption_opens_a_new_handle() -> None:
-    """A recycle always opens a new handle on a connection of its own."""
+async def test_recycle_of_an_adopted_handle_opens_a_new_connection() -> None:
     world = await World.started(shared=True)
     await dies(world)
     await world.register()
     await world.holder.recycle(Q, "test")
     assert len(world.engine.connections) == 1
-    assert [each.closing for each in world.engine.handles] == [True, False]
+    assert [handle.closing for handle in world.engine.handles] == [True, False]
     await dies(world)
     await world.register()
     assert (world.counters.adopted, world.generation) == (2, 2)
-    await world.holder.stop()
 
 
-async def test_handle_is_adopted_repeatedly() -> None:
-    """Each death restarts the wait; a worker that dies at once leaves the handle waiting."""
+async def test_handle_can_be_adopted_repeatedly() -> None:
     world = await World.started()
     for _ in range(5):
         await dies(world)

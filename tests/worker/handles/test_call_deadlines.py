@@ -1,4 +1,4 @@
-"""One timer for all calls that take too long."""
+"""`CallDeadlines`: a single timer for all calls in flight."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from hourglass._worker.handles.calls import CallDeadlines
 from .virtual_loop import settle
 
 
-async def test_deadlines_call_back_in_order() -> None:
-    """Each overdue call is reported once, at its own time; a call that ended in time is not."""
+async def test_each_overdue_call_is_reported_once_at_its_deadline() -> None:
     loop = asyncio.get_running_loop()
     begun, told = loop.time(), []
     patience = CallDeadlines(10.0)
@@ -28,8 +27,7 @@ async def test_deadlines_call_back_in_order() -> None:
     assert len(patience) == 0
 
 
-async def test_deadline_callback_may_watch_again() -> None:
-    """A repeated call is watched again from its own callback."""
+async def test_deadline_callback_may_watch_the_same_call_again() -> None:
     loop = asyncio.get_running_loop()
     begun, told = loop.time(), []
     patience = CallDeadlines(5.0)
@@ -44,8 +42,7 @@ async def test_deadline_callback_may_watch_again() -> None:
     assert told == [5.0, 10.0, 15.0]
 
 
-async def test_deadlines_share_one_timer() -> None:
-    """Thousands of watched calls need one timer on the loop."""
+async def test_all_watched_calls_share_one_loop_timer() -> None:
     loop = asyncio.get_running_loop()
     patience = CallDeadlines(5.0)
     before = len(loop._scheduled)  # type: ignore[attr-defined]
@@ -54,8 +51,7 @@ async def test_deadlines_share_one_timer() -> None:
     assert len(loop._scheduled) - before == 1  # type: ignore[attr-defined]
 
 
-async def test_failing_deadline_callback_is_logged() -> None:
-    """An exception in a callback is logged; the other callbacks are called, also later ones."""
+async def test_failing_deadline_callback_does_not_stop_later_callbacks() -> None:
     patience, told = CallDeadlines(5.0), []
 
     def harm(_: object) -> None:

@@ -1,4 +1,4 @@
-"""The end of a handle: shutdown first, everything answered, finalized with nothing in flight, or left behind."""
+"""The drain of a handle: shut down, complete all tasks, then finalize with no call in flight, or abandon the handle."""
 
 from __future__ import annotations
 
@@ -16,75 +16,62 @@ from hourglass.converter import ApplicationFailure, Failure
 from .scripted import (
     Q,
     RustPanic,
-    Taken,
     World,
     activation,
     attempt,
     complete,
+    dispatch,
     done,
     eviction,
-    refused_as_stale,
-    take_activation,
-    take_activity,
+    raises_stale,
+    start_poll,
 )
 from .virtual_loop import settle
 
 pytestmark = pytest.mark.usefixtures("both_kinds_of_handles")
 
 
-async def in_work(world: World, *items: Any) -> list[Taken]:
-    """Items that were dispatched."""
-    tickets: list[Taken] = []
-    for item in items:
-        world.handle.give(item)
-        poll = take_activity if hasattr(item, "token") else take_activation
-        tickets.append(await poll(world.holder))
-    return tickets
-
-
-def now() -> float:
+def elapsed() -> float:
     return asyncio.get_running_loop().time() - 1000
 
 
 async def test_drain_shuts_down_before_it_fails_tasks() -> None:
-    """A task that is failed after the shutdown is redelivered at once, before it only after 10 s."""
+    """The server redelivers a task that fails after the shutdown immediately, but one that fails before it only after
+    10 s.
+    """
     world = await World.started()
-    asking = asyncio.ensure_future(take_activation(world.holder))
-    await settle()
+    asking = await start_poll(world)
     asking.cancel()
-    world.handle.give(activation())
+    world.handle.deliver(activation())
     await settle()
     await world.holder.unregister_worker(Q)
     await settle()
     assert world.handle.log == ["shutdown", "begin run-1", "end run-1", "finalize"]
     assert isinstance(world.handle.completions[0], TaskFailed)
     assert world.counters.forced_failures == 1
-    await world.holder.stop()
 
 
-async def test_drain_waits_two_seconds_for_evaluations() -> None:
-    """Completions in time count; the other tasks are failed, and late completions are fenced."""
+async def test_drain_fails_workflow_tasks_that_are_not_completed_within_two_seconds() -> None:
     world = await World.started()
-    quick, slow = await in_work(world, activation("quick"), activation("slow"))
+    quick, slow = await dispatch(world, activation("quick"), activation("slow"))
     await world.holder.unregister_worker(Q)
     await asyncio.sleep(1.9)
     await complete(world.holder, quick, done("quick"))
     assert len(world.handle.completions) == 1
     await world.holder.stop()
-    assert now() == pytest.approx(2.0)
-    kinds = {each.run_id: type(each) for each in world.handle.completions}
+    assert elapsed() == pytest.approx(2.0)
+    kinds = {completion.run_id: type(completion) for completion in world.handle.completions}
     assert kinds == {"quick": Succeeded, "slow": TaskFailed}
-    with refused_as_stale():
+    with raises_stale():
         await complete(world.holder, slow, done("slow"))
 
 
-async def test_drain_answers_evictions() -> None:
-    """Evictions during the drain, and unanswered ones, succeed and never fail."""
+async def test_drain_completes_evictions_successfully() -> None:
     world = await World.started()
-    await in_work(world, eviction("unanswered"), activation("busy"))
-    world.handle.give(eviction("came-later"))
+    await dispatch(world, eviction("unanswered"), activation("busy"))
+    world.handle.deliver(eviction("came-later"))
     await world.holder.stop()
-    assert {each.run_id: type(each) for each in world.handle.completions} == {
+    assert {completion.run_id: type(completion) for completion in world.handle.completions} == {
         "unanswered": Succeeded,
         "came-later": Succeeded,
         "busy": TaskFailed,
@@ -92,24 +79,21 @@ async def test_drain_answers_evictions() -> None:
     assert world.counters.forced_failures == 1
 
 
-async def test_drain_fails_new_tasks_at_once() -> None:
-    """A task that arrives at a draining handle is returned for another handle."""
+async def test_draining_handle_fails_newly_delivered_tasks() -> None:
     world = await World.started()
-    await in_work(world, activation("held"))
+    await dispatch(world, activation("held"))
     await world.holder.recycle(Q, "test")
     old = world.engine.handles[0]
-    old.give(activation("late"))
-    old.give(attempt(b"late"))
+    old.deliver(activation("late"))
+    old.deliver(attempt(b"late"))
     await settle()
     assert [each.run_id for each in old.completions] == ["late"]
     assert [type(each) for each in old.results] == [AttemptFailed]
-    await world.holder.stop()
 
 
-async def test_drain_cancels_and_then_fails_activities() -> None:
-    """When a worker ends, its activities may finish; after the graceful time they are cancelled, and a second later abandoned."""
+async def test_drain_cancels_activities_after_the_graceful_time_and_then_fails_them() -> None:
     world = await World.started(config={"graceful_shutdown": 20.0})
-    await in_work(world, attempt(b"finishes"), attempt(b"stops"), attempt(b"hangs"))
+    await dispatch(world, attempt(b"finishes"), attempt(b"stops"), attempt(b"hangs"))
     await world.holder.unregister_worker(Q)
     await asyncio.sleep(19)
     await world.holder.complete_activity(Q, 1, ActivityOk(b"finishes"))
@@ -119,18 +103,17 @@ async def test_drain_cancels_and_then_fails_activities() -> None:
     assert world.cancels == [(1, b"stops", "WORKER_SHUTDOWN"), (1, b"hangs", "WORKER_SHUTDOWN")]
     await world.holder.complete_activity(Q, 1, ActivityOk(b"stops"))
     await world.holder.stop()
-    assert now() == pytest.approx(21.0)
-    assert [type(each) for each in world.handle.results] == [ActivityOk, ActivityOk, AttemptFailed]
+    assert elapsed() == pytest.approx(21.0)
+    assert [type(result) for result in world.handle.results] == [ActivityOk, ActivityOk, AttemptFailed]
     assert world.handle.finalized == 1
 
 
-async def test_recycled_handle_lets_activities_finish() -> None:
-    """The worker is alive: nobody stops its activities, although the old engine handle shuts down."""
+async def test_drain_of_a_recycled_handle_lets_activities_finish() -> None:
     world = await World.started()
-    await in_work(world, attempt(b"long"))
+    await dispatch(world, attempt(b"long"))
     await world.holder.recycle(Q, "test")
     old = world.engine.handles[0]
-    old.give(ActivityCancel(b"long", "WORKER_SHUTDOWN"))
+    old.deliver(ActivityCancel(b"long", "WORKER_SHUTDOWN"))
     await asyncio.sleep(1800)
     assert world.cancels == []
     assert world.states() == ["draining", "active"]
@@ -139,40 +122,36 @@ async def test_recycled_handle_lets_activities_finish() -> None:
     await world.holder.complete_activity(Q, 1, ActivityOk(b"long"))
     await settle()
     assert old.finalized == 1
-    await world.holder.stop()
 
 
-async def test_cancellation_during_the_drain_is_passed_on() -> None:
-    """There is no poll loop any more: the holder passes it on."""
+async def test_activity_cancellation_during_a_drain_is_delivered() -> None:
+    """No poll loop receives it, so the holder delivers it."""
     world = await World.started()
-    await in_work(world, attempt(b"long"))
+    await dispatch(world, attempt(b"long"))
     await world.holder.recycle(Q, "test")
-    world.engine.handles[0].give(ActivityCancel(b"long", "CANCELLED"))
+    world.engine.handles[0].deliver(ActivityCancel(b"long", "CANCELLED"))
     await settle()
     assert world.cancels == [(1, b"long", "CANCELLED")]
-    await world.holder.stop()
 
 
 async def test_unregistering_shortens_the_drain_of_recycled_handles() -> None:
-    """Unregistering also shortens the drain of older generations."""
     world = await World.started()
-    await in_work(world, attempt(b"long"))
+    await dispatch(world, attempt(b"long"))
     await world.holder.recycle(Q, "test")
     await world.holder.unregister_worker(Q)
     await world.holder.stop()
-    assert now() == pytest.approx(1.0)
+    assert elapsed() == pytest.approx(1.0)
     assert world.cancels == [(1, b"long", "WORKER_SHUTDOWN")]
     assert [type(each) for each in world.engine.handles[0].results] == [AttemptFailed]
 
 
-async def test_finalize_waits_for_pending_calls() -> None:
-    """Finalizing waits for completions that the engine has not accepted yet."""
+async def test_handle_is_finalized_after_its_pending_completions() -> None:
     world = await World.started()
     gate = world.handle.gates["run-1"] = asyncio.Event()
-    (ticket,) = await in_work(world, activation())
+    (ticket,) = await dispatch(world, activation())
     completing = asyncio.ensure_future(complete(world.holder, ticket, done()))
     await settle()
-    world.handle.open_runs.clear()  # its polls end although the call has not returned
+    world.handle.open_runs.clear()  # so that its polls end before the call returns
     await world.holder.unregister_worker(Q)
     await asyncio.sleep(5)
     assert world.handle.finalized == 0
@@ -183,54 +162,48 @@ async def test_finalize_waits_for_pending_calls() -> None:
     assert world.counters.abandoned == 0
 
 
-async def test_handle_with_endless_polls_is_abandoned() -> None:
-    """A handle that ignores its shutdown is abandoned after its limit, counted, and never finalized."""
+async def test_handle_that_ignores_its_shutdown_is_abandoned() -> None:
     world = await World.started()
-    world.handle.deaf = True
+    world.handle.ignores_shutdown = True
     await world.holder.stop()
-    assert now() == pytest.approx(6.0)
+    assert elapsed() == pytest.approx(6.0)
     assert (world.counters.abandoned, world.handle.finalized, world.handle.cancelled) == (1, 0, 0)
     assert world.engine.connections[0].closed == 1
     assert world.ended == [(Q, 1)]
 
 
-async def test_handle_with_an_endless_call_is_abandoned() -> None:
-    """The call makes finalizing impossible: the handle is abandoned, and the worker ends."""
+async def test_handle_with_a_completion_that_never_returns_is_abandoned() -> None:
     world = await World.started()
     world.handle.gates["run-1"] = asyncio.Event()
-    (ticket,) = await in_work(world, activation())
+    (ticket,) = await dispatch(world, activation())
     completing = asyncio.ensure_future(complete(world.holder, ticket, done()))
     await world.holder.stop()
     await completing
     assert (world.counters.abandoned, world.handle.finalized) == (1, 0)
 
 
-async def test_handle_with_a_hung_finalize_is_abandoned() -> None:
-    """On a frozen connection finalizing takes too long; a new handle does not wait for it."""
+async def test_handle_whose_finalize_hangs_is_abandoned() -> None:
     world = await World.started()
-    world.handle.hangs_at_the_end = True
+    world.handle.finalize_hangs = True
     await world.holder.recycle(Q, "test")
     await settle()
     assert world.states() == ["finalizing", "active"]
     await asyncio.sleep(36)
     assert world.states() == ["active"]
     assert world.counters.abandoned == 1
-    await world.holder.stop()
 
 
 @pytest.mark.parametrize("error", [HandleBroken("in use"), ValueError("x"), RustPanic("oh")], ids=repr)
-async def test_handle_with_a_failing_finalize_is_abandoned(error: BaseException) -> None:
-    """Whatever it raises, the drain ends, and the handle counts as abandoned."""
+async def test_handle_whose_finalize_raises_is_abandoned(error: BaseException) -> None:
     world = await World.started()
-    world.handle.error_at_the_end = error
+    world.handle.finalize_error = error
     await world.holder.stop()
     assert (world.counters.abandoned, world.counters.closed) == (1, 0)
 
 
-async def test_drain_that_fails_leaves_its_handle_behind(
+async def test_handle_whose_finalize_cannot_be_called_is_abandoned(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A handle that cannot even begin to be finalized is counted as abandoned; the worker stops, and its connection closes."""
     world = await World.started()
 
     def fails() -> None:
@@ -243,10 +216,9 @@ async def test_drain_that_fails_leaves_its_handle_behind(
     assert "a bug of the handle" in caplog.text
 
 
-async def test_connection_that_fails_to_close_is_logged(
+async def test_worker_stops_although_its_connection_fails_to_close(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The handle is finalized, and the worker ends although its connection raises."""
     world = await World.started()
 
     async def fails() -> None:
@@ -259,8 +231,7 @@ async def test_connection_that_fails_to_close_is_logged(
 
 
 @pytest.mark.parametrize("error", [HandleBroken("gone"), RustPanic("oh")], ids=repr)
-async def test_drain_continues_after_a_failing_shutdown(error: BaseException) -> None:
-    """Unregistering returns, and the rest of the drain happens."""
+async def test_drain_continues_if_the_handles_shutdown_raises(error: BaseException) -> None:
     world = await World.started()
     world.handle.shutdown_error = error
     await world.holder.unregister_worker(Q)
@@ -269,27 +240,26 @@ async def test_drain_continues_after_a_failing_shutdown(error: BaseException) ->
     assert world.handle.finalized == 1
 
 
-async def test_too_many_abandoned_handles_are_reported_once() -> None:
-    """After the sixth the connections are not trusted any more; the count starts again."""
+async def test_sixth_abandoned_handle_raises_the_alarm_once() -> None:
+    """After the alarm the count starts again."""
     world = await World.started()
     for number in range(6):
-        world.handle.deaf = True
+        world.handle.ignores_shutdown = True
         assert world.alarms == 0
         await world.holder.recycle(Q, str(number))
         await asyncio.sleep(31)
     assert world.counters.abandoned == 6
     assert world.alarms == 1
-    world.handle.deaf = True
+    world.handle.ignores_shutdown = True
     await world.holder.stop()
     assert (world.counters.abandoned, world.alarms) == (7, 1)
 
 
-async def test_failing_callback_does_not_stop_a_drain() -> None:
-    """The drain of this handle and of the next one continues."""
+async def test_failing_on_handle_ended_callback_does_not_stop_a_drain() -> None:
     world = World()
 
     def raises(*_: object) -> None:
-        raise RuntimeError("not my problem")
+        raise RuntimeError("a bug of the callback")
 
     world.holder._on_handle_ended = raises
     await world.holder.start()
@@ -299,69 +269,68 @@ async def test_failing_callback_does_not_stop_a_drain() -> None:
     assert world.counters.closed == 2
 
 
-async def test_drain_fails_undispatched_items_at_once() -> None:
-    """Kept items have no evaluator: they are failed at once, not after two seconds."""
+async def test_drain_fails_undispatched_tasks_without_waiting() -> None:
+    """No evaluator has them, so the two seconds for evaluations do not apply."""
     world = await World.started()
 
     def fails(item: Activation) -> None:
-        raise LookupError("nothing would be at it")
+        raise LookupError("no evaluator")
 
     loop = asyncio.ensure_future(world.holder.serve_activations(Q, lambda _: fails))
     await settle()
-    world.handle.give(activation())
+    world.handle.deliver(activation())
     await asyncio.gather(loop, return_exceptions=True)
     assert world.handle.completions == []
     await world.holder.unregister_worker(Q)
     await world.holder.stop()
-    assert now() == 0.0
+    assert elapsed() == 0.0
     assert isinstance(world.handle.completions[0], TaskFailed)
 
 
-def local_end(run_id: str, event: Any = None) -> Activation:
-    """What a run hears of its local activity."""
+def local_activity_resolved(run_id: str, event: Any = None) -> Activation:
+    """The activation that reports the end of a local activity to its run."""
     return Activation(run_id=run_id, events=(event or ActivityCompleted(1, None, is_local=True),))
 
 
-def local(token: bytes, run_id: str) -> Any:
+def local_attempt(token: bytes, run_id: str) -> Any:
     return attempt(token, is_local=True, run_id=run_id)
 
 
-async def test_drain_continues_runs_with_local_activities() -> None:
-    """Within the graceful time the run is evaluated and may start further local activities, so that its task can end."""
+async def test_drain_evaluates_runs_with_local_activities_within_the_graceful_time() -> None:
+    """Their tasks can only end after further evaluations and local activities."""
     world = await World.started(config={"graceful_shutdown": 20.0})
     handle = world.handle
-    handle.resting.add("another")  # whose local activities are not begun: the polls go on until it is done
-    await in_work(world, local(b"first", "run"))
+    handle.waiting_runs.add("another")  # keeps the polls open until it is removed
+    await dispatch(world, local_attempt(b"first", "run"))
     await world.holder.unregister_worker(Q)
     await asyncio.sleep(5)
     await world.holder.complete_activity(Q, 1, ActivityOk(b"first"))
-    handle.give(local_end("run"))
+    handle.deliver(local_activity_resolved("run"))
     await settle()
     (ticket,) = world.dispatched
-    await asyncio.sleep(1.9)  # as long as evaluators always have, counted from here
+    await asyncio.sleep(1.9)  # less than the two seconds of an evaluation, counted from its dispatch
     await complete(world.holder, ticket, done("run"))
-    handle.give(local(b"second", "run"))
+    handle.deliver(local_attempt(b"second", "run"))
     await settle()
     await world.holder.complete_activity(Q, 1, ActivityOk(b"second"))
-    handle.give(local_end("run"))
+    handle.deliver(local_activity_resolved("run"))
     await settle()
     await complete(world.holder, world.dispatched[-1], done("run"))
-    handle.resting.clear()
+    handle.waiting_runs.clear()
     handle.wake()
     await world.holder.stop()
-    assert now() == pytest.approx(6.9)
+    assert elapsed() == pytest.approx(6.9)
     assert [type(each) for each in handle.completions] == [Succeeded, Succeeded]
     assert [type(each) for each in handle.results] == [ActivityOk, ActivityOk]
     assert world.counters.forced_failures == 0
 
 
-async def test_drain_evaluates_events_of_runs_with_local_activities() -> None:
-    """A signal fails no task whose local activity may finish; a task of another run goes to another handle."""
+async def test_drain_evaluates_signals_only_for_runs_with_local_activities() -> None:
     world = await World.started(config={"graceful_shutdown": 20.0})
-    await in_work(world, local(b"out", "run"))
+    await dispatch(world, local_attempt(b"out", "run"))
     await world.holder.unregister_worker(Q)
-    world.handle.give(activation("run"))
-    world.handle.give(activation("other"))
+    world.handle.deliver(activation("run"))
+    world.handle.deliver(activation("other"))
     await settle()
     assert [each.item.run_id for each in world.dispatched] == ["run"]
     assert [each.run_id for each in world.handle.completions] == ["other"]
@@ -371,26 +340,30 @@ async def test_drain_evaluates_events_of_runs_with_local_activities() -> None:
     assert world.counters.abandoned == 0
 
 
-async def test_drain_fails_task_of_an_ended_local_activity() -> None:
-    """Without a retry, because the engine would retry it here; the run sees no failure."""
+async def test_drain_fails_the_task_of_a_stopped_local_activity_without_retry() -> None:
+    """The engine would retry the local activity on this handle; the run sees no failure."""
     world = await World.started(config={"graceful_shutdown": 5.0})
     handle = world.handle
-    await in_work(world, local(b"told", "one"), local(b"deaf", "two"), local(b"quick", "three"))
+    await dispatch(
+        world,
+        local_attempt(b"stopped", "one"),
+        local_attempt(b"endless", "two"),
+        local_attempt(b"quick", "three"),
+    )
     await world.holder.unregister_worker(Q)
     await asyncio.sleep(5.5)
-    failure = Failure("told to stop", ApplicationFailure(type="WorkerShutdown"))
-    await world.holder.complete_activity(Q, 1, AttemptFailed(b"told", failure))
+    failure = Failure("stopped", ApplicationFailure(type="WorkerShutdown"))
+    await world.holder.complete_activity(Q, 1, AttemptFailed(b"stopped", failure))
     await world.holder.complete_activity(Q, 1, ActivityOk(b"quick"))
-    handle.give(local_end("three"))
-    handle.give(local_end("one", events.ActivityFailed(1, failure, is_local=True)))
+    handle.deliver(local_activity_resolved("three"))
+    handle.deliver(local_activity_resolved("one", events.ActivityFailed(1, failure, is_local=True)))
     await settle()
-    # Told to stop, it came to its end in time.
     assert [each.item.run_id for each in world.dispatched] == ["three"]
     await complete(world.holder, world.dispatched[0], done("three"))
     await asyncio.sleep(0.6)
-    handle.give(local_end("two", events.ActivityFailed(1, failure, is_local=True)))
+    handle.deliver(local_activity_resolved("two", events.ActivityFailed(1, failure, is_local=True)))
     await world.holder.stop()
-    assert {each.run_id: type(each) for each in handle.completions} == {
+    assert {completion.run_id: type(completion) for completion in handle.completions} == {
         "three": Succeeded,
         "one": TaskFailed,
         "two": TaskFailed,
@@ -398,29 +371,26 @@ async def test_drain_fails_task_of_an_ended_local_activity() -> None:
     assert [each.is_last_here for each in handle.results if isinstance(each, AttemptFailed)] == [True, True]
 
 
-async def test_drain_answers_items_without_evaluators() -> None:
-    """Without a supervisor of evaluations the task fails, and the local attempt as well."""
+async def test_drain_fails_tasks_that_no_evaluator_accepts() -> None:
     world = await World.started(config={"graceful_shutdown": 5.0})
     world.dispatches = False
-    await in_work(world, local(b"out", "run"))
+    await dispatch(world, local_attempt(b"out", "run"))
     await world.holder.unregister_worker(Q)
-    world.handle.give(activation("run"))
-    world.handle.give(local(b"next", "run"))
+    world.handle.deliver(activation("run"))
+    world.handle.deliver(local_attempt(b"next", "run"))
     await settle()
     assert [type(each) for each in world.handle.completions] == [TaskFailed]
-    assert [type(each) for each in world.handle.results] == [AttemptFailed]
-    await world.holder.stop()
+    assert [type(result) for result in world.handle.results] == [AttemptFailed]
 
 
-async def test_handle_with_endless_tasks_is_abandoned() -> None:
-    """It delivers task after task, each is failed, and the worker still ends."""
+async def test_handle_that_delivers_tasks_endlessly_is_abandoned() -> None:
     world = await World.started(config={"graceful_shutdown": 2.0})
     handle = world.handle
-    handle.deaf = True
+    handle.ignores_shutdown = True
     await world.holder.unregister_worker(Q)
     stopping = asyncio.ensure_future(world.holder.stop())
     for number in range(100):
-        handle.give(attempt(f"{number}".encode(), is_local=True, run_id="run"))
+        handle.deliver(attempt(f"{number}".encode(), is_local=True, run_id="run"))
         await asyncio.sleep(0.25)
         for ticket in world.dispatched:
             if ticket.item.token in handle.open_attempts:
@@ -428,5 +398,5 @@ async def test_handle_with_endless_tasks_is_abandoned() -> None:
         if stopping.done():
             break
     assert stopping.done()
-    assert now() == pytest.approx(8.0, abs=0.3)
+    assert elapsed() == pytest.approx(8.0, abs=0.3)
     assert world.counters.abandoned == 1

@@ -1,4 +1,4 @@
-"""Runs that an engine in this process forgets with the answer that closes them: the holder says so, once each."""
+"""Runs that an in-process engine evicts when they close: the holder reports each of them once."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from .loops import LoopsOverHolder, outcome, start_workflow
 from .test_memory import ALL, LIMITS, run
 
 
-def test_closed_runs_are_reported_to_the_cache() -> None:
-    """Each closed run was evicted without an activation, and nothing of it is in progress."""
-
+def test_holder_reports_each_closed_run_as_evicted_once() -> None:
     async def body() -> None:
         connection = await connect_memory()
         evicted: list[tuple[HandleRecord, str]] = []

@@ -38,8 +38,8 @@ KINDS = [
 ]
 
 
-class Place:
-    """A handle, the queue that it serves, and calls on its engine."""
+class HandleWorld:
+    """A handle, the queue that it serves, and calls to its engine."""
 
     def __init__(self, handle: Polled, queue: str, call: Call) -> None:
         self.handle = handle
@@ -69,8 +69,8 @@ class Place:
     async def complete(self, run_id: str, *commands: c.Command) -> None:
         await self.handle.complete_activation(Succeeded(run_id, commands))
 
-    async def answer_evictions(self) -> None:
-        """Complete the evictions of runs that have closed, until the handle has ended."""
+    async def complete_evictions(self) -> None:
+        """Complete the evictions of closed runs until the handle has ended."""
         try:
             while True:
                 activation = await self.handle.poll_activation()
@@ -81,20 +81,20 @@ class Place:
 
 @pytest.fixture
 def on_a_handle(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., None]:
-    """Run a test on a handle, which is then shut down in order."""
+    """Return a function that runs a test on a handle and then shuts the handle down."""
     kind: str = request.param
     target = request.getfixturevalue("hourglass_server").target if kind == "core" else ""
 
-    def run(test: Callable[[Place], Awaitable[None]], **options: Any) -> None:
+    def run(test: Callable[[HandleWorld], Awaitable[None]], **options: Any) -> None:
         async def limited() -> None:
             async with asyncio.timeout(60), opened(kind, tmp_path / "a.db", target) as (open_handle, call):
                 queue = f"q-{uuid.uuid4().hex[:8]}"
                 config = HandleConfig(task_queue=queue, identity="me", **options)
-                place = Place(Polled(await open_handle(config)), queue, call)
-                await test(place)
-                if len(place.handle.ends) < len(WorkKind):
-                    evictions = asyncio.ensure_future(place.answer_evictions())
-                    await place.handle.stop()
+                world = HandleWorld(Polled(await open_handle(config)), queue, call)
+                await test(world)
+                if len(world.handle.ends) < len(WorkKind):
+                    evictions = asyncio.ensure_future(world.complete_evictions())
+                    await world.handle.stop()
                     await evictions
 
         asyncio.run(limited())
@@ -109,77 +109,69 @@ DONE = c.CompleteRun(Payload(b"1"))
 
 
 @on_every_handle
-def test_run_with_one_activity(on_a_handle: Callable[..., None]) -> None:
-    """Activation, completion, attempt, result, activation, completion."""
-
-    async def test(place: Place) -> None:
-        run_id = await place.start()
-        first = await place.handle.poll_activation()
+def test_handle_delivers_and_completes_a_run_with_an_activity(on_a_handle: Callable[..., None]) -> None:
+    async def test(world: HandleWorld) -> None:
+        run_id = await world.start()
+        first = await world.handle.poll_activation()
         assert (first.run_id, type(first.events[0])) == (run_id, e.RunStarted)
-        await place.complete(run_id, SCHEDULE)
-        task = await place.handle.poll_activity()
+        await world.complete(run_id, SCHEDULE)
+        task = await world.handle.poll_activity()
         assert isinstance(task, ActivityTask)
-        place.handle.heartbeat(task.token, (Payload(b"2"),))
-        await place.handle.complete_activity(ActivityOk(task.token, Payload(b"3")))
-        second = await place.handle.poll_activation()
+        world.handle.heartbeat(task.token, (Payload(b"2"),))
+        await world.handle.complete_activity(ActivityOk(task.token, Payload(b"3")))
+        second = await world.handle.poll_activation()
         assert [type(event) for event in second.events] == [e.ActivityCompleted]
-        await place.complete(run_id, DONE)
-        assert isinstance(await place.outcome(), wf.RunCompleted)
+        await world.complete(run_id, DONE)
+        assert isinstance(await world.outcome(), wf.RunCompleted)
 
     on_a_handle(test)
 
 
 @on_every_handle
-def test_requested_eviction_is_delivered(on_a_handle: Callable[..., None]) -> None:
-    """It is completed like any activation, and the next activation of the run begins with its start."""
-
-    async def test(place: Place) -> None:
-        run_id = await place.start()
-        await place.handle.poll_activation()
-        await place.complete(run_id, SCHEDULE)
-        task = await place.handle.poll_activity()
-        place.handle.request_eviction(run_id)
-        eviction = await place.handle.poll_activation()
+def test_requested_eviction_is_delivered_and_the_next_activation_replays(
+    on_a_handle: Callable[..., None],
+) -> None:
+    async def test(world: HandleWorld) -> None:
+        run_id = await world.start()
+        await world.handle.poll_activation()
+        await world.complete(run_id, SCHEDULE)
+        task = await world.handle.poll_activity()
+        world.handle.request_eviction(run_id)
+        eviction = await world.handle.poll_activation()
         assert [type(event) for event in eviction.events] == [e.RunEvicted]
-        await place.complete(run_id)
-        await place.handle.complete_activity(ActivityOk(task.token, Payload(b"3")))
-        again = await place.handle.poll_activation()
-        assert isinstance(again.events[0], e.RunStarted)
-        await place.terminate()
-        await place.complete(run_id)
+        await world.complete(run_id)
+        await world.handle.complete_activity(ActivityOk(task.token, Payload(b"3")))
+        replayed = await world.handle.poll_activation()
+        assert isinstance(replayed.events[0], e.RunStarted)
+        await world.terminate()
+        await world.complete(run_id)
 
     on_a_handle(test)
 
 
 @on_every_handle
-def test_paused_kind_receives_nothing_new(on_a_handle: Callable[..., None]) -> None:
-    """Except items on their way; after `resume` the rest is delivered, and nothing is lost."""
-
-    async def test(place: Place) -> None:
-        place.handle.pause(WorkKind.WORKFLOWS)
-        run_ids = {await place.start(f"w{number}") for number in range(4)}
+def test_paused_kind_receives_at_most_one_item_until_it_is_resumed(on_a_handle: Callable[..., None]) -> None:
+    async def test(world: HandleWorld) -> None:
+        world.handle.pause(WorkKind.WORKFLOWS)
+        run_ids = {await world.start(f"w{number}") for number in range(4)}
         await asyncio.sleep(0.2)  # as long as an engine takes that does not care
-        assert len(place.handle.activations) <= 1
-        place.handle.resume(WorkKind.WORKFLOWS)
-        got = {(await place.handle.poll_activation()).run_id for _ in run_ids}
+        assert len(world.handle.activations) <= 1
+        world.handle.resume(WorkKind.WORKFLOWS)
+        got = {(await world.handle.poll_activation()).run_id for _ in run_ids}
         assert got == run_ids
         for run_id in run_ids:
-            await place.complete(run_id, DONE)
+            await world.complete(run_id, DONE)
 
     on_a_handle(test)
 
 
 @on_every_handle
-def test_end_is_reported_after_all_completions(on_a_handle: Callable[..., None]) -> None:
-    """`Shutdown` is reported once per kind, not while an activation or an attempt is in progress, and also if a kind is
-    paused.
-    """
-
-    async def test(place: Place) -> None:
-        handle = place.handle
-        run_id = await place.start()
+def test_handle_reports_its_end_after_all_tasks_are_completed(on_a_handle: Callable[..., None]) -> None:
+    async def test(world: HandleWorld) -> None:
+        handle = world.handle
+        run_id = await world.start()
         await handle.poll_activation()
-        await place.complete(run_id, SCHEDULE)
+        await world.complete(run_id, SCHEDULE)
         task = await handle.poll_activity()
         assert isinstance(task, ActivityTask)
         handle.pause(WorkKind.WORKFLOWS)
@@ -187,7 +179,7 @@ def test_end_is_reported_after_all_completions(on_a_handle: Callable[..., None])
         handle.initiate_shutdown()
         await asyncio.sleep(0.05)  # time for a wrong end
         assert WorkKind.ACTIVITIES not in handle.ends
-        evictions = asyncio.ensure_future(place.answer_evictions())
+        evictions = asyncio.ensure_future(world.complete_evictions())
         await handle.complete_activity(ActivityOk(task.token, Payload(b"3")))
         while WorkKind.ACTIVITIES not in handle.ends:
             try:
@@ -202,31 +194,29 @@ def test_end_is_reported_after_all_completions(on_a_handle: Callable[..., None])
 
 
 @on_every_handle
-def test_finalized_handle_rejects_completions(on_a_handle: Callable[..., None]) -> None:
-    """It raises `HandleBroken`, or does nothing; it never hangs."""
-
-    async def test(place: Place) -> None:
-        await place.handle.stop()
+def test_completion_on_a_finalized_handle_does_not_hang(on_a_handle: Callable[..., None]) -> None:
+    async def test(world: HandleWorld) -> None:
+        await world.handle.stop()
         completion: Completion = Succeeded("unknown")
         try:
             async with asyncio.timeout(5):
-                await place.handle.complete_activation(completion)
+                await world.handle.complete_activation(completion)
         except HandleBroken:
             pass
-        assert len(place.handle.ends) == len(WorkKind)
+        assert len(world.handle.ends) == len(WorkKind)
 
     on_a_handle(test)
 
 
 @on_every_handle
-def test_disabled_kind_ends_with_the_others(on_a_handle: Callable[..., None]) -> None:
-    """Nothing is delivered for it, and it does not end before the shutdown."""
-
-    async def test(place: Place) -> None:
-        await place.start()
+def test_handle_without_workflows_receives_none_and_ends_at_shutdown(
+    on_a_handle: Callable[..., None],
+) -> None:
+    async def test(world: HandleWorld) -> None:
+        await world.start()
         await asyncio.sleep(0.05)  # time for a wrong end
-        assert (place.handle.ends, list(place.handle.activations)) == ({}, [])
-        await place.handle.stop()
-        assert set(place.handle.ends) == set(WorkKind)
+        assert (world.handle.ends, list(world.handle.activations)) == ({}, [])
+        await world.handle.stop()
+        assert set(world.handle.ends) == set(WorkKind)
 
     on_a_handle(test, workflows=False)

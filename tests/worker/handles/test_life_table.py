@@ -1,4 +1,4 @@
-"""The life of a handle as a table, and what its end asks for, decided without a loop or a clock."""
+"""The states of a handle and the steps of its drain, as pure functions."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ LIMITS = HandleLimits()
 DEADLINES = Deadlines(runs=102.0, stop_activities=110.0, activities=111.0, end=140.0)
 
 
-def view(**more: object) -> DrainView:
-    given: dict[str, object] = {
+def drain_view(**more: object) -> DrainView:
+    fields: dict[str, object] = {
         "open_runs": 0,
         "open_activities": 0,
         "calls": 0,
@@ -40,11 +40,10 @@ def view(**more: object) -> DrainView:
         "stop_requested": False,
         "quiet_since": 100.0,
     }
-    return DrainView(**{**given, **more})  # type: ignore[arg-type]
+    return DrainView(**{**fields, **more})  # type: ignore[arg-type]
 
 
-def test_every_state_leads_to_closed_or_abandoned() -> None:
-    """Closed and abandoned are final; every other state leads to one of them."""
+def test_every_handle_state_leads_to_closed_and_to_abandoned() -> None:
     leaves = {state for state, _ in LIFE}
     assert leaves == {state for state in HandleState if not state.over}
     for state in leaves:
@@ -59,14 +58,14 @@ def test_every_state_leads_to_closed_or_abandoned() -> None:
 @pytest.mark.parametrize(
     ("state", "signal"), [each for each in itertools.product(HandleState, HandleSignal) if each not in LIFE]
 )
-def test_impossible_transition_raises_an_internal_error(state: HandleState, signal: HandleSignal) -> None:
-    """A signal that is impossible in a state is reported, not ignored."""
+def test_impossible_handle_transition_raises_an_internal_error(
+    state: HandleState, signal: HandleSignal
+) -> None:
     with pytest.raises(InternalError):
         advance(state, signal)
 
 
-def test_backoff_doubles_up_to_the_limit() -> None:
-    """None the first time, then 0.2 s, doubled, never more than 10 s."""
+def test_backoff_of_handle_replacements_doubles_up_to_ten_seconds() -> None:
     assert [LIMITS.pause(n) for n in (0, 1, 2, 3)] == [0.0, 0.2, 0.4, 0.8]
     assert LIMITS.pause(7) == 10.0
     assert LIMITS.pause(10**9) == 10.0
@@ -83,50 +82,46 @@ def test_backoff_doubles_up_to_the_limit() -> None:
         (RuntimeError("x"), False),
     ],
 )
-def test_permanent_and_transient_errors(error: Exception, hopeless: bool) -> None:
-    """Errors of the request are permanent; errors of the environment are transient."""
+def test_connection_errors_are_classified_as_permanent_or_transient(error: Exception, hopeless: bool) -> None:
     assert is_hopeless(error) is hopeless
 
 
 @pytest.mark.parametrize(
     ("seen", "now", "expected"),
     [
-        (view(open_runs=1), 101.0, (DrainStep.WAIT, 102.0)),
-        (view(open_runs=1), 102.0, (DrainStep.FAIL_RUNS, 102.0)),
-        (view(open_runs=1, open_activities=1), 103.0, (DrainStep.FAIL_RUNS, 103.0)),
-        (view(open_runs=1, open_activities=1), 101.0, (DrainStep.WAIT, 102.0)),
-        (view(open_activities=1), 103.0, (DrainStep.WAIT, 110.0)),
-        (view(open_activities=1), 110.0, (DrainStep.STOP_ACTIVITIES, 110.0)),
-        (view(open_activities=1, stop_requested=True), 110.0, (DrainStep.WAIT, 111.0)),
-        (view(open_activities=1, stop_requested=True), 111.0, (DrainStep.FAIL_ACTIVITIES, 111.0)),
-        (view(), 101.0, (DrainStep.WAIT, 130.0)),
-        (view(), 130.0, (DrainStep.ABANDON, 130.0)),
-        (view(polls_ended=True), 101.0, (DrainStep.FINALIZE, 101.0)),
-        (view(polls_ended=True, calls=1), 101.0, (DrainStep.WAIT, 130.0)),
-        (view(polls_ended=True, calls=1), 130.0, (DrainStep.ABANDON, 130.0)),
-        (view(polls_ended=True, open_activities=1), 500.0, (DrainStep.STOP_ACTIVITIES, 500.0)),
-        (view(quiet_since=139.0), 139.0, (DrainStep.WAIT, 140.0)),
-        (view(quiet_since=140.0), 140.0, (DrainStep.ABANDON, 140.0)),
-        (view(polls_ended=True, quiet_since=140.0), 140.0, (DrainStep.FINALIZE, 140.0)),
+        (drain_view(open_runs=1), 101.0, (DrainStep.WAIT, 102.0)),
+        (drain_view(open_runs=1), 102.0, (DrainStep.FAIL_RUNS, 102.0)),
+        (drain_view(open_runs=1, open_activities=1), 103.0, (DrainStep.FAIL_RUNS, 103.0)),
+        (drain_view(open_runs=1, open_activities=1), 101.0, (DrainStep.WAIT, 102.0)),
+        (drain_view(open_activities=1), 103.0, (DrainStep.WAIT, 110.0)),
+        (drain_view(open_activities=1), 110.0, (DrainStep.STOP_ACTIVITIES, 110.0)),
+        (drain_view(open_activities=1, stop_requested=True), 110.0, (DrainStep.WAIT, 111.0)),
+        (drain_view(open_activities=1, stop_requested=True), 111.0, (DrainStep.FAIL_ACTIVITIES, 111.0)),
+        (drain_view(), 101.0, (DrainStep.WAIT, 130.0)),
+        (drain_view(), 130.0, (DrainStep.ABANDON, 130.0)),
+        (drain_view(polls_ended=True), 101.0, (DrainStep.FINALIZE, 101.0)),
+        (drain_view(polls_ended=True, calls=1), 101.0, (DrainStep.WAIT, 130.0)),
+        (drain_view(polls_ended=True, calls=1), 130.0, (DrainStep.ABANDON, 130.0)),
+        (drain_view(polls_ended=True, open_activities=1), 500.0, (DrainStep.STOP_ACTIVITIES, 500.0)),
+        (drain_view(quiet_since=139.0), 139.0, (DrainStep.WAIT, 140.0)),
+        (drain_view(quiet_since=140.0), 140.0, (DrainStep.ABANDON, 140.0)),
+        (drain_view(polls_ended=True, quiet_since=140.0), 140.0, (DrainStep.FINALIZE, 140.0)),
     ],
 )
-def test_next_step_of_a_draining_handle(
+def test_drain_chooses_the_next_step_by_open_tasks_and_deadlines(
     seen: DrainView, now: float, expected: tuple[DrainStep, float]
 ) -> None:
-    """Runs have 2 s, activities their own time; then polls and calls must end, or the handle is abandoned."""
     assert next_step(seen, DEADLINES, LIMITS, now) == expected
 
 
-def test_unregistering_shortens_a_recycled_drain() -> None:
-    """Of two deadlines the earlier one counts."""
+def test_earlier_of_two_drain_deadlines_applies() -> None:
     recycled = Deadlines.after(100.0, LIMITS, None)
     asked = Deadlines.after(200.0, LIMITS, 5.0)
     both = recycled.sooner(asked)
     assert both == Deadlines(runs=102.0, stop_activities=205.0, activities=206.0, end=211.0)
 
 
-def test_deadlines_after_the_graceful_time_are_short() -> None:
-    """After the last deadline of its activities, polls, calls and finalizing have seconds; a recycled handle keeps its time."""
+def test_finalize_timeout_is_short_after_the_graceful_time() -> None:
     asked, recycled = Deadlines.after(100.0, LIMITS, 5.0), Deadlines.after(100.0, LIMITS, None)
     assert asked.end == 100.0 + 5.0 + LIMITS.cancel_grace + LIMITS.leave
     assert (asked.finalizing(100.0, LIMITS), asked.finalizing(500.0, LIMITS)) == (11.0, 5.0)
@@ -134,6 +129,6 @@ def test_deadlines_after_the_graceful_time_are_short() -> None:
 
 
 @pytest.mark.parametrize(("now", "runs"), [(100.0, 102.0), (103.0, 105.0), (110.0, 111.0), (200.0, 111.0)])
-def test_deadline_of_a_run_that_continues(now: float, runs: float) -> None:
-    """Two seconds from its delivery, but not beyond the end of the activities, and never less than before."""
+def test_run_that_continues_during_a_drain_gets_two_more_seconds(now: float, runs: float) -> None:
+    """At most until the deadline of activities, and never less than before."""
     assert DEADLINES.for_one_more(now, LIMITS) == replace(DEADLINES, runs=runs)

@@ -1,4 +1,4 @@
-"""The holder over the engine in memory: real handles, and a worker whose parts die all the time."""
+"""The holder over the engine in memory: real handles, and a worker whose poll loops and holders die."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hourglass.converter import Payload
 
 from .loops import STEPS, LoopsOverHolder, outcome, start_workflow
 
-# Evaluators that never answer are answered for when their handle drains: so nobody waits to adopt it.
+# Without adoption a handle drains at once, and completes the tasks of evaluators that hang.
 LIMITS = HandleLimits(adoption=0, workflow_grace=0.05, cancel_grace=0.05, drain=5.0, finalize=5.0)
 ALL = RunCompleted(result=(Payload(str(STEPS).encode()),))
 
@@ -31,14 +31,12 @@ def run(body: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 def holder_of(connection: EngineConnection, tables: HandleTables | None = None) -> BridgeHolder:
     async def same() -> EngineConnection:
-        return connection  # the engine lives in its connection: there is no other
+        return connection  # the engine belongs to its connection
 
     return BridgeHolder(same, shared=connection, tables=tables, limits=LIMITS)
 
 
-def test_workflows_complete_through_a_holder() -> None:
-    """Polls, completions and unregistering; everything is closed at the end."""
-
+def test_workflows_complete_through_a_holder_in_memory() -> None:
     async def body() -> None:
         connection = await connect_memory()
         holder = holder_of(connection)
@@ -57,9 +55,7 @@ def test_workflows_complete_through_a_holder() -> None:
     run(body)
 
 
-def test_no_item_is_lost_by_dead_loops_and_recycles() -> None:
-    """Many workflows with poll loops cancelled at random and handles recycled: none is lost or stuck."""
-
+def test_cancelled_poll_loops_and_recycles_lose_no_workflow() -> None:
     async def body() -> None:
         rng = random.Random(7)
         clock = VirtualClock()
@@ -76,13 +72,13 @@ def test_no_item_is_lost_by_dead_loops_and_recycles() -> None:
         while not ends.done():
             before = sum(each.done() for each in waits)
             for _ in range(40):
-                worker.kill_a_loop(rng.choice(("workflow", "activity")))
+                worker.restart_loop(rng.choice(("workflow", "activity")))
                 for _ in range(rng.randrange(4)):
                     await asyncio.sleep(0)
             await holder.recycle("q", "chaos")
             await asyncio.wait({ends}, timeout=0.02)
             if sum(each.done() for each in waits) == before:
-                clock.advance_to_next()  # a task that failed twice is tried again after a while
+                clock.advance_to_next()  # a task that failed twice is retried with backoff
         assert await ends == [ALL] * 200
         assert worker.cancelled_loops > 40
         await worker.stop()
@@ -94,9 +90,7 @@ def test_no_item_is_lost_by_dead_loops_and_recycles() -> None:
     run(body)
 
 
-def test_restarted_holder_continues() -> None:
-    """The holder is discarded repeatedly under load; workers register again, and every workflow completes."""
-
+def test_workflows_complete_although_the_holder_is_replaced_repeatedly() -> None:
     async def body() -> None:
         clock = VirtualClock()
         connection = await connect_memory(clock=clock)
@@ -122,7 +116,7 @@ def test_restarted_holder_continues() -> None:
             await worker.start()
             ended = sum(each.done() for each in waits)
             if ended == before:
-                clock.advance_to_next()  # a task that died in two holders' hands is tried again after a while
+                clock.advance_to_next()  # a task that failed in two holders is retried with backoff
             before = ended
             await asyncio.wait({ends}, timeout=0.02)
             if not ends.done():

@@ -1,4 +1,4 @@
-"""A handle that breaks is replaced, and nobody who polls hears of it."""
+"""A broken handle is replaced without an error for its poll loops."""
 
 from __future__ import annotations
 
@@ -18,19 +18,22 @@ from .scripted import (
     activation,
     attempt,
     complete,
+    dispatch,
     done,
-    refused_as_stale,
-    refused_as_unregistered,
-    take_activation,
-    take_activity,
+    raises_stale,
+    raises_unregistered,
+    receive_activation,
+    receive_activity,
+    start_blocked,
+    start_poll,
+    start_polls,
 )
 from .virtual_loop import settle
 
 
-async def test_recycle_opens_a_new_handle_at_once() -> None:
-    """It does not wait for the old handle, which drains in the background on a connection of its own."""
+async def test_recycle_opens_a_new_handle_while_the_old_one_drains() -> None:
     world = await World.started()
-    world.handle.deaf = True
+    world.handle.ignores_shutdown = True
     before = asyncio.get_running_loop().time()
     await world.holder.recycle(Q, "test")
     assert asyncio.get_running_loop().time() == before
@@ -38,53 +41,40 @@ async def test_recycle_opens_a_new_handle_at_once() -> None:
     assert len(world.engine.connections) == 2
     assert world.is_served()
     assert world.counters.recycles == 1
-    await world.holder.stop()
 
 
 async def test_poll_loops_continue_on_the_new_handle() -> None:
-    """A poll loop that waited on the old handle receives items of the new one."""
     world = await World.started()
-    workflow = asyncio.ensure_future(take_activation(world.holder))
-    activity = asyncio.ensure_future(take_activity(world.holder))
+    workflow = asyncio.ensure_future(receive_activation(world.holder))
+    activity = asyncio.ensure_future(receive_activity(world.holder))
     await settle()
     await world.holder.recycle(Q, "test")
-    world.handle.give(activation())
-    world.handle.give(attempt())
+    world.handle.deliver(activation())
+    world.handle.deliver(attempt())
     tickets = [await workflow, await activity]
     assert [ticket.generation for ticket in tickets] == [2, 2]
-    await world.holder.stop()
 
 
 @pytest.mark.parametrize("kind", ["workflow", "activity"])
 @pytest.mark.parametrize(
-    "error", [Shutdown("unasked"), HandleBroken("fatal"), RuntimeError("?"), RustPanic("oh")], ids=repr
+    "error", [Shutdown("unexpected"), HandleBroken("fatal"), RuntimeError("?"), RustPanic("oh")], ids=repr
 )
-async def test_failing_poll_recycles_the_handle(kind: str, error: BaseException) -> None:
-    """Any unexpected exception of a poll means that the handle is broken: a new one, and no error."""
+async def test_poll_that_ends_unexpectedly_recycles_the_handle(kind: str, error: BaseException) -> None:
     world = await World.started()
-    polls = [
-        asyncio.ensure_future(take_activation(world.holder)),
-        asyncio.ensure_future(take_activity(world.holder)),
-    ]
-    await settle()
+    polls = await start_polls(world)
     world.handle.break_poll(kind, error)
     await asyncio.sleep(0.3)
     assert world.counters.recycles == 1
-    world.handle.give(activation())
-    world.handle.give(attempt())
+    world.handle.deliver(activation())
+    world.handle.deliver(attempt())
     assert [ticket.generation for ticket in await asyncio.gather(*polls)] == [2, 2]
     await world.holder.stop()
     assert world.counters.closed == 2
 
 
-async def test_two_failing_polls_are_one_recycle() -> None:
-    """A fatal error reaches one poll as an error and the other as a shutdown: one new handle."""
+async def test_two_failed_polls_cause_a_single_recycle() -> None:
     world = await World.started()
-    polls = [
-        asyncio.ensure_future(take_activation(world.holder)),
-        asyncio.ensure_future(take_activity(world.holder)),
-    ]
-    await settle()
+    polls = await start_polls(world)
     world.handle.break_poll("workflow", RuntimeError("fatal"))
     world.handle.break_poll("activity", Shutdown("fatal"))
     await asyncio.sleep(1)
@@ -93,8 +83,7 @@ async def test_two_failing_polls_are_one_recycle() -> None:
     assert [type(end) for end in await asyncio.gather(*polls, return_exceptions=True)] == [Shutdown, Shutdown]
 
 
-async def test_failing_handles_are_replaced_with_backoff() -> None:
-    """0.2 s, doubled, up to 10 s, without end; it recovers by itself."""
+async def test_repeatedly_failing_handles_are_replaced_with_backoff() -> None:
     world = await World.started()
     loop = asyncio.get_running_loop()
     opened: list[float] = []
@@ -104,37 +93,32 @@ async def test_failing_handles_are_replaced_with_backoff() -> None:
         handle.break_poll("workflow", HandleBroken("again"))
 
     world.engine.changes.append(broken)
-    polling = asyncio.ensure_future(take_activation(world.holder))
-    await settle()
+    polling = await start_poll(world)
     world.handle.break_poll("workflow", HandleBroken("first"))
     await asyncio.sleep(60)
     pauses = [round(later - sooner, 3) for sooner, later in itertools.pairwise(opened)]
     assert pauses[:6] == [0.4, 0.8, 1.6, 3.2, 6.4, 10.0]
     world.engine.changes.clear()
     await asyncio.sleep(10)
-    world.handle.give(activation())
+    world.handle.deliver(activation())
     assert (await polling).item.run_id == "run-1"
-    await world.holder.stop()
 
 
-async def test_working_handle_is_replaced_without_backoff() -> None:
-    """Only handles that never worked are replaced with a delay."""
+async def test_handle_that_has_worked_is_replaced_without_backoff() -> None:
     world = await World.started()
-    world.handle.give(activation())
-    ticket = await take_activation(world.holder)
+    (ticket,) = await dispatch(world, activation())
     await complete(world.holder, ticket, done())
     before = asyncio.get_running_loop().time()
-    polling = asyncio.ensure_future(take_activation(world.holder))
+    polling = asyncio.ensure_future(receive_activation(world.holder))
     world.handle.break_poll("workflow", HandleBroken("later"))
     await settle()
     assert world.generation == 2
     assert asyncio.get_running_loop().time() == before
     polling.cancel()
-    await world.holder.stop()
 
 
-async def test_replacement_is_retried_without_end() -> None:
-    """Once a queue was served, no error ends it, because the cause may be repaired."""
+async def test_replacement_of_a_handle_is_retried_after_any_error() -> None:
+    """Also after errors that would fail a registration: their cause may be fixed."""
     world = await World.started()
     world.engine.connects.extend(
         [ConnectionFailedError("down", status="UNAVAILABLE")] * 9
@@ -143,93 +127,74 @@ async def test_replacement_is_retried_without_end() -> None:
     recycling = asyncio.ensure_future(world.holder.recycle(Q, "test"))
     await settle()
     assert world.is_served()
-    assert [each.current for each in world.tables.registrations.values()] == [None]
+    assert [registration.current for registration in world.tables.registrations.values()] == [None]
     await recycling
     assert world.generation == 2
-    await world.holder.stop()
 
 
-async def test_concurrent_recycles_are_one() -> None:
-    """The second call joins the first and returns with it."""
+async def test_concurrent_recycle_calls_share_one_recycle() -> None:
     world = await World.started()
     gate = asyncio.Event()
     world.engine.connects.append(gate)
-    both = [asyncio.ensure_future(world.holder.recycle(Q, str(n))) for n in range(2)]
+    recycles = [asyncio.ensure_future(world.holder.recycle(Q, str(n))) for n in range(2)]
     await settle()
-    assert not any(each.done() for each in both)
+    assert not any(recycle.done() for recycle in recycles)
     gate.set()
-    await asyncio.gather(*both)
+    await asyncio.gather(*recycles)
     assert len(world.engine.handles) == 2
     assert world.counters.recycles == 1
-    await world.holder.stop()
 
 
-async def test_recycle_during_registration_waits_for_the_handle() -> None:
-    """There is no handle to replace yet."""
-    world = World()
-    await world.holder.start()
-    gate = asyncio.Event()
-    world.engine.connects.append(gate)
-    registering = asyncio.ensure_future(world.register())
-    await settle()
+async def test_recycle_during_registration_waits_for_the_first_handle() -> None:
+    world = await World.idle()
+    gate, registering = await start_blocked(world.engine.connects, world.register())
     recycling = asyncio.ensure_future(world.holder.recycle(Q, "test"))
     await settle()
     gate.set()
     await asyncio.gather(registering, recycling)
     assert len(world.engine.handles) == 1
-    await world.holder.stop()
 
 
-async def test_unregistering_during_a_recycle_wins() -> None:
-    """The new handle is shut down when it opens; the caller of the recycle gets `Shutdown`."""
+async def test_unregistering_during_a_recycle_shuts_down_the_new_handle() -> None:
     world = await World.started()
-    gate = asyncio.Event()
-    world.engine.openings.append(gate)
-    recycling = asyncio.ensure_future(world.holder.recycle(Q, "test"))
-    await settle()
+    gate, recycling = await start_blocked(world.engine.openings, world.holder.recycle(Q, "test"))
     await world.holder.unregister_worker(Q)
     with pytest.raises(Shutdown):
         await recycling
     gate.set()
     await world.holder.stop()
-    assert [each.finalized for each in world.engine.handles] == [1, 1]
+    assert [handle.finalized for handle in world.engine.handles] == [1, 1]
     with pytest.raises(Shutdown):
         await world.holder.recycle(Q, "too late")
-    with refused_as_unregistered():
-        await world.holder.recycle("nobody", "at all")
+    with raises_unregistered():
+        await world.holder.recycle("unknown", "test")
 
 
-async def test_recycle_survives_cancellation_of_its_caller() -> None:
-    """The recycle continues."""
+async def test_recycle_continues_if_its_caller_is_cancelled() -> None:
     world = await World.started()
-    gate = asyncio.Event()
-    world.engine.connects.append(gate)
-    recycling = asyncio.ensure_future(world.holder.recycle(Q, "test"))
-    await settle()
+    gate, recycling = await start_blocked(world.engine.connects, world.holder.recycle(Q, "test"))
     recycling.cancel()
     gate.set()
     await settle()
     assert world.generation == 2
-    await world.holder.stop()
 
 
-async def test_old_generation_accepts_its_completions() -> None:
-    """Items dispatched before the recycle are completed on the handle that delivered them."""
+async def test_recycled_handle_accepts_completions_of_its_own_tasks() -> None:
     world = await World.started()
     old = world.handle
-    old.give(activation())
-    old.give(attempt())
-    ticket = await take_activation(world.holder)
-    await take_activity(world.holder)
+    old.deliver(activation())
+    old.deliver(attempt())
+    ticket = await receive_activation(world.holder)
+    await receive_activity(world.holder)
     await world.holder.recycle(Q, "test")
-    world.handle.give(activation())  # the same run, on the new handle
-    newer = await take_activation(world.holder)
+    world.handle.deliver(activation())  # the same run, on the new handle
+    newer = await receive_activation(world.holder)
     await complete(world.holder, ticket, done())
     await world.holder.complete_activity(Q, 1, ActivityOk(b"a-1"))
     assert old.completions == [done()]
     assert old.results == [ActivityOk(b"a-1")]
     assert world.handle.completions == []
-    with refused_as_stale():
+    with raises_stale():
         await complete(world.holder, ticket, done())
     await complete(world.holder, newer, done())
     await settle()

@@ -1,4 +1,4 @@
-"""The holder over Core and a real Temporal server: what only they can show."""
+"""The holder over Core and a Temporal server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hourglass._worker.handles.holder import BridgeHolder, HandleLimits, HandleT
 from hourglass.converter import Payload
 from hourglass.testing import DevServer
 
-from .loops import STEPS, LoopsOverHolder, harass, outcome, start_workflow
+from .loops import STEPS, LoopsOverHolder, cancel_loops_randomly, outcome, start_workflow
 
 pytestmark = pytest.mark.server
 
@@ -27,7 +27,7 @@ LIMITS = HandleLimits(workflow_grace=0.5)
 
 
 def run(body: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """A test that takes this long is stuck."""
+    """Run the test with a time limit of two minutes."""
 
     async def limited() -> None:
         async with asyncio.timeout(120):
@@ -49,10 +49,9 @@ def holder_on(
     return BridgeHolder(fresh, shared=connection, tables=tables, limits=limits)
 
 
-def test_no_item_is_lost_by_dead_loops_and_recycles(
+def test_cancelled_poll_loops_and_recycles_lose_no_workflow_on_a_server(
     hourglass_server: DevServer, hourglass_task_queue: str
 ) -> None:
-    """Many workflows with poll loops cancelled at random and handles recycled: none is lost or stuck."""
     queue, many = hourglass_task_queue, cases(80, 200)
 
     async def body() -> None:
@@ -62,7 +61,7 @@ def test_no_item_is_lost_by_dead_loops_and_recycles(
         worker = LoopsOverHolder(holder, queue)
         await worker.start()
         recycles = [many // 4, many, many * 7 // 4, many * 5 // 2]
-        chaos = asyncio.ensure_future(harass(worker, random.Random(3), recycle_after=recycles))
+        chaos = asyncio.ensure_future(cancel_loops_randomly(worker, random.Random(3), recycle_after=recycles))
         ids = [f"{queue}-{number}" for number in range(many)]
 
         async def one(each: str) -> Any:
@@ -90,10 +89,9 @@ def test_no_item_is_lost_by_dead_loops_and_recycles(
 
 
 @pytest.mark.parametrize("adoption", [5.0, 0.0])
-def test_restarted_holder_continues(
+def test_workflows_on_a_server_complete_although_the_holder_is_replaced(
     hourglass_server: DevServer, hourglass_task_queue: str, adoption: float
 ) -> None:
-    """The holder is discarded repeatedly under load; workers register again, and every workflow completes."""
     queue = hourglass_task_queue
     limits = HandleLimits(workflow_grace=0.5, adoption=adoption)
 
@@ -124,8 +122,7 @@ def test_restarted_holder_continues(
     run(body)
 
 
-def test_idle_queue_closes_and_is_served_again(hourglass_server: DevServer) -> None:
-    """Unregister a handle that never had work, and register the queue again on the same connection."""
+def test_idle_queue_can_be_unregistered_and_registered_again_on_a_server(hourglass_server: DevServer) -> None:
     queue = f"idle-{uuid.uuid4().hex[:8]}"
 
     async def body() -> None:

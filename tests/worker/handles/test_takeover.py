@@ -1,6 +1,6 @@
-"""A holder that is thrown away in the middle of anything leaves no ghosts: the next one takes over its tables.
+"""A new holder takes over the tables of a dead holder and leaves no handle behind.
 
-Handles that wait for their workers to come back are in `test_adoption`; here nobody waits.
+Handles that wait for their workers to register again are in `test_adoption`; here adoption is disabled.
 """
 
 from __future__ import annotations
@@ -18,24 +18,26 @@ from .scripted import (
     activation,
     attempt,
     complete,
+    dispatch,
     done,
     eviction,
     is_unregistered,
-    refused_as_unregistered,
-    take_activation,
-    take_activity,
+    raises_unregistered,
+    receive_activation,
+    receive_activity,
+    start_blocked,
+    start_poll,
 )
 from .virtual_loop import settle
 
 
 async def crash(world: World) -> None:
-    """The holder is gone without a word; another begins on the same tables."""
+    """Replace the holder by a new one on the same tables, without stopping it."""
     world.holder = world.new_holder()
     await world.holder.start()
 
 
-async def test_handles_of_a_dead_holder_are_drained() -> None:
-    """They stop polling, and the queue is served after a new registration."""
+async def test_handles_of_a_dead_holder_are_drained_by_its_successor() -> None:
     world = await World.started(shared=True, adoption=0)
     await crash(world)
     assert not world.is_served()
@@ -45,32 +47,28 @@ async def test_handles_of_a_dead_holder_are_drained() -> None:
     assert world.engine.handles[0].finalized == 1
     assert world.generation == 2
     assert world.counters.takeovers == 1
-    await world.holder.stop()
 
 
-async def test_death_of_the_holder_ends_polls() -> None:
-    """No poll loop waits for a void registration."""
+async def test_polls_of_a_dead_holder_end_with_unregistered() -> None:
     world = await World.started(adoption=0)
-    polling = asyncio.ensure_future(take_activation(world.holder))
-    await settle()
+    polling = await start_poll(world)
     await crash(world)
-    with refused_as_unregistered():
+    with raises_unregistered():
         await polling
-    with refused_as_unregistered():
-        await take_activation(world.holder)
-    await world.holder.stop()
+    with raises_unregistered():
+        await receive_activation(world.holder)
 
 
-async def test_kept_items_of_a_dead_holder_are_failed() -> None:
-    """Tasks fail after the shutdown, attempts are reported as failed: the engine delivers both again."""
+async def test_undispatched_items_of_a_dead_holder_are_failed() -> None:
+    """So that the engine delivers them again."""
     world = await World.started(adoption=0)
-    for poll in (take_activation, take_activity):
+    for poll in (receive_activation, receive_activity):
         for _ in range(2):
             asking = asyncio.ensure_future(poll(world.holder))
             await settle()
             asking.cancel()
-    world.handle.bring(activation())
-    world.handle.bring(attempt())
+    world.handle.deliver_while_paused(activation())
+    world.handle.deliver_while_paused(attempt())
     await settle()
     assert (len(world.record.runs.open), len(world.record.attempts.open)) == (1, 1)
     await crash(world)
@@ -80,65 +78,47 @@ async def test_kept_items_of_a_dead_holder_are_failed() -> None:
     assert [type(each) for each in old.completions] == [TaskFailed]
     assert [type(each) for each in old.results] == [AttemptFailed]
     assert old.finalized == 1
-    await world.holder.stop()
 
 
-async def test_new_holder_accepts_completions_for_old_handles() -> None:
-    """Evaluators and executors outlive the holder."""
+async def test_new_holder_accepts_completions_for_handles_of_a_dead_holder() -> None:
     world = await World.started(adoption=0)
-    world.handle.give(activation())
-    world.handle.give(attempt())
-    ticket = await take_activation(world.holder)
-    await take_activity(world.holder)
+    ticket, _ = await dispatch(world, activation(), attempt())
     await crash(world)
     await complete(world.holder, ticket, done())
     await world.holder.complete_activity(Q, 1, ActivityOk(b"a-1"))
     await settle()
     old = world.engine.handles[0]
     assert (old.completions, old.results, old.finalized) == ([done()], [ActivityOk(b"a-1")], 1)
-    await world.holder.stop()
 
 
-async def test_crash_while_connecting_leaves_no_handle() -> None:
-    """The handle that the dead holder was opening is shut down when it opens."""
-    world = World()
-    await world.holder.start()
-    gate = asyncio.Event()
-    world.engine.openings.append(gate)
-    registering = asyncio.ensure_future(world.register())
-    await settle()
+async def test_handle_that_a_dead_holder_was_opening_is_shut_down() -> None:
+    world = await World.idle()
+    gate, registering = await start_blocked(world.engine.openings, world.register())
     await crash(world)
-    with refused_as_unregistered():
+    with raises_unregistered():
         await registering
     await world.register()
     gate.set()
     await settle()
-    assert [each.finalized for each in world.engine.handles] == [0, 1]
+    assert [handle.finalized for handle in world.engine.handles] == [0, 1]
     assert world.states() == ["active"]
-    await world.holder.stop()
 
 
-async def test_crash_during_a_recycle_leaves_no_handle() -> None:
-    """Neither the old handle nor the new one survives."""
+async def test_both_handles_of_a_recycle_are_finalized_if_the_holder_dies() -> None:
     world = await World.started(adoption=0)
-    gate = asyncio.Event()
-    world.engine.openings.append(gate)
-    recycling = asyncio.ensure_future(world.holder.recycle(Q, "test"))
-    await settle()
+    gate, recycling = await start_blocked(world.engine.openings, world.holder.recycle(Q, "test"))
     await crash(world)
     gate.set()
     await settle()
     assert is_unregistered((await asyncio.gather(recycling, return_exceptions=True))[0])
-    assert [each.finalized for each in world.engine.handles] == [1, 1]
-    await world.holder.stop()
+    assert [handle.finalized for handle in world.engine.handles] == [1, 1]
 
 
-@pytest.mark.parametrize("misbehaviour", ["deaf", "hangs_at_the_end"])
-async def test_drain_continues_after_a_crash(misbehaviour: str) -> None:
-    """Also from the middle of draining or finalizing; the handle is not finalized twice."""
+@pytest.mark.parametrize("misbehaviour", ["ignores_shutdown", "finalize_hangs"])
+async def test_new_holder_continues_an_interrupted_drain(misbehaviour: str) -> None:
     world = await World.started(adoption=0)
-    world.handle.give(eviction())
-    await take_activation(world.holder)
+    world.handle.deliver(eviction())
+    await receive_activation(world.holder)
     setattr(world.handle, misbehaviour, True)
     await world.holder.unregister_worker(Q)
     await asyncio.sleep(5)
@@ -153,8 +133,7 @@ async def test_drain_continues_after_a_crash(misbehaviour: str) -> None:
     assert world.tables.records == {}
 
 
-async def test_dead_holder_cannot_unregister() -> None:
-    """A late call through it does not unregister the worker of its successor."""
+async def test_dead_holder_cannot_unregister_the_worker_of_its_successor() -> None:
     world = await World.started(adoption=0)
     dead, first = world.holder, world.worker
     await crash(world)
@@ -164,33 +143,28 @@ async def test_dead_holder_cannot_unregister() -> None:
     await dead.stop()
     first.die()
     assert world.is_served()
-    with refused_as_unregistered():
-        await take_activation(dead)
-    with refused_as_unregistered():
+    with raises_unregistered():
+        await receive_activation(dead)
+    with raises_unregistered():
         await dead.register_worker("other", world.tables.registrations[Q].config, first)
-    await world.holder.stop()
 
 
-async def test_generations_and_tokens_never_repeat() -> None:
-    """A completion from before the crash cannot be mistaken for a later one."""
+async def test_generations_and_tokens_are_unique_across_holders() -> None:
     world = await World.started(adoption=0)
     seen: set[tuple[int, int]] = set()
     for _ in range(3):
-        world.handle.give(activation())
-        ticket = await take_activation(world.holder)
+        world.handle.deliver(activation())
+        ticket = await receive_activation(world.holder)
         assert ticket.generation not in {generation for generation, _ in seen}
         assert ticket.token not in {token for _, token in seen}
         seen.add((ticket.generation, ticket.token))
         await crash(world)
         await world.register()
-    await world.holder.stop()
 
 
-async def test_unregistering_is_remembered_across_a_crash() -> None:
-    """A poll loop of a worker that unregistered before the crash ends normally."""
+async def test_new_holder_ends_polls_of_a_queue_unregistered_before_the_crash() -> None:
     world = await World.started(adoption=0)
     await world.holder.unregister_worker(Q)
     await crash(world)
     with pytest.raises(Shutdown):
-        await take_activation(world.holder)
-    await world.holder.stop()
+        await receive_activation(world.holder)

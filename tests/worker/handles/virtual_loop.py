@@ -1,6 +1,7 @@
-"""An event loop whose time jumps to the next timer when nobody has anything to do: limits of half a minute take no time.
+"""An event loop whose time jumps to the next timer when no callback is ready: timeouts of half a minute take no real
+time.
 
-When nothing is scheduled at all and the test has not ended, it is stuck, and says so instead of hanging.
+If no timer is scheduled either, the test would never end, and `Stuck` is raised.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ T = TypeVar("T")
 
 
 class Stuck(BaseException):
-    """Everybody waits for somebody else."""
+    """No callback is ready and no timer is scheduled."""
 
 
-class _Jumping(selectors.SelectSelector):
+class _JumpingSelector(selectors.SelectSelector):
     def __init__(self) -> None:
         super().__init__()
         self.now = 1000.0
@@ -31,10 +32,8 @@ class _Jumping(selectors.SelectSelector):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """See the module."""
-
     def __init__(self) -> None:
-        self._jumping = _Jumping()
+        self._jumping = _JumpingSelector()
         super().__init__(self._jumping)
 
     def time(self) -> float:
@@ -42,12 +41,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def run(body: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run a test on virtual time."""
+    """Run a coroutine on virtual time."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(body())
 
 
 async def settle() -> None:
-    """Let everything run that can, without letting time pass."""
+    """Run all ready callbacks without advancing the time."""
     for _ in range(30):
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""A worker of a file in a process of its own, some of whose workflows end the process. `python deadly.py FILE LOG LANES`."""
+"""A worker on a file, some of whose workflows and activities kill its process: `python deadly.py FILE LOG LANES`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ LOG = sys.argv[2] if len(sys.argv) > 2 else os.devnull
 
 
 def _log(what: str) -> None:
-    with workflow.unsafe() if workflow.in_workflow() else _Nothing(), open(LOG, "a") as file:
+    with workflow.unsafe() if workflow.in_workflow() else _NoContext(), open(LOG, "a") as file:
         file.write(f"{what}\n")
 
 
-class _Nothing:
+class _NoContext:
     def __enter__(self) -> None: ...
     def __exit__(self, *_: object) -> None: ...
 
@@ -27,7 +27,7 @@ def step(number: int) -> int:
 
 
 @activity.defn(start_to_close_timeout=30, retry_policy=RetryPolicy(maximum_attempts=2, initial_interval=0.01))
-def aborts(name: str) -> None:
+def aborts_the_process(name: str) -> None:
     _log(f"activity {name}")
     os.abort()
 
@@ -40,16 +40,16 @@ def healthy(number: int) -> int:
 
 
 @workflow.defn
-def kills(name: str) -> None:
+def kills_the_process(name: str) -> None:
     step(1)
     _log(f"workflow {name}")
     os.kill(os.getpid(), 9)
 
 
 @workflow.defn
-def meets(name: str) -> str:
-    """Waits until three of its kind are in work at the same time; one of them then ends the process."""
-    _log(f"meets {name}")
+def kills_among_three(name: str) -> str:
+    """Wait until three of these workflows execute at the same time; the one named "bad" then kills the process."""
+    _log(f"kills_among_three {name}")
     if _gathering.wait_for_all() and name == "bad":
         os.kill(os.getpid(), 9)
     return name
@@ -57,13 +57,13 @@ def meets(name: str) -> str:
 
 @workflow.defn
 def calls(name: str) -> None:
-    aborts(name)
+    aborts_the_process(name)
 
 
 @workflow.defn
 def calls_local(name: str) -> None:
     step.local(1)
-    aborts.local(name)
+    aborts_the_process.local(name)
 
 
 @workflow.defn
@@ -74,8 +74,8 @@ def forks() -> str:
     return "parent"
 
 
-class _Gathering:
-    """The first time in a process's life, and only where nothing has died yet, three wait for each other."""
+class _FirstProcessBarrier:
+    """A barrier for three workflows, in the first process only."""
 
     def __init__(self) -> None:
         self._barrier = threading.Barrier(3)
@@ -87,9 +87,9 @@ class _Gathering:
         return True
 
 
-_gathering = _Gathering()
+_gathering = _FirstProcessBarrier()
 
-WORKFLOWS = [healthy, kills, meets, calls, calls_local, forks]
+WORKFLOWS = [healthy, kills_the_process, kills_among_three, calls, calls_local, forks]
 
 
 def main(path: str, lanes: str) -> None:
@@ -97,7 +97,7 @@ def main(path: str, lanes: str) -> None:
         Worker(
             client,
             workflows=WORKFLOWS,
-            activities=[step, aborts],
+            activities=[step, aborts_the_process],
             lanes=int(lanes),
             verify="off",
             deadlock_timeout=None,

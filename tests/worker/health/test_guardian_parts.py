@@ -1,4 +1,4 @@
-"""The parts of a guardian that need no process: its decisions, the notes that it reads, and the quarantine after it."""
+"""The parts of a guardian that need no process: its decisions, the notes that it reads, and the quarantine."""
 
 from __future__ import annotations
 
@@ -28,14 +28,13 @@ def body() -> None:
 DEFINITION = define_function(body, None, ())
 
 
-def hang(run_id: str = "r", age: float = 0.0, **changes: object) -> Incident:
-    """An incident of a process that was killed because the run's code held the interpreter."""
+def hang_incident(run_id: str = "r", age: float = 0.0, **changes: object) -> Incident:
+    """An incident of a process that was killed because the run's code held the GIL."""
     values = {"workflow_type": "body", "stack": "a stack\n", "place": "a.py:1 in f", **changes}
     return Incident(run_id, at=time.time() - age, **{"stopped_process": True, **values})  # type: ignore[arg-type]
 
 
-def test_restarts_back_off() -> None:
-    """One second, doubling to thirty, for as long as processes do not last."""
+def test_guardian_restarts_with_backoff_up_to_thirty_seconds() -> None:
     restarts, delays = Restarts(), []
     for _ in range(8):
         decided = after_exit(restarts, 1, 5.0)
@@ -45,26 +44,23 @@ def test_restarts_back_off() -> None:
     assert delays == [1, 2, 4, 8, 16, 30, 30, 30]
 
 
-def test_minute_of_health_resets_the_backoff() -> None:
-    """A process that worked for a minute has paid for those before it."""
+def test_process_that_ran_for_a_minute_resets_the_restart_backoff() -> None:
     decided = after_exit(Restarts(failures=5, worked=True), -9, 60.0)
     assert decided == (1.0, Restarts(failures=1, worked=True))
 
 
 @pytest.mark.parametrize("code", [0, 1, -9, guarded.REPLACE_ME])
-def test_unexpected_exit_is_restarted(code: int) -> None:
-    """However a process ended that nobody asked to end."""
+def test_guardian_restarts_a_process_after_any_unexpected_exit(code: int) -> None:
     assert after_exit(Restarts(), code, None) is not None
 
 
-def test_process_that_never_started_is_not_restarted() -> None:
-    """Unless it has worked before: then somebody is at it, and it may pass."""
+def test_process_with_a_usage_error_is_restarted_only_if_it_worked_before() -> None:
     assert after_exit(Restarts(), guarded.USAGE_ERROR, None) is None
     assert after_exit(Restarts(worked=True), guarded.USAGE_ERROR, None) is not None
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "description"),
     [
         (-9, "was killed by SIGKILL"),
         (-200, "was killed by signal 200"),
@@ -73,23 +69,20 @@ def test_process_that_never_started_is_not_restarted() -> None:
         (guarded.REPLACE_ME, "requested its replacement: too many of its threads cannot be stopped"),
     ],
 )
-def test_exit_reason_in_words(code: int, said: str) -> None:
-    """The exit code in words."""
-    assert exit_reason(code) == said
+def test_guardian_describes_exit_codes_in_words(code: int, description: str) -> None:
+    assert exit_reason(code) == description
 
 
-def test_silence_limit_follows_the_deadlock_timeout() -> None:
-    """Twice the deadlock timeout; longer while it loads; for ever where there is none."""
+def test_silence_limit_of_a_process_follows_the_deadlock_timeout() -> None:
     assert silence_limit(2.0, loaded=True) == 4.0
     assert silence_limit(2.0, loaded=False) == 60.0
     assert silence_limit(0.1, loaded=True) == 1.0
     assert silence_limit(None, loaded=True) == float("inf")
 
 
-def test_owed_task_failure_is_reported_and_the_run_retried() -> None:
-    """A run that stopped a process once: its task fails, with the stack, and the next one is executed."""
+def test_run_that_stopped_a_process_fails_its_task_and_is_retried() -> None:
     quarantine = Quarantine(clock=Clock())
-    quarantine.restore([hang()], {"r"})
+    quarantine.restore([hang_incident()], {"r"})
     held = quarantine.held("r", None)
     assert held is not None
     assert held.stack == HungStack("a stack\n", "a.py:1 in f")
@@ -97,12 +90,11 @@ def test_owed_task_failure_is_reported_and_the_run_retried() -> None:
     assert quarantine.held("r", DEFINITION) is None
 
 
-def test_run_that_stopped_two_processes_is_held_for_a_while() -> None:
-    """After the back-off it gets one try."""
+def test_run_that_stopped_two_processes_is_quarantined_until_the_back_off() -> None:
     clock = Clock()
     clock.now = 1000.0
     quarantine = Quarantine(back_off=600, clock=clock)
-    quarantine.restore([hang(times=2, age=100.0)])
+    quarantine.restore([hang_incident(times=2, age=100.0)])
     assert quarantine.held("r", None) is not None
     assert quarantine.held("another", DEFINITION) is None
     clock.now += 501
@@ -110,26 +102,25 @@ def test_run_that_stopped_two_processes_is_held_for_a_while() -> None:
     assert quarantine.held("r", None) is not None
 
 
-def test_two_stopped_processes_hold_the_whole_workflow() -> None:
-    """Else a thousand runs of one bad deploy would stop two thousand processes."""
+def test_two_runs_that_stopped_processes_quarantine_their_workflow() -> None:
+    """Otherwise a thousand runs of a bad deployment would stop two thousand processes."""
     clock = Clock()
     clock.now = 1000.0
     quarantine = Quarantine(back_off=600, clock=clock)
-    quarantine.restore([hang("a"), hang("b"), hang("c", workflow_type="other")])
+    quarantine.restore([hang_incident("a"), hang_incident("b"), hang_incident("c", workflow_type="other")])
     assert quarantine.held("new", DEFINITION) is not None
     clock.now += 601
     assert quarantine.held("new", DEFINITION) is None
 
 
-def test_hangs_without_a_stopped_process_hold_no_other_run() -> None:
-    """Threads can be replaced: the rules within the process are enough."""
+def test_hangs_without_a_stopped_process_do_not_quarantine_other_runs() -> None:
     quarantine = Quarantine(clock=Clock())
-    quarantine.restore([hang("a", stopped_process=False), hang("b", stopped_process=False)])
+    quarantine.restore([hang_incident("a", stopped_process=False), hang_incident("b", stopped_process=False)])
     assert quarantine.held("new", DEFINITION) is None
 
 
-class Record:
-    """A record of incidents that remembers the calls."""
+class RecordedCalls:
+    """A record of incidents that remembers its calls."""
 
     def __init__(self) -> None:
         self.fresh: list[Incident] = []
@@ -145,9 +136,8 @@ class Record:
         self.calls.append(("forget", *run_ids))
 
 
-def test_hangs_and_their_end_are_recorded() -> None:
-    """So that the next process knows them, too."""
-    record = Record()
+def test_quarantine_records_hangs_and_progress_for_the_next_process() -> None:
+    record = RecordedCalls()
     quarantine = Quarantine(record)
     quarantine.add("r", DEFINITION, HungStack("text", "place"))
     quarantine.run_progressed("r")
@@ -167,8 +157,7 @@ Current thread 0x00007f02 (most recent call first):
 """
 
 
-def test_faulthandler_dump_is_parsed() -> None:
-    """Headers and frames, names that are not ASCII, and whatever else stands there."""
+def test_faulthandler_dump_is_parsed_into_threads_and_frames() -> None:
     first, second = parse_dump(DUMP.format(library=re.__file__))
     assert (first.ident, second.ident) == (0x7F01, 0x7F02)
     assert [each.name for each in second.frames] == ["match", "catastrophe", "main"]
@@ -179,39 +168,37 @@ def test_faulthandler_dump_is_parsed() -> None:
     assert author_stack(()) == HungStack()
 
 
-def test_notes_are_read_by_another_process() -> None:
-    """What a lane is at, and by which thread; nothing once it is struck."""
+def test_lane_notes_are_read_with_run_workflow_and_thread() -> None:
     with tempfile.TemporaryFile() as file:
         os.ftruncate(file.fileno(), SIZE)
         notes = LaneNotes(file.fileno())
-        one, other = notes.note(), notes.note()
-        one.write(packed("run-1", "checkout", "0123456789abcdef"))
-        other.write(packed("r" * 100, "t" * 400, activity_id="7"))
+        first_note, second_note = notes.note(), notes.note()
+        first_note.write(packed("run-1", "checkout", "0123456789abcdef"))
+        second_note.write(packed("r" * 100, "t" * 400, activity_id="7"))
         first, second = read_notes(os.pread(file.fileno(), SIZE, 0))
         assert (first.run_id, first.workflow_type) == ("run-1", "checkout")
         assert (first.code, first.activity_id) == ("0123456789abcdef", "")
         assert (second.code, second.activity_id) == ("", "7")
         assert (first.native_id, first.ident) == (threading.get_native_id(), threading.get_ident())
         assert (len(second.run_id), len(second.workflow_type)) == (63, 159)
-        one.clear()
-        other.clear()
+        first_note.clear()
+        second_note.clear()
         assert read_notes(os.pread(file.fileno(), SIZE, 0)) == []
 
 
-def test_slots_for_notes_are_reused() -> None:
-    """Lanes that come after others take the places of those that ended; where all are taken, nothing is noted."""
+def test_released_slots_of_lane_notes_are_reused() -> None:
     with tempfile.TemporaryFile() as file:
         os.ftruncate(file.fileno(), SIZE)
         notes = LaneNotes(file.fileno())
         note = notes.note()
         for number in range(1000):
-            heir = notes.note()
+            successor = notes.note()
             note.release()
-            note = heir
+            note = successor
             note.write(packed(f"run-{number}", "x"))
-        assert [each.run_id for each in read_notes(os.pread(file.fileno(), SIZE, 0))] == ["run-999"]
+        assert [item.run_id for item in read_notes(os.pread(file.fileno(), SIZE, 0))] == ["run-999"]
         taken = []
-        while (one := notes.note()) is not None:
-            taken.append(one)
+        while (another := notes.note()) is not None:
+            taken.append(another)
         assert len(taken) == SLOTS - 1
         assert notes.note() is None

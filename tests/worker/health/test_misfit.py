@@ -1,4 +1,4 @@
-"""New code that does not fit an open run is logged and counted, on both engines."""
+"""New code that does not match the history of an open run is logged and counted, on both engines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hourglass.client import Client
 from hourglass.metrics import Registry
 from hourglass.worker import Worker
 
-_READY = threading.Event()
+_ANNOUNCED = threading.Event()
 
 
 @activity.defn
@@ -26,7 +26,7 @@ def charge() -> str:
 
 @activity.defn
 def announce() -> None:
-    _READY.set()
+    _ANNOUNCED.set()
 
 
 @workflow.defn(name="order")
@@ -68,14 +68,13 @@ def _parked(registry: Registry, queue: str) -> float:
     return sum(sample.value for sample in family.samples if ("task_queue", queue) in sample.labels)
 
 
-def test_misfit_is_logged_once_and_counted(target: str) -> None:
-    """An open run that meets code with other commands is logged with difference and line, and counted as a failed task."""
-    _READY.clear()
+def test_run_with_incompatible_new_code_is_logged_once_and_counted(target: str) -> None:
+    _ANNOUNCED.clear()
     queue, workflow_id = f"misfit-{uuid.uuid4()}", f"order-{uuid.uuid4()}"
     with Client.connect(target) as client:
         with Worker(client, queue, workflows=[old_order], activities=[charge, announce]):
             handle = client.start_workflow(old_order, id=workflow_id, task_queue=queue)
-            assert _READY.wait(20)
+            assert _ANNOUNCED.wait(20)
         collector = _Collector()
         logger = logging.getLogger("hourglass.worker")
         logger.addHandler(collector)

@@ -1,4 +1,4 @@
-"""The number of parked runs is the engine's: it falls, and is told once for all processes."""
+"""The metric of parked runs comes from the engine: it falls when they close, and is reported once for all processes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def broken() -> str:
 
 
 @workflow.defn(name="order")
-def mended() -> str:
+def fixed() -> str:
     return "done"
 
 
@@ -32,11 +32,11 @@ def waits() -> str:
     return workflow.Channel("go", str).receive()
 
 
-ELSEWHERE = """
+OTHER_PROCESS = """
 import sys
 from hourglass import Client, Worker
 from hourglass.metrics import Registry
-from tests.worker.health.test_parked_watch import broken, mended, parked
+from tests.worker.health.test_parked_watch import broken, fixed, parked
 
 registry = Registry()
 with Client.connect(sys.argv[1]) as client, Worker(client, workflows=[globals()[sys.argv[2]]], metrics=registry):
@@ -53,10 +53,10 @@ def parked(registry: Registry) -> dict[str, float]:
 
 
 @contextmanager
-def worker_elsewhere(target: str, code: str) -> Iterator[subprocess.Popen[str]]:
-    """A worker in another process, with this workflow; a line on its stdin asks for its metric."""
+def worker_in_another_process(target: str, code: str) -> Iterator[subprocess.Popen[str]]:
+    """Run a worker with this workflow in another process, which prints its metric for each line on stdin."""
     with subprocess.Popen(
-        [sys.executable, "-c", ELSEWHERE, target, code],
+        [sys.executable, "-c", OTHER_PROCESS, target, code],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -70,7 +70,7 @@ def worker_elsewhere(target: str, code: str) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def asked(process: subprocess.Popen[str]) -> dict[str, float]:
+def metric_of(process: subprocess.Popen[str]) -> dict[str, float]:
     """Return the metric of the other process."""
     assert process.stdin is not None
     assert process.stdout is not None
@@ -79,8 +79,8 @@ def asked(process: subprocess.Popen[str]) -> dict[str, float]:
     return dict(json.loads(process.stdout.readline().replace("'", '"')))
 
 
-def test_metric_falls_after_terminate_and_delete() -> None:
-    """No task says so to the worker: the engine is asked."""
+def test_parked_workflows_metric_falls_after_terminate_and_delete() -> None:
+    """The worker receives no task for these runs, so it queries the engine."""
     registry = Registry()
     with Client.connect("local:") as client, Worker(client, workflows=[broken], metrics=registry) as worker:
         handles = [client.start_workflow("order", id=f"o-{number}") for number in range(3)]
@@ -92,26 +92,26 @@ def test_metric_falls_after_terminate_and_delete() -> None:
         assert list(worker.statistics().parked) == [handles[2].describe().run_id]
 
 
-def test_parked_runs_of_a_file_are_counted_by_its_owner(tmp_path: Path) -> None:
-    """Two processes that have both met the failure show one number; the process that takes over goes on with it."""
+def test_parked_runs_of_a_file_are_counted_by_its_owner_process_only(tmp_path: Path) -> None:
     target, registry = f"local:{tmp_path / 'app.db'}", Registry()
     with (
-        worker_elsewhere(target, "broken") as owner,
+        worker_in_another_process(target, "broken") as owner,
         Client.connect(target) as client,
         Worker(client, workflows=[broken], metrics=registry),
     ):
         handles = [client.start_workflow("order", id=f"o-{number}") for number in range(2)]
-        until(lambda: asked(owner) == {"default": 2}, "they are never counted")
+        until(lambda: metric_of(owner) == {"default": 2}, "they are never counted")
         assert parked(registry) == {}
         owner.kill()
-        until(lambda: parked(registry) == {"default": 2}, "the next owner does not tell it", limit=60)
+        until(lambda: parked(registry) == {"default": 2}, "the next owner does not report it", limit=60)
         for handle in handles:
             handle.terminate()
         until(lambda: parked(registry) == {"default": 0}, "the metric never falls")
 
 
-def test_misfit_without_a_name_is_named_by_the_engine(caplog: pytest.LogCaptureFixture) -> None:
-    """The log has the id and type of the workflow; a run that the engine does not know is dropped."""
+def test_engine_supplies_the_workflow_id_of_a_parked_run_known_only_by_its_run_id(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with Client.connect("local:") as client, Worker(client, workflows=[waits]) as worker:
         handle = client.start_workflow(waits, id="order-1")
         (services,) = worker._app.configured()
@@ -124,8 +124,7 @@ def test_misfit_without_a_name_is_named_by_the_engine(caplog: pytest.LogCaptureF
 
 
 @pytest.mark.server
-def test_metric_of_a_server_falls_after_terminate(quick_server: DevServer) -> None:
-    """It is counted before the server reports it, from the first failure on, and forgotten when the server says that it ended."""
+def test_parked_workflows_metric_falls_after_terminate_on_a_server(quick_server: DevServer) -> None:
     target, registry, queue = quick_server.target, Registry(), "parked-there"
     with (
         Client.connect(target) as client,

@@ -1,4 +1,4 @@
-"""A run that kills its process is found out and held back; all others go on."""
+"""A run that kills its worker process is identified and quarantined; other runs continue."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from hourglass._worker.health.stacks import HungStack
 from hourglass._worker.targets import Target, resolve
 from hourglass.errors import ActivityError, WorkflowFailedError
 
-from ..lanes.lane_world import Clock, adds, kind, stage, with_lanes
+from ..lanes.lane_world import Clock, adds, failure_kind, lanes, stage
 from ..scripted import settled, start, workflow
 
 DEADLY = Path(__file__).with_name("deadly.py")
@@ -41,26 +41,26 @@ DEFINITION = define_function(body, None, ())
 
 @pytest.fixture(autouse=True)
 def own_shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Notes of these tests are not those of other tests."""
+    """Keep the notes of these tests apart from those of other processes."""
     shared = tmp_path / "shared"
     shared.mkdir()
     monkeypatch.setattr(incidents, "SHARED_MEMORY", shared)
     return shared
 
 
-def leave(folder: Path, *bodies: bytes) -> None:
-    """What a process leaves behind that dies while it executes some runs."""
+def leave_notes(folder: Path, *bodies: bytes) -> None:
+    """Let a process die while these runs are noted as executing."""
     program = """
 import os, sys
 from pathlib import Path
 from hourglass._worker.health import incidents
 incidents.SHARED_MEMORY = Path(sys.argv[1])
 record = incidents.Incidents(Path(sys.argv[2]))
-for each in sys.argv[3:]:
-    record.notes.note().write(bytes.fromhex(each))
+for body in sys.argv[3:]:
+    record.notes.note().write(bytes.fromhex(body))
 os.kill(os.getpid(), 9)
 """
-    arguments = (str(incidents.SHARED_MEMORY), str(folder), *(each.hex() for each in bodies))
+    arguments = (str(incidents.SHARED_MEMORY), str(folder), *(body.hex() for body in bodies))
     ended = subprocess.run([sys.executable, "-c", program, *arguments])
     assert ended.returncode == -signal.SIGKILL
 
@@ -74,38 +74,35 @@ def opened(folder: Path) -> Iterator[Incidents]:
         record.close()
 
 
-def counted(folder: Path) -> dict[str, int]:
+def death_counts(folder: Path) -> dict[str, int]:
     return {run_id: incident.times for run_id, incident in incidents._read(folder).items()}
 
 
-def test_runs_of_a_killed_process_are_counted(tmp_path: Path) -> None:
-    """One death for each, one more after the next; a run that is not in it stays as it was."""
+def test_death_is_counted_for_each_run_that_was_executing(tmp_path: Path) -> None:
     folder = tmp_path / "x.db-worker"
-    leave(folder, packed("a", "t", "code"), packed("b", "t", "code"))
+    leave_notes(folder, packed("a", "t", "code"), packed("b", "t", "code"))
     with opened(folder) as record:
         assert sorted((each.run_id, each.times, each.died) for each in record.fresh) == [
             ("a", 1, True),
             ("b", 1, True),
         ]
-    leave(folder, packed("b", "t", "code"))
+    leave_notes(folder, packed("b", "t", "code"))
     with opened(folder) as record:
-        assert counted(folder) == {"a": 1, "b": 2}
+        assert death_counts(folder) == {"a": 1, "b": 2}
         assert [each.run_id for each in record.fresh] == ["b"]
     with opened(folder) as record:
         assert record.fresh == []
 
 
-def test_death_in_changed_code_counts_as_the_first(tmp_path: Path) -> None:
-    """What changed may have mended it."""
+def test_death_count_of_a_run_restarts_when_its_code_changes(tmp_path: Path) -> None:
     folder = tmp_path / "x.db-worker"
-    leave(folder, packed("a", "t", "code"), packed("b", "t", "code", "1"), packed("c", "t"))
-    leave(folder, packed("a", "t", "other"), packed("b", "t", "code", "2"), packed("c", "t", "code"))
+    leave_notes(folder, packed("a", "t", "code"), packed("b", "t", "code", "1"), packed("c", "t"))
+    leave_notes(folder, packed("a", "t", "other"), packed("b", "t", "code", "2"), packed("c", "t", "code"))
     with opened(folder):
-        assert counted(folder) == {"a": 1, "b": 1, "c": 2}
+        assert death_counts(folder) == {"a": 1, "b": 1, "c": 2}
 
 
-def test_process_that_ends_in_order_leaves_nothing(tmp_path: Path) -> None:
-    """Neither notes nor a folder; while it lives its notes are its own."""
+def test_process_that_exits_normally_leaves_no_notes(tmp_path: Path) -> None:
     folder = tmp_path / "x.db-worker"
     with opened(folder) as record:
         note = record.notes.note()
@@ -118,21 +115,19 @@ def test_process_that_ends_in_order_leaves_nothing(tmp_path: Path) -> None:
     assert not folder.exists()
 
 
-def test_progress_removes_incidents(tmp_path: Path) -> None:
-    """And the folder goes with the last of them."""
+def test_incidents_of_runs_that_progressed_are_removed(tmp_path: Path) -> None:
     folder = tmp_path / "x.db-worker"
-    leave(folder, packed("a", "t"), packed("b", "t"))
+    leave_notes(folder, packed("a", "t"), packed("b", "t"))
     with opened(folder) as record:
         record.forget("a")
-        assert counted(folder) == {"b": 1}
+        assert death_counts(folder) == {"b": 1}
         record.forget("unknown")
         record.forget("b")
-        assert counted(folder) == {}
+        assert death_counts(folder) == {}
     assert not folder.exists()
 
 
-def test_only_the_run_that_held_the_interpreter_is_blamed(tmp_path: Path) -> None:
-    """The parent names it before it kills the process; those that were executing beside it are innocent."""
+def test_only_the_run_that_held_the_gil_is_recorded_as_the_cause(tmp_path: Path) -> None:
     folder, module = tmp_path / "x.db-worker", tmp_path / "shop.py"
     module.write_text("first")
     stack = HungStack(f'  File "{module}", line 1, in f\n', "shop.py:1 in f")
@@ -170,29 +165,27 @@ sys.stdin.read()
         )
         assert (incident.stack, incident.place) == (stack.text, stack.place)
     hung_process("b")
-    hung_process("")  # an activity held the interpreter: no run is to blame
+    hung_process("")  # an activity held the GIL: no run is the cause
     with opened(folder) as record:
-        assert counted(folder) == {"b": 2}
+        assert death_counts(folder) == {"b": 2}
         module.write_text("second")
         assert record.current() == []  # a file on its stack has changed
 
 
-def test_hangs_are_recorded_unless_the_process_ends_in_order(tmp_path: Path) -> None:
-    """A process that is replaced because too many threads are stuck leaves them; counts of several processes add up."""
+def test_recorded_hangs_are_removed_when_the_process_exits_normally(tmp_path: Path) -> None:
     folder = tmp_path / "x.db-worker"
     with opened(folder) as other, opened(folder) as record:
         for user in (record, other):
             user.add(hang("r", "t", HungStack("text", "place")))
-        assert counted(folder) == {"r": 2}
+        assert death_counts(folder) == {"r": 2}
         assert [incident.ended_process for incident in incidents._read(folder).values()] == [False]
-    assert counted(folder) == {}
+    assert death_counts(folder) == {}
 
 
-def test_unwritable_deaths_are_remembered_in_memory(tmp_path: Path) -> None:
-    """To the process that has found them; its worker starts."""
+def test_deaths_are_kept_in_memory_if_the_incident_folder_is_not_writable(tmp_path: Path) -> None:
     folder = tmp_path / "x.db-worker"
-    leave(folder, packed("a", "t"))
-    folder.touch()  # no folder
+    leave_notes(folder, packed("a", "t"))
+    folder.touch()  # a file in place of the folder
     with opened(folder) as record:
         assert [each.run_id for each in record.current()] == ["a"]
         record.forget("a")
@@ -204,18 +197,16 @@ def test_unwritable_deaths_are_remembered_in_memory(tmp_path: Path) -> None:
     ["", "{", "[]", "7", '{"a": 1}', '[{"run_id": 7}]', "[" * 100_000, "\x00\xff"],
 )
 def test_damaged_incident_file_is_ignored(tmp_path: Path, content: str) -> None:
-    """A worker starts, and counts anew."""
     folder = tmp_path / "x.db-worker"
     folder.mkdir(mode=0o700)
     (folder / "incidents.json").write_text(content)
-    leave(folder, packed("a", "t"))
+    leave_notes(folder, packed("a", "t"))
     with opened(folder):
-        assert counted(folder) == {"a": 1}
+        assert death_counts(folder) == {"a": 1}
 
 
 @pytest.mark.parametrize("size", [1, 100, SIZE, SIZE + 100])
-def test_damaged_notes_are_read_partially(tmp_path: Path, size: int) -> None:
-    """Whatever is in the file of a dead process."""
+def test_damaged_notes_of_a_dead_process_are_read_and_removed(tmp_path: Path, size: int) -> None:
     folder = tmp_path / "x.db-worker"
     with opened(folder) as record:
         left = record._path.with_name(record._path.name.replace(f"-{os.getpid()}-", "-1-"))
@@ -224,10 +215,9 @@ def test_damaged_notes_are_read_partially(tmp_path: Path, size: int) -> None:
             assert not left.exists()
 
 
-def test_foreign_incident_folder_is_not_used(
+def test_incident_folder_that_others_control_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_shared_memory: Path
 ) -> None:
-    """A link, a file, or one that others may write to."""
     monkeypatch.setenv("HOURGLASS_STATE_DIR", str(tmp_path / "state"))
     ours = own_shared_memory / f"hourglass-{os.geteuid()}"
     real = tmp_path / "real"
@@ -240,20 +230,18 @@ def test_foreign_incident_folder_is_not_used(
     assert list(real.iterdir()) == []
     monkeypatch.setattr(incidents, "SHARED_MEMORY", tmp_path / "none")
     (tmp_path / "state" / "notes").chmod(0o777)
-    with pytest.raises(OSError, match="alone"):
+    with pytest.raises(OSError, match="must belong to this user"):
         Incidents(tmp_path / "x.db-worker")
     assert incidents.open_incidents(Target(kind="file", path=str(tmp_path / "x.db"))) is None
     (tmp_path / "state" / "notes").chmod(0o700)
-    leave(tmp_path / "open-worker", packed("a", "t"))
+    leave_notes(tmp_path / "open-worker", packed("a", "t"))
     (tmp_path / "open-worker").mkdir()
     (tmp_path / "open-worker").chmod(0o777)
     with opened(tmp_path / "open-worker"):
         assert list((tmp_path / "open-worker").iterdir()) == []
 
 
-def test_full_disk_disables_notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Room for the notes is taken at the start; where there is none, the worker works without."""
-
+def test_full_disk_disables_incident_notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, "no space left")
 
@@ -266,8 +254,7 @@ def test_full_disk_disables_notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     incidents.close_incidents(record)
 
 
-def test_location_of_the_incident_folder(tmp_path: Path) -> None:
-    """Beside a file, whatever it is called by; for a server in the user's state, by address and namespace; none in memory."""
+def test_incident_folder_is_beside_the_file_or_in_the_users_state(tmp_path: Path) -> None:
     file = tmp_path / "x.db"
     file.touch()
     (tmp_path / "other.db").symlink_to(file)
@@ -297,13 +284,12 @@ def death(run_id: str = "r", **changes: object) -> Incident:
     return Incident(run_id, **values)  # type: ignore[arg-type]
 
 
-def test_quarantine_grows_after_two_deaths() -> None:
-    """A minute, two, four, each followed by one try; never more than six hours."""
+def test_quarantine_time_doubles_after_each_death_from_the_second() -> None:
     for times, wait in ((2, 60), (3, 120), (4, 240), (40, 6 * 3600)):
         clock = Clock()
         quarantine = Quarantine(clock=clock)
         quarantine.restore([death(times=times)])
-        assert quarantine.held("r", None) is None  # which code it is now is not known yet
+        assert quarantine.held("r", None) is None  # its current code is not known yet
         assert quarantine.held("r", DEFINITION) is not None
         clock.now += wait - 1
         assert quarantine.held("r", DEFINITION) is not None
@@ -312,7 +298,7 @@ def test_quarantine_grows_after_two_deaths() -> None:
         assert quarantine.held("r", DEFINITION) is not None
 
 
-class Record:
+class IncidentsInMemory:
     """A record of incidents in memory."""
 
     def __init__(self, incidents: list[Incident]) -> None:
@@ -328,9 +314,8 @@ class Record:
         self.forgotten += run_ids
 
 
-def test_progress_clears_a_suspicion() -> None:
-    """It is executed, but not beside others; who is told learns that it went on."""
-    record = Record([death(times=1)])
+def test_run_that_progresses_is_no_longer_suspect() -> None:
+    record = IncidentsInMemory([death(times=1)])
     quarantine = Quarantine(record)
     assert quarantine.is_suspect("r")
     assert not quarantine.is_suspect("s")
@@ -340,16 +325,14 @@ def test_progress_clears_a_suspicion() -> None:
     assert record.forgotten == ["r"]
 
 
-def test_changed_code_releases_a_run() -> None:
-    """The file of the workflow is not what it was when the process died."""
+def test_changed_code_releases_a_quarantined_run() -> None:
     quarantine = Quarantine()
     quarantine.restore([death(code="other")])
     assert quarantine.held("r", DEFINITION) is None
     assert not quarantine.is_suspect("r")
 
 
-def test_local_activity_is_released_by_its_own_end() -> None:
-    """That the code before it went on says nothing; one more death is asked for."""
+def test_run_quarantined_for_a_local_activity_is_released_when_that_activity_ends() -> None:
     quarantine = Quarantine()
     quarantine.restore([death(activity_id="1", times=2), death("s", activity_id="1", times=3)])
     assert quarantine.held("r", DEFINITION) is None
@@ -361,8 +344,8 @@ def test_local_activity_is_released_by_its_own_end() -> None:
     assert quarantine.held("s", DEFINITION) is None
 
 
-def test_two_killing_runs_quarantine_the_workflow() -> None:
-    """A thousand runs of a bad deploy do not take two thousand processes; those that only were there do not count."""
+def test_two_runs_that_killed_processes_quarantine_their_workflow() -> None:
+    """Runs that were only executing at a death do not count."""
     quarantine = Quarantine()
     quarantine.restore([death("a"), death("b", times=1), death("c", times=1)])
     assert quarantine.held("new", DEFINITION) is None
@@ -381,44 +364,36 @@ def gate(name: str) -> int:
     return 0
 
 
-def test_suspects_are_executed_one_at_a_time() -> None:
-    """On one lane, though others are free, and they do not leave it when it is slow."""
-
-    async def script(world):
+async def test_suspect_runs_are_executed_one_at_a_time() -> None:
+    quarantine = Quarantine()
+    quarantine.restore([death("a", times=1, code=""), death("b", times=1, code="")])
+    async with lanes(count=3, workflows=[gate, adds], context={"quarantine": quarantine}) as world:
         for name in ("a", "b"):
             world.submit(start(name, "gate", name))
         await world.begun("a")
         world.submit(start("other", "adds", "other"))
         for _ in range(10):
             world.clock.now += 0.1
-            world.lanes.look()
+            world.lanes.check()
         await settled(lambda: world.answers("other"))
         assert "b" not in stage.begun
         stage.go.set()
         await settled(lambda: world.answers("b"))
         assert stage.threads["a"] == stage.threads["b"] == ["lane-0+1"]
 
+
+async def test_quarantined_run_fails_its_task_with_process_died() -> None:
     quarantine = Quarantine()
-    quarantine.restore([death("a", times=1, code=""), death("b", times=1, code="")])
-    with_lanes(script, count=3, workflows=[gate, adds], context={"quarantine": quarantine})
-
-
-def test_quarantined_run_reports_the_reason() -> None:
-    """The failed task has a name of its own, and the run counts as parked."""
-
-    async def script(world):
-        failed = await world.ask(start("r", "adds", "r"))
-        assert kind(failed) == "ProcessDied"
+    quarantine.restore([death(code="")])
+    async with lanes(context={"quarantine": quarantine}) as world:
+        failed = await world.evaluate(start("r", "adds", "r"))
+        assert failure_kind(failed) == "ProcessDied"
         assert "the worker's process died while its code was executing (2×)" in failed.failure.message
         assert world.lanes.counts()[0].parked == {"r": "ProcessDied"}
 
-    quarantine = Quarantine()
-    quarantine.restore([death(code="")])
-    with_lanes(script, context={"quarantine": quarantine})
-
 
 class Service:
-    """A worker that is started again whenever it ends, as a service manager does."""
+    """A worker that is restarted whenever its process ends, as by a service manager."""
 
     def __init__(self, folder: Path, lanes: int = 1) -> None:
         self.file, self.log = folder / "x.db", folder / "log"
@@ -462,12 +437,13 @@ def client(tmp_path: Path) -> Iterator[Client]:
 
 
 def results(handles: list[WorkflowHandle[int]]) -> list[int]:
-    return [each.result(timeout=60) for each in handles]
+    return [handle.result(timeout=60) for handle in handles]
 
 
-def test_run_that_kills_its_process_is_quarantined_alone(tmp_path: Path, client: Client) -> None:
-    """Executed twice, then held back; four others, started behind it, end. A reset run would be another one."""
-    client.start_workflow("kills", "x", id="killer")
+def test_run_that_kills_its_process_twice_is_quarantined_and_others_complete(
+    tmp_path: Path, client: Client
+) -> None:
+    client.start_workflow("kills_the_process", "x", id="killer")
     with Service(tmp_path) as service:
         others = [client.start_workflow("healthy", n, id=f"h{n}") for n in range(4)]
         assert results(others) == [n + 1 for n in range(4)]
@@ -478,14 +454,15 @@ def test_run_that_kills_its_process_is_quarantined_alone(tmp_path: Path, client:
     assert service.lines() == ["workflow x"] * 2
     assert service.ends[:2] == [-signal.SIGKILL] * 2
     assert "2 times so far: the run is quarantined" in service.errors.read_text()
-    (known,) = json.loads((tmp_path / "x.db-worker" / "incidents.json").read_text())
-    assert (known["workflow_type"], known["times"]) == ("kills", 2)
+    (incident,) = json.loads((tmp_path / "x.db-worker" / "incidents.json").read_text())
+    assert (incident["workflow_type"], incident["times"]) == ("kills_the_process", 2)
 
 
-def test_culprit_among_several_suspects_is_found(tmp_path: Path, client: Client) -> None:
-    """Three were in work at once when the process died; each is tried alone, and two of them end."""
+def test_run_that_kills_the_process_is_identified_among_three_suspects(
+    tmp_path: Path, client: Client
+) -> None:
     names = ["good-1", "bad", "good-2"]
-    handles = {name: client.start_workflow("meets", name, id=name) for name in names}
+    handles = {name: client.start_workflow("kills_among_three", name, id=name) for name in names}
     with Service(tmp_path, lanes=3) as service:
         assert handles["good-1"].result(timeout=60) == "good-1"
         assert handles["good-2"].result(timeout=60) == "good-2"
@@ -493,12 +470,13 @@ def test_culprit_among_several_suspects_is_found(tmp_path: Path, client: Client)
             time.sleep(0.01)
         assert results([client.start_workflow("healthy", 7, id="later")]) == [8]
     lines = service.lines()
-    assert sorted(lines[:3]) == sorted(f"meets {name}" for name in names)
-    assert lines.count("meets bad") == 2
+    assert sorted(lines[:3]) == sorted(f"kills_among_three {name}" for name in names)
+    assert lines.count("kills_among_three bad") == 2
 
 
-def test_activity_that_kills_its_process_uses_up_its_attempts(tmp_path: Path, client: Client) -> None:
-    """Each death is an attempt; its policy allows two, and then it fails. Nothing else is held back."""
+def test_activity_that_kills_its_process_fails_after_its_maximum_attempts(
+    tmp_path: Path, client: Client
+) -> None:
     calling = client.start_workflow("calls", "x", id="calling")
     with Service(tmp_path) as service:
         with pytest.raises(WorkflowFailedError) as failed:
@@ -508,8 +486,7 @@ def test_activity_that_kills_its_process_uses_up_its_attempts(tmp_path: Path, cl
     assert service.lines() == ["activity x"] * 2
 
 
-def test_killing_local_activity_quarantines_its_run(tmp_path: Path, client: Client) -> None:
-    """Its task comes again after each death, from the beginning: after three the run waits, and others go on."""
+def test_local_activity_that_kills_its_process_quarantines_its_run(tmp_path: Path, client: Client) -> None:
     client.start_workflow("calls_local", "x", id="calling")
     with Service(tmp_path) as service:
         others = [client.start_workflow("healthy", n, id=f"h{n}") for n in range(2)]
@@ -521,8 +498,7 @@ def test_killing_local_activity_quarantines_its_run(tmp_path: Path, client: Clie
     assert service.lines() == ["activity x"] * 3
 
 
-def test_forking_workflow_leaves_no_process(tmp_path: Path, client: Client) -> None:
-    """The child ends where the workflow's code ends, says so, and answers nothing; the parent goes on."""
+def test_forked_child_of_a_workflow_exits_without_completing_it(tmp_path: Path, client: Client) -> None:
     with Service(tmp_path) as service:
         assert client.execute_workflow("forks", id="f") == "parent"
         assert results([client.start_workflow("healthy", 1, id="h")]) == [2]
@@ -535,16 +511,16 @@ def test_forking_workflow_leaves_no_process(tmp_path: Path, client: Client) -> N
 
 
 def _children(pid: int) -> list[int]:
-    found = []
-    for each in Path("/proc").iterdir():
-        if each.name.isdigit():
+    pids = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
             try:
-                fields = (each / "stat").read_text().rpartition(")")[2].split()
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
             except OSError:
                 continue
             if int(fields[1]) == pid:
-                found.append(int(each.name))
-    return found
+                pids.append(int(entry.name))
+    return pids
 
 
 def _is_zombie(pid: int) -> bool:

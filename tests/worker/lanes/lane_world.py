@@ -1,11 +1,12 @@
-"""Lanes under test: workflows that hang in several ways, a clock that tests move, and answers kept by activation."""
+"""Lanes under test: workflows that hang in several ways, a clock that tests advance, and the verdicts by run."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import greenlet
@@ -16,19 +17,19 @@ from hourglass._evaluator.context import RunSettings
 from hourglass._evaluator.events import Activation, ActivityCompleted
 from hourglass._worker.health.quarantine import Quarantine
 from hourglass._worker.lanes.evaluation import LaneContext, Verdict
-from hourglass._worker.lanes.hang_detector import LOOK
+from hourglass._worker.lanes.hang_detector import CHECK_INTERVAL
 from hourglass._worker.lanes.lane import Lane, LaneJob
 from hourglass._worker.lanes.lanes import LaneSet
 from hourglass._worker.resolver import Resolver
 from hourglass.converter import ApplicationFailure, default_converter
 
-from ..scripted import payloads, settled, workflow
+from ..scripted import on, payloads, settled, start, workflow
 
 INTERVAL = 0.5  # a quarter of the default timeout
 
 
 class Stage:
-    """What workflows here meet outside themselves."""
+    """State shared between tests and workflows."""
 
     def __init__(self) -> None:
         self.go = threading.Event()
@@ -52,7 +53,7 @@ def step(number: int) -> int:
 
 @workflow
 def adds(name: str) -> int:
-    """Two steps, their sum."""
+    """The sum of two steps."""
     try:
         stage.enter(name)
         return step(1) + step(2)
@@ -67,7 +68,7 @@ def shows_the_loop(text: str) -> bool:
 
 @workflow
 def spins(name: str) -> int:
-    """A step, then an endless loop, which can be stopped."""
+    """A step, then an endless loop that can be interrupted."""
     first = step(1)
     stage.enter(name)
     while stage.hang:
@@ -77,7 +78,7 @@ def spins(name: str) -> int:
 
 @workflow
 def blocks(name: str) -> int:
-    """A step, then a wait in C, which cannot be interrupted."""
+    """A step, then a wait in C that cannot be interrupted."""
     first = step(1)
     stage.enter(name)
     if stage.hang:
@@ -86,8 +87,8 @@ def blocks(name: str) -> int:
 
 
 @workflow
-def deaf(name: str) -> int:
-    """A step, then a loop that swallows everything that is raised in it."""
+def swallows_exceptions(name: str) -> int:
+    """A step, then a loop that swallows every exception."""
     first = step(1)
     stage.enter(name)
     while stage.hang and not stage.go.is_set():
@@ -100,8 +101,8 @@ def deaf(name: str) -> int:
 
 
 @workflow
-def stubborn(name: str) -> int:
-    """A loop that swallows everything and asks for steps again and again, once it has hung."""
+def issues_commands_endlessly(name: str) -> int:
+    """Swallows every exception and schedules steps endlessly once it has hung."""
     first = step(1)
     stage.enter(name)
     stage.go.wait()
@@ -114,8 +115,7 @@ def stubborn(name: str) -> int:
 
 
 @workflow
-def never_leaves(name: str) -> int:
-    """Hangs while it is unwound."""
+def hangs_while_unwound(name: str) -> int:
     try:
         return step(1)
     finally:
@@ -124,11 +124,11 @@ def never_leaves(name: str) -> int:
             pass
 
 
-WORKFLOWS = [adds, spins, blocks, deaf, stubborn, never_leaves]
+WORKFLOWS = [adds, spins, blocks, swallows_exceptions, issues_commands_endlessly, hangs_while_unwound]
 
 
 class Clock:
-    """Monotonic time that moves when a test says so."""
+    """Monotonic time that a test advances."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -138,7 +138,7 @@ class Clock:
 
 
 class LaneWorld:
-    """Some lanes, and all they have answered."""
+    """Lanes and all their verdicts."""
 
     def __init__(
         self, count: int, workflows: list[Any], context: dict[str, Any], options: dict[str, Any]
@@ -161,8 +161,8 @@ class LaneWorld:
         self._replace = self.lanes._replace
         self.lanes._replace = self._note_replaced  # type: ignore[method-assign]
 
-    def in_work(self, lane: str) -> str | None:
-        """The run that a lane is at."""
+    def current_run(self, lane: str) -> str | None:
+        """The run that a lane evaluates."""
         work = self.lanes._places[lane].lane.busy
         return work.activation.run_id if isinstance(work, LaneJob) else None
 
@@ -180,8 +180,8 @@ class LaneWorld:
     def answers(self, run_id: str) -> list[Completion]:
         return [verdict.completion for name, verdict in self.verdicts if name == run_id]
 
-    async def ask(self, activation: Activation, **options: Any) -> Completion:
-        """Have one activation answered."""
+    async def evaluate(self, activation: Activation, **options: Any) -> Completion:
+        """Submit an activation and return its completion."""
         before = len(self.answers(activation.run_id))
         self.submit(activation, **options)
         await settled(lambda: len(self.answers(activation.run_id)) > before)
@@ -191,60 +191,64 @@ class LaneWorld:
         """Wait until a workflow is where it hangs."""
         await settled(lambda: name in stage.begun)
 
-    def pass_time(self, seconds: float) -> None:
-        """Let time pass as the control loop sees it: with a look at each interval."""
+    def advance(self, seconds: float) -> None:
+        """Advance the clock in steps of a quarter of the deadlock timeout, checking the lanes after each."""
         for _ in range(int(seconds / INTERVAL)):
             self.clock.now += INTERVAL
-            self.lanes.look()
+            self.lanes.check()
 
-    def look_at_intervals(self, seconds: float) -> None:
-        """Let time pass as the detector's timer sees it: with a look at each of its intervals."""
-        for _ in range(round(seconds / LOOK)):
-            self.clock.now += LOOK
-            self.lanes.look()
+    def advance_finely(self, seconds: float = 0.1) -> None:
+        """Advance the clock in steps of the hang detector's interval, checking the lanes after each."""
+        for _ in range(round(seconds / CHECK_INTERVAL)):
+            self.clock.now += CHECK_INTERVAL
+            self.lanes.check()
+
+    async def block(self, run_id: str) -> None:
+        """Occupy a lane with code that does not return."""
+        await self.evaluate(start(run_id, "blocks", run_id))
+        self.submit(on(run_id, done(1)))
+        await self.begun(run_id)
+
+    async def hang_run(self, run_id: str, workflow: str, **facts: Any) -> TaskFailed:
+        """Start a run that hangs in its second activation, and let the hang be detected."""
+        await self.evaluate(start(run_id, workflow, run_id, **facts))
+        return await self.hang(run_id, on(run_id, done(1)))
 
     async def hang(self, run_id: str, activation: Activation) -> TaskFailed:
-        """Submit what hangs, wait until it does, and let the guard notice."""
-        return await self.hang_of(run_id, activation)
+        """Submit an activation, wait until its run hangs, and let the hang be detected."""
+        return await self.hang_elsewhere(run_id, activation)
 
-    async def hang_of(self, name: str, activation: Activation) -> TaskFailed:
-        """The same, where another workflow hangs than the one that is asked."""
+    async def hang_elsewhere(self, name: str, activation: Activation) -> TaskFailed:
+        """Like `hang`, but the run that hangs is another one than the activation's."""
         stage.begun.discard(name)
         self.submit(activation)
         await self.begun(name)
-        self.pass_time(3)
+        self.advance(3)
         completion = self.answers(activation.run_id)[-1]
         assert isinstance(completion, TaskFailed)
         return completion
 
 
-def with_lanes(
-    script: Callable[[LaneWorld], Awaitable[None]],
+@asynccontextmanager
+async def lanes(
     *,
     count: int = 1,
     workflows: list[Any] | None = None,
     context: dict[str, Any] | None = None,
-    ends: bool = True,
     **options: Any,
-) -> LaneWorld:
-    """Run a script with lanes; afterwards every thread has ended."""
-
-    async def main() -> LaneWorld:
-        world = LaneWorld(count, workflows or WORKFLOWS, context or {}, options)
-        world.lanes.start()
-        try:
-            async with asyncio.timeout(50):
-                await script(world)
-        finally:
-            stage.go.set()
-            stage.hang = False
-            world.lanes.stop()
-            ended = await asyncio.to_thread(world.lanes.join, 10)
-        assert ended or not ends
-        return world
-
+) -> AsyncIterator[LaneWorld]:
+    """Start lanes; afterwards every thread must have ended."""
     stage.__init__()  # type: ignore[misc]
-    return asyncio.run(main())
+    world = LaneWorld(count, workflows or WORKFLOWS, context or {}, options)
+    world.lanes.start()
+    try:
+        yield world
+    finally:
+        stage.go.set()
+        stage.hang = False
+        world.lanes.stop()
+        ended = await asyncio.to_thread(world.lanes.join, 10)
+    assert ended
 
 
 def done(seq: int, value: Any = 0) -> ActivityCompleted:
@@ -255,8 +259,8 @@ def completed(run_id: str, value: Any) -> Succeeded:
     return Succeeded(run_id, (CompleteRun(payloads(value)[0]),))
 
 
-def kind(completion: Completion) -> str:
-    """The kind of failure of a task, "" if it succeeded."""
+def failure_kind(completion: Completion) -> str:
+    """The type of a task failure, "" if the task succeeded."""
     if isinstance(completion, Succeeded):
         return ""
     assert isinstance(completion.failure.info, ApplicationFailure)
@@ -266,10 +270,10 @@ def kind(completion: Completion) -> str:
 def living_fibers() -> int:
     gc.collect()
     return sum(
-        isinstance(each, greenlet.greenlet) and bool(each) and each.parent is not None
-        for each in gc.get_objects()
+        isinstance(item, greenlet.greenlet) and bool(item) and item.parent is not None
+        for item in gc.get_objects()
     )
 
 
 def lane_threads() -> list[str]:
-    return [each.name for each in threading.enumerate() if each.name.startswith("lane-")]
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("lane-")]

@@ -1,4 +1,4 @@
-"""`breakpoint()` in workflow code works for as long as one likes."""
+"""`breakpoint()` in workflow code may stop it for any time."""
 
 from __future__ import annotations
 
@@ -23,18 +23,17 @@ def with_breakpoint() -> int:
 
 
 @pytest.mark.server
-def test_breakpoint_outlasts_the_workflow_task(
+def test_run_at_a_breakpoint_continues_after_its_workflow_task_timed_out(
     hourglass_client: Client, hourglass_task_queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody stands at a breakpoint until the server has given the task up; the run then goes on, and stops there once."""
     stops: list[str] = []
     given_up = threading.Event()
 
-    def stop_for_long(*args: object, **kwargs: object) -> None:
+    def stop_until_timed_out(*args: object, **kwargs: object) -> None:
         stops.append(threading.current_thread().name)
         assert given_up.wait(30)
 
-    monkeypatch.setattr(sys, "breakpointhook", stop_for_long)
+    monkeypatch.setattr(sys, "breakpointhook", stop_until_timed_out)
     with Worker(
         hourglass_client, hourglass_task_queue, workflows=[with_breakpoint], activities=[add], verify="always"
     ):

@@ -1,4 +1,4 @@
-"""States outlive lanes and handles, each with one owner."""
+"""The state cache: states outlive lanes and handles, and each has a single owner."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ def evaluations(cache: StateCache, queue: str = "q") -> Evaluations:
     return Evaluations(LaneContext(RESOLVER.workflow, RunSettings(task_queue=queue), cache=cache))
 
 
-def test_only_the_owner_finds_a_state():
-    """Others miss it, and remove nothing."""
+def test_cached_state_is_visible_only_to_its_owner():
     cache = StateCache()
     cache.admit("one")
     cache.admit("two")
@@ -40,8 +39,7 @@ def test_only_the_owner_finds_a_state():
     assert len(cache) == 0
 
 
-def test_handed_over_states_leave_the_former_owner():
-    """The heir gets copies without fibers, all but one; the former owner gets, puts and removes nothing any more."""
+def test_handover_moves_all_states_but_one_to_the_new_owner():
     cache = StateCache()
     cache.admit("old")
     for name in "abc":
@@ -57,8 +55,7 @@ def test_handed_over_states_leave_the_former_owner():
     assert cache.get(Key("q", "a"), "new") is not None
 
 
-def test_handed_over_journals_are_not_shared():
-    """A journal that grows on the old thread does not grow on the new one."""
+def test_handover_copies_journals_without_fibers():
     cache = StateCache()
     cache.admit("old")
     kept = entry("r")
@@ -74,21 +71,19 @@ def test_handed_over_journals_are_not_shared():
     assert fresh.run.last is not None
 
 
-def test_closed_run_stays_closed_when_it_moves():
-    """It is silent on the new lane, too (I7), and answers the same activation with the same answer."""
+def test_closed_run_issues_no_commands_after_a_handover():
     old = evaluations(StateCache())
     old.evaluate(start("r", "adds", "r"))
     old.evaluate(on("r", done(1, 1)))
     last = on("r", done(2, 2))
     assert old.evaluate(last).completion == completed("r", 3)
-    heir = old.hand_over()
-    assert heir.evaluate(last).completion == completed("r", 3)
-    assert heir.evaluate(on("r", done(9))).completion == Succeeded("r")
+    replacement = old.hand_over()
+    assert replacement.evaluate(last).completion == completed("r", 3)
+    assert replacement.evaluate(on("r", done(9))).completion == Succeeded("r")
     old.unwind()
 
 
-def test_queues_and_generations_are_separate():
-    """The same run id on another queue or from another handle is another run; limits hold for each."""
+def test_cache_separates_task_queues_and_generations():
     cache = StateCache(CacheLimits(states=1))
     cache.admit("lane")
     for queue, generation in (("q", 1), ("q", 2), ("p", 1)):
@@ -96,7 +91,7 @@ def test_queues_and_generations_are_separate():
         cache.put(kept, "lane")
         assert cache.to_evict(kept) == []
     assert len(cache) == 3
-    assert [each.key for each in cache.pop_older("q", 2, "lane")] == [Key("q", "r", 1)]
+    assert [item.key for item in cache.pop_older("q", 2, "lane")] == [Key("q", "r", 1)]
     assert len(cache) == 2
     newest = entry("s", "q", 2)
     cache.put(newest, "lane")
@@ -104,23 +99,21 @@ def test_queues_and_generations_are_separate():
     assert cache.to_evict(newest) == []
 
 
-def test_journal_growth_is_counted_in_steps() -> None:
-    """A little more is not looked at after every activation; enough of it is, and then the others must go."""
+def test_cache_checks_journal_sizes_only_after_significant_growth() -> None:
     cache = StateCache(CacheLimits(all_journals_bytes=100 * 2**17))
     cache.admit("me")
     idle, busy = entry("idle"), entry("busy")
-    for each in (idle, busy):
-        each.journal_bytes = 50 * 2**17
-        cache.put(each, "me")
-        assert cache.to_evict(each) == []
+    for item in (idle, busy):
+        item.journal_bytes = 50 * 2**17
+        cache.put(item, "me")
+        assert cache.to_evict(item) == []
     busy.journal_bytes += 99
     assert cache.to_evict(busy) == []
     busy.journal_bytes += 1
     assert cache.to_evict(busy) == [idle.key]
 
 
-def test_lanes_share_one_cache():
-    """Each evaluates its own runs; when one closes, the other's states stay."""
+def test_two_lanes_share_a_cache():
     stage.__init__()  # type: ignore[misc]
     cache = StateCache()
     one, two = evaluations(cache), evaluations(cache)
@@ -136,8 +129,7 @@ def test_lanes_share_one_cache():
     two.close()
 
 
-def test_cache_is_thread_safe():
-    """Owners come and go on several threads while states move; in the end every state has one owner."""
+def test_cache_is_thread_safe_during_handovers():
     cache = StateCache(CacheLimits(states=50))
     errors: list[BaseException] = []
 
@@ -152,17 +144,17 @@ def test_cache_is_thread_safe():
                 if n % 7 == 0:
                     cache.remove(Key("q", f"{lane}-{n % 13}"), owner)
                 if n % 50 == 49:
-                    heir = (lane, n)
-                    cache.hand_over(owner, heir)
-                    owner = heir
+                    replacement = (lane, n)
+                    cache.hand_over(owner, replacement)
+                    owner = replacement
         except BaseException as error:
             errors.append(error)
 
     threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join(30)
+    for item in threads:
+        item.start()
+    for item in threads:
+        item.join(30)
     assert errors == []
     owners = list(cache._owned)
     assert len(owners) == 4
@@ -172,14 +164,13 @@ def test_cache_is_thread_safe():
     assert len(cache) == 0
 
 
-def test_least_recently_used_live_runs_are_dropped_first():
-    """Beyond the limit the least recently used is named; what holds no fibers is not counted."""
+def test_least_recently_used_live_run_is_dropped_first():
     stage.__init__()  # type: ignore[misc]
     live = LiveRuns(1)
     first, second, idle = entry("a"), entry("b"), entry("c")
-    for each in (first, second):
-        each.run.activate(start(each.key.run_id, "adds", "x"))
-        live.settle(each)
+    for item in (first, second):
+        item.run.activate(start(item.key.run_id, "adds", "x"))
+        live.settle(item)
     live.settle(idle)
     assert len(live) == 2
     assert live.excess() is first

@@ -1,3 +1,5 @@
+"""Evaluations of a lane, without a thread: caching, eviction, parking, verification."""
+
 from __future__ import annotations
 
 import logging
@@ -47,13 +49,13 @@ def buggy() -> None:
 
 
 @workflow
-def fickle() -> None:
+def nondeterministic() -> None:
     answers.append(None)
     step(len(answers))
 
 
 @workflow
-def leaves() -> None:
+def exits() -> None:
     raise SystemExit(1)
 
 
@@ -64,15 +66,14 @@ def _clean():
 
 
 def evaluations(**options):
-    return lane_of([two_steps, many_steps, buggy, fickle, leaves], **options)
+    return lane_of([two_steps, many_steps, buggy, nondeterministic, exits], **options)
 
 
 def resolved(seq: int, value: object = 0) -> ActivityCompleted:
     return ActivityCompleted(seq, default_converter.encode(value))
 
 
-def test_run_from_start_to_close():
-    """Each activation is answered with the commands of its run; the close is told, and its fibers are gone."""
+def test_lane_evaluates_a_run_from_start_to_close():
     lane = evaluations()
     first = lane.evaluate(start("r", "two_steps", "a")).completion
     assert isinstance(first, Succeeded)
@@ -86,8 +87,7 @@ def test_run_from_start_to_close():
     assert lane.counts.cached == 0
 
 
-def test_cache_miss_fails_the_task():
-    """An activation without a start for a run that is not here fails the task."""
+def test_activation_of_an_uncached_run_fails_the_task():
     lane = evaluations()
     completion = lane.evaluate(on("r", resolved(1))).completion
     assert isinstance(completion, TaskFailed)
@@ -95,8 +95,7 @@ def test_cache_miss_fails_the_task():
     assert lane.counts.misses == 1
 
 
-def test_start_event_replaces_the_cached_run():
-    """The engine sends the history from its beginning: the old fibers are unwound, the run begins anew."""
+def test_start_event_replaces_the_cached_run_and_unwinds_it():
     lane = evaluations()
     lane.evaluate(start("r", "two_steps", "old"))
     lane.evaluate(on("r", resolved(1)))
@@ -107,13 +106,12 @@ def test_start_event_replaces_the_cached_run():
     assert lane.counts.cached == 1
 
 
-def test_evicting_an_unknown_run_succeeds():
-    """Evictions are always answered with an empty success."""
+def test_eviction_of_an_unknown_run_succeeds():
     assert evaluations().evaluate(evict("nobody")).completion == Succeeded("nobody")
 
 
-def test_nondeterminism_of_an_uncached_run_is_kept_until_it_is_named(caplog):
-    """Only its run id is known here: it is counted, and not logged with names that are unknown."""
+def test_nondeterminism_of_an_uncached_run_is_counted_but_not_logged(caplog):
+    """Only the run id is known, so the report is kept until the workflow's name is."""
     lane = evaluations()
     misfit = Activation(run_id="r", events=(RunEvicted("NONDETERMINISM", "[TMPRL1100] other commands"),))
     assert lane.evaluate(misfit).completion == Succeeded("r")
@@ -122,8 +120,7 @@ def test_nondeterminism_of_an_uncached_run_is_kept_until_it_is_named(caplog):
     assert caplog.records == []
 
 
-def test_unknown_workflow_type_fails_the_task(caplog):
-    """The message lists what is known; it is logged once, not at each retry."""
+def test_unknown_workflow_type_fails_the_task_and_is_logged_once(caplog):
     lane = evaluations()
     with caplog.at_level(logging.ERROR):
         for _ in range(3):
@@ -133,10 +130,7 @@ def test_unknown_workflow_type_fails_the_task(caplog):
     assert len(caplog.records) == 1
 
 
-def test_parked_run_is_logged_once(caplog):
-    """The log names workflow, run, error, file and line with the traceback; retries are silent; statistics
-    list it.
-    """
+def test_parked_run_is_logged_once_and_listed(caplog):
     lane = evaluations()
     with caplog.at_level(logging.ERROR):
         for _ in range(3):
@@ -154,7 +148,6 @@ def test_parked_run_is_logged_once(caplog):
 
 
 def test_run_that_continues_is_no_longer_parked(caplog):
-    """A mended run leaves the list at its first new activation."""
     lane = evaluations()
     lane.evaluate(start("r", "nothing like it"))
     assert list(lane.counts.parked) == ["r"]
@@ -163,15 +156,12 @@ def test_run_that_continues_is_no_longer_parked(caplog):
 
 
 def test_system_exit_in_workflow_code_does_not_end_the_lane():
-    """SystemExit is answered like any bug."""
     lane = evaluations()
-    assert isinstance(lane.evaluate(start("r", "leaves")).completion, TaskFailed)
+    assert isinstance(lane.evaluate(start("r", "exits")).completion, TaskFailed)
     assert isinstance(lane.evaluate(start("s", "two_steps", "a")).completion, Succeeded)
 
 
-def test_internal_error_fails_the_activation(caplog):
-    """If the lane's own code raises, the activation is completed as failed and the run forgotten (I3)."""
-
+def test_internal_error_of_a_lane_fails_the_activation(caplog):
     def broken(_: str) -> object:
         raise RuntimeError("we have a bug")
 
@@ -184,10 +174,7 @@ def test_internal_error_fails_the_activation(caplog):
     assert lane.counts.cached == 0
 
 
-def test_dropped_fibers_are_rebuilt():
-    """Beyond the limit the least recently used run loses its fibers, not its state, and goes on from its
-    journal.
-    """
+def test_run_whose_fibers_were_dropped_continues_from_its_journal():
     lane = evaluations(cache={"live": 1})
     lane.evaluate(start("a", "two_steps", "a"))
     lane.evaluate(start("b", "two_steps", "b"))
@@ -199,8 +186,7 @@ def test_dropped_fibers_are_rebuilt():
     assert last == Succeeded("a", (CompleteRun(payloads(3)[0]),))
 
 
-def test_excess_states_are_evicted():
-    """Beyond the limit the least recently used runs are given back, each asked for once."""
+def test_least_recently_used_runs_are_evicted_beyond_the_cache_limit():
     lane = evaluations(cache={"states": 2})
     asked = [lane.evaluate(start(name, "two_steps", name)).evict for name in "abcd"]
     assert asked == [(), (), ("a",), ("b",)]
@@ -208,8 +194,7 @@ def test_excess_states_are_evicted():
 
 
 @pytest.mark.parametrize("limits", [{"journal_entries": 2}, {"journal_bytes": 2 * 150}])
-def test_overlong_journal_is_evicted(limits):
-    """Its eviction is requested instead of keeping it."""
+def test_run_with_an_oversized_journal_is_evicted(limits):
     lane = evaluations(cache=limits)
     asked = [lane.evaluate(start("r", "many_steps", 9)).evict]
     asked += [lane.evaluate(on("r", resolved(n))).evict for n in range(1, 5)]
@@ -217,8 +202,7 @@ def test_overlong_journal_is_evicted(limits):
     assert asked[0] == ()
 
 
-def test_queries_do_not_count_as_activations():
-    """Activations of queries only do not age a journal."""
+def test_queries_do_not_extend_the_journal():
     lane = evaluations(cache={"journal_entries": 1})
     lane.evaluate(start("r", "two_steps", "a"))
     for n in range(5):
@@ -227,26 +211,23 @@ def test_queries_do_not_count_as_activations():
         assert verdict.evict == ()
 
 
-def test_verification_detects_nondeterminism(caplog):
-    """A workflow that asks for something else the second time fails its task as nondeterministic, with the
-    report.
-    """
-    completion = evaluations(verify="always").evaluate(start("r", "fickle")).completion
+def test_verification_fails_the_task_of_a_nondeterministic_workflow(caplog):
+    completion = evaluations(verify="always").evaluate(start("r", "nondeterministic")).completion
     assert isinstance(completion, TaskFailed)
     assert completion.cause is TaskFailureCause.NON_DETERMINISTIC_ERROR
     assert "not deterministic" in completion.failure.message
     assert "test_evaluation.py:" in completion.failure.message
 
 
-def test_verification_is_off_by_default():
-    """The same workflow passes without it, and with a fraction of zero."""
+def test_nondeterministic_workflow_passes_without_verification():
     for verify in ("off", 0.0):
-        assert isinstance(evaluations(verify=verify).evaluate(start("r", "fickle")).completion, Succeeded)
-    assert isinstance(evaluations(verify=1.0).evaluate(start("r", "fickle")).completion, TaskFailed)
+        assert isinstance(
+            evaluations(verify=verify).evaluate(start("r", "nondeterministic")).completion, Succeeded
+        )
+    assert isinstance(evaluations(verify=1.0).evaluate(start("r", "nondeterministic")).completion, TaskFailed)
 
 
-def test_verification_costs_linear_work(monkeypatch):
-    """It re-executes at activations 1, 2, 4, 8 … and at the close."""
+def test_verification_replays_at_powers_of_two_and_at_the_close(monkeypatch):
     counts = []
     from hourglass._worker.lanes import evaluation
 
@@ -258,8 +239,7 @@ def test_verification_costs_linear_work(monkeypatch):
     assert counts == [1, 2, 4, 8, 11]
 
 
-def test_closing_unwinds_every_fiber():
-    """At the end of a lane no fiber is left."""
+def test_closing_a_lane_unwinds_every_fiber():
     lane = evaluations()
     for name in "abc":
         lane.evaluate(start(name, "two_steps", name))
@@ -269,7 +249,7 @@ def test_closing_unwinds_every_fiber():
 
 
 @workflow
-def talks() -> None:
+def logs() -> None:
     from hourglass import workflow as wf
 
     wf.logger.warning("before")
@@ -278,20 +258,18 @@ def talks() -> None:
     raise KeyError("a bug")
 
 
-def test_retried_task_does_not_repeat_log_messages(caplog):
-    """A task that is retried executes the same steps here once more: their log messages were written the first time."""
-    lane = lane_of([talks])
+def test_retried_task_does_not_repeat_workflow_log_messages(caplog):
+    lane = lane_of([logs])
     with caplog.at_level(logging.WARNING, logger="hourglass.workflow"):
         for _ in range(3):
-            lane.evaluate(start("r", "talks"))
+            lane.evaluate(start("r", "logs"))
             assert isinstance(lane.evaluate(on("r", resolved(1))).completion, TaskFailed)
             lane.evaluate(evict("r"))
     said = [record.getMessage() for record in caplog.records if record.name == "hourglass.workflow"]
     assert len(said) == 2
 
 
-def test_remembered_journals_are_bounded():
-    """They are bounded in number and in bytes, the newest stay, and each is given once."""
+def test_lost_journals_are_bounded_in_number_and_bytes():
     lost = LostJournals(most=2, most_bytes=100)
     for name, size in (("a", 10), ("b", 10), ("c", 10)):
         lost.keep(name, [on(name)], size)

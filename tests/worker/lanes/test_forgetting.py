@@ -1,4 +1,4 @@
-"""A worker on the engine of its own process forgets a run with the answer that closes it: no activation says so."""
+"""A worker on an in-process engine evicts a run when it closes, without an eviction activation."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ def doubles(number: int) -> int:
     return double(number)
 
 
-def test_closed_runs_leave_nothing_in_the_cache() -> None:
-    """When a result is there its run is gone from the worker's cache, and it took two activations: no eviction."""
+def test_closed_run_is_evicted_without_an_activation() -> None:
     with (
         Client.connect("local:") as client,
         Worker(client, workflows=[doubles], activities=[double]) as worker,
@@ -32,8 +31,7 @@ def test_closed_runs_leave_nothing_in_the_cache() -> None:
             assert (seen.cached_workflows, seen.live_workflows, seen.activations) == (0, 0, 2 * number)
 
 
-def test_state_is_discarded_whoever_owns_it() -> None:
-    """Also when its lane was replaced meanwhile; what others keep, and the same run of another handle, stays."""
+def test_discard_removes_a_state_from_any_owner() -> None:
     cache = StateCache()
     for owner, kept in (("one", entry("a")), ("two", entry("b")), ("two", entry("a", generation=1))):
         cache.admit(owner)

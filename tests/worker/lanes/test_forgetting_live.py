@@ -1,4 +1,4 @@
-"""Runs that an engine has forgotten while they hold fibers, for they did not close themselves: their lane unwinds them."""
+"""Runs that the engine closed while they had fibers: their lane unwinds them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from .lane_world import stage
 from .test_cache import evaluations
 
 
-def test_discarded_state_with_fibers_is_returned() -> None:
-    """Its lane drops them when it is told to, and a lane that does not have them does nothing."""
+def test_discarded_state_with_fibers_is_unwound_by_its_own_lane() -> None:
     cache = StateCache()
     lane, other = evaluations(cache), evaluations(cache)
     stage.ended.clear()
@@ -33,7 +32,7 @@ def test_discarded_state_with_fibers_is_returned() -> None:
 
 
 class Meeting:
-    """Where a query and a test wait for one another."""
+    """Synchronization between a query and a test."""
 
     def __init__(self) -> None:
         self.asked, self.answer = threading.Event(), threading.Event()
@@ -65,7 +64,6 @@ def returns() -> int:
 
 
 def test_run_terminated_during_a_query_is_unwound() -> None:
-    """The query's answer is the last that the engine wants of the run: nothing of it is left at the worker."""
     with (
         Client.connect("local:") as client,
         Worker(
@@ -81,6 +79,6 @@ def test_run_terminated_during_a_query_is_unwound() -> None:
         meeting.answer.set()
         asking.join(20)
         assert answers == ["here"]
-        assert client.execute_workflow(returns) == 1  # behind all that the lane has to do
+        assert client.execute_workflow(returns) == 1  # queued behind the unwinding
         seen = worker.statistics()
         assert (meeting.unwound, seen.cached_workflows, seen.live_workflows) == (1, 0, 0)

@@ -1,4 +1,4 @@
-"""Children of children of children: from a certain depth on the log says so, and a test ends."""
+"""Deeply nested child workflows: beyond a certain depth they are logged, and fail a test."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import pytest
 
 from hourglass import workflow
 from hourglass._evaluator.events import RunStarted
-from hourglass._worker.lanes.generations import DEEP, Generations
+from hourglass._worker.lanes.generations import DEEP, NestingDepths
 from hourglass.errors import UsageError, WorkflowParked
 from hourglass.testing import Environment
 
 
-def begun(depths: Generations, number: int, kind: str = "step", *, root: str = "run-0") -> str:
-    """What is said of a run that is a child of the one with the number before."""
+def log_line_of_child(depths: NestingDepths, number: int, kind: str = "step", *, root: str = "run-0") -> str:
+    """Return the log line for a child whose parent is the run with the previous number."""
     parent = f"run-{number - 1}"
     started = RunStarted(
         workflow_type=kind,
@@ -27,19 +27,17 @@ def begun(depths: Generations, number: int, kind: str = "step", *, root: str = "
     return depths.begun(f"run-{number}", started)
 
 
-def test_deep_child_is_logged_once_per_type() -> None:
-    """Nothing is said of those above; then one line for each type of workflow."""
-    depths = Generations()
-    said = [begun(depths, number) for number in range(1, DEEP + 10)]
-    assert [number for number, text in enumerate(said, 1) if text] == [DEEP]
-    assert f"is nested {DEEP} levels below workflow id-0" in said[DEEP - 1]
-    assert "workflow.continue_as_new" in said[DEEP - 1]
-    assert begun(depths, DEEP + 10, "other") != ""
+def test_deeply_nested_child_is_logged_once_per_workflow_type() -> None:
+    depths = NestingDepths()
+    lines = [log_line_of_child(depths, number) for number in range(1, DEEP + 10)]
+    assert [number for number, text in enumerate(lines, 1) if text] == [DEEP]
+    assert f"is nested {DEEP} levels below workflow id-0" in lines[DEEP - 1]
+    assert "workflow.continue_as_new" in lines[DEEP - 1]
+    assert log_line_of_child(depths, DEEP + 10, "other") != ""
 
 
-def test_many_children_of_one_parent_are_not_deep() -> None:
-    """Breadth is no depth, whether or not the parent was begun here."""
-    depths = Generations()
+def test_many_children_of_one_parent_are_not_logged() -> None:
+    depths = NestingDepths()
     for parent in ("run-0", "elsewhere"):
         for number in range(3 * DEEP):
             started = RunStarted(
@@ -48,14 +46,13 @@ def test_many_children_of_one_parent_are_not_deep() -> None:
             assert depths.begun(f"{parent}-{number}", started) == ""
 
 
-def test_replayed_run_keeps_its_depth() -> None:
-    """A replay, or the next run of a chain, is no new generation."""
-    depths = Generations(most=3)
+def test_replayed_child_keeps_its_depth() -> None:
+    depths = NestingDepths(most=3)
     for _ in range(10):
         for number in range(1, 4):
-            begun(depths, number)
+            log_line_of_child(depths, number)
     with pytest.raises(UsageError, match="is nested 4 levels below "):
-        begun(depths, 4)
+        log_line_of_child(depths, 4)
 
 
 @workflow.defn
@@ -64,23 +61,22 @@ def endless(number: int) -> int:
 
 
 @workflow.defn
-def there(number: int) -> int:
-    return back(number + 1)
+def recurses_through_another(number: int) -> int:
+    return recurses_back(number + 1)
 
 
 @workflow.defn
-def back(number: int) -> int:
-    return there(number + 1)
+def recurses_back(number: int) -> int:
+    return recurses_through_another(number + 1)
 
 
 @workflow.defn
-def down(number: int) -> int:
-    return 1 + down(number - 1) if number else 0
+def recurses_finitely(number: int) -> int:
+    return 1 + recurses_finitely(number - 1) if number else 0
 
 
-@pytest.mark.parametrize("function", [endless, there])
-def test_endless_recursion_is_parked_in_tests(function: Any) -> None:
-    """A workflow that calls itself, or another that calls it, is parked with a text that says so."""
+@pytest.mark.parametrize("function", [endless, recurses_through_another])
+def test_endless_recursion_of_children_is_parked_in_a_test_environment(function: Any) -> None:
     with (
         Environment() as environment,
         pytest.raises(
@@ -90,10 +86,9 @@ def test_endless_recursion_is_parked_in_tests(function: Any) -> None:
         environment.execute_workflow(function, 0)
 
 
-def test_finite_recursion_is_only_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """It runs to its end, with a warning that names the workflow."""
+def test_finite_recursion_of_children_is_only_logged(caplog: pytest.LogCaptureFixture) -> None:
     with Environment() as environment, caplog.at_level(logging.WARNING, "hourglass"):
-        assert environment.execute_workflow(down, 2 * DEEP) == 2 * DEEP
-    (told,) = caplog.records
-    assert told.getMessage().startswith("workflow down (")
-    assert "does workflow down call itself without end?" in told.getMessage()
+        assert environment.execute_workflow(recurses_finitely, 2 * DEEP) == 2 * DEEP
+    (record,) = caplog.records
+    assert record.getMessage().startswith("workflow recurses_finitely (")
+    assert "does workflow recurses_finitely call itself without end?" in record.getMessage()

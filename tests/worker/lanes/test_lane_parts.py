@@ -1,4 +1,4 @@
-"""The parts under the lanes: stopping threads, looking at their stacks, and quarantine."""
+"""The parts of lanes: interrupting threads, reading their stacks, and quarantine."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from ..scripted import settled
 from .lane_world import Clock
 
 
-class Blocked:
-    """A thread that waits in C until it is let go, and then loops in Python."""
+class BlockedThread:
+    """A thread that waits in C until it is released."""
 
     def __init__(self) -> None:
         self.go = threading.Event()
@@ -44,17 +44,17 @@ class Blocked:
             self.raised.append("late")
 
 
-def test_undelivered_exception_is_withdrawn():
-    """A thread in C is not interrupted when it comes back later, and profiled threads are not caught in between."""
-    blocked = Blocked()
+def test_undelivered_exception_is_withdrawn_from_a_blocked_thread():
+    """On Python 3.11 a pending exception would make profiled threads spin."""
+    blocked = BlockedThread()
     calls = []
 
     def profiled():
         sys.setprofile(lambda *_: calls.append(1))
-        taking_part()
+        profiled_call()
         sys.setprofile(None)
 
-    def taking_part():
+    def profiled_call():
         return 1
 
     raise_briefly(blocked.thread.ident, 0.001)
@@ -68,8 +68,7 @@ def test_undelivered_exception_is_withdrawn():
     assert blocked.raised == []
 
 
-def test_looping_thread_is_interrupted():
-    """A thread that executes Python is interrupted at once, or within a few attempts on a busy machine."""
+def test_thread_in_a_python_loop_is_interrupted():
     seen = []
 
     def loop():
@@ -89,30 +88,30 @@ def test_looping_thread_is_interrupted():
     assert seen == ["stopped"]
 
 
-def test_code_with_shared_locks_is_not_interrupted():
-    """Nobody is interrupted inside logging, ever; in other library code only after a while; authors' code at once."""
+def test_logging_and_library_code_is_not_interrupted():
+    """Logging holds shared locks and is never interrupted; library code only after many attempts."""
     frames = {}
 
-    class Look(logging.Handler):
+    class FrameRecorder(logging.Handler):
         def emit(self, record):
             frames["logging"] = sys._getframe(1)
 
     logger = logging.getLogger("test of interrupting")
     logger.propagate = False
-    logger.addHandler(Look())
+    logger.addHandler(FrameRecorder())
     logger.warning("now")
     assert not may_interrupt(frames["logging"], attempt=1000)
 
     import statistics
 
-    statistics.mean(_looking(frames))
+    statistics.mean(_values_from_library(frames))
     assert not may_interrupt(frames["library"], attempt=1)
     assert may_interrupt(frames["library"], attempt=1000)
     assert may_interrupt(sys._getframe(), attempt=1)
     assert may_interrupt(None, attempt=1)
 
 
-def _looking(frames):
+def _values_from_library(frames):
     frames["library"] = sys._getframe(1)
     yield 1
 
@@ -133,8 +132,7 @@ class FakeLane:
         return self.ended
 
 
-def test_stopper_retries_and_reports_once():
-    """Attempts go on with back-off; too many stuck are reported once until there are fewer, then again."""
+def test_stopper_retries_and_reports_too_many_stuck_lanes_once():
     reports = []
 
     async def main():
@@ -157,8 +155,8 @@ def test_stopper_retries_and_reports_once():
     asyncio.run(main())
 
 
-def test_unwinding_thread_is_not_interrupted():
-    """While it makes progress nothing is raised in it: interrupted unwinding would leak fibers."""
+def test_lane_that_is_unwinding_is_not_interrupted():
+    """An interrupted unwinding would leak fibers."""
 
     async def main():
         stopper, lane = Stopper(8, None), FakeLane()
@@ -171,9 +169,8 @@ def test_unwinding_thread_is_not_interrupted():
     asyncio.run(main())
 
 
-def test_stack_shows_the_authors_frames():
-    """The newest last; without any of the author's the innermost frame stands in; a thread that is gone has none."""
-    blocked = Blocked()
+def test_hung_stack_shows_only_the_users_frames():
+    blocked = BlockedThread()
     try:
         stack = take_stack(frame_of(blocked.thread.ident))
         assert stack.place.endswith("in _run")
@@ -192,9 +189,7 @@ def test_stack_shows_the_authors_frames():
 @pytest.mark.parametrize(
     ("module", "debugged"), [("bdb", True), ("_pydevd_bundle.x", True), ("coverage.tracer", False)]
 )
-def test_debuggers_are_told_from_other_tracers(module, debugged):
-    """Coverage traces, too, but nobody looks at anything there."""
-
+def test_debugger_is_distinguished_from_coverage_tracing(module, debugged):
     def tracer(*_):
         return None
 
@@ -211,34 +206,32 @@ def test_debuggers_are_told_from_other_tracers(module, debugged):
     assert traced() is debugged
 
 
-def definition(name="hangs"):
+def new_definition(name="hangs"):
     def hangs() -> None: ...
 
     return define_function(hangs, name, ())
 
 
-def test_second_hang_in_the_same_code_holds_a_run():
-    """The first does not; other runs are free; other code releases it."""
+def test_run_is_quarantined_after_its_second_hang_in_the_same_code():
     clock = Clock()
     quarantine = Quarantine(back_off=10, clock=clock)
-    code, stack = definition(), HungStack("text", "place")
+    code, stack = new_definition(), HungStack("text", "place")
     assert quarantine.add("r", code, stack) == 1
     assert quarantine.held("r", code) is None
     assert quarantine.add("r", code, stack) == 2
     hang = quarantine.held("r", code)
     assert hang is not None
     assert (hang.times, hang.stack) == (2, stack)
-    assert quarantine.held("r", None) is None  # nobody knows yet what code it is
+    assert quarantine.held("r", None) is None  # its code is not known yet
     assert quarantine.held("s", code) is None
-    assert quarantine.held("r", definition()) is None
+    assert quarantine.held("r", new_definition()) is None
     assert quarantine.held("r", code) is None  # forgotten
 
 
-def test_held_run_is_tried_once_after_a_while():
-    """Whoever asks again before that try has ended is held."""
+def test_quarantined_run_is_retried_once_after_the_back_off():
     clock = Clock()
     quarantine = Quarantine(back_off=10, clock=clock)
-    code = definition()
+    code = new_definition()
     for _ in range(2):
         quarantine.add("r", code, HungStack())
     clock.now += 10
@@ -250,8 +243,7 @@ def test_held_run_is_tried_once_after_a_while():
     assert len(quarantine) == 0
 
 
-def test_run_that_hung_before_its_code_was_found_is_held():
-    """An import that hangs: only time releases it."""
+def test_run_that_hangs_during_import_is_quarantined_until_the_back_off():
     clock = Clock()
     quarantine = Quarantine(back_off=10, clock=clock)
     for _ in range(2):
@@ -261,22 +253,20 @@ def test_run_that_hung_before_its_code_was_found_is_held():
     assert quarantine.held("r", None) is None
 
 
-def test_too_many_stuck_threads_hold_the_whole_workflow():
-    """While too many threads are stuck one hang of one run is enough for all of its kind, for a while."""
+def test_distress_quarantines_the_workflow_after_a_single_hang():
     clock = Clock()
     quarantine = Quarantine(back_off=10, clock=clock)
-    code = definition()
+    code = new_definition()
     quarantine.add("r", code, HungStack())
     assert quarantine.held("s", code) is None
     quarantine.distress = True
     assert quarantine.held("s", code) is not None
-    assert quarantine.held("s", definition()) is None
+    assert quarantine.held("s", new_definition()) is None
     clock.now += 10
     assert quarantine.held("s", code) is None
 
 
-def test_quarantine_is_bounded():
-    """It remembers the latest thousand."""
+def test_quarantine_remembers_at_most_a_thousand_runs():
     quarantine = Quarantine()
     for n in range(1100):
         quarantine.add(str(n), None, HungStack())

@@ -1,4 +1,4 @@
-"""Random hangs, kills and deaths among many runs on several lanes, and the same through a real engine."""
+"""Random hangs, kills and deaths among many runs on several lanes, and a hang on a real engine."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from hourglass.converter import default_converter
 
 from ..scripted import evict, on, payloads, settled, start
 from ..scripted import workflow as plain_workflow
-from .lane_world import INTERVAL, Clock, LaneWorld, completed, done, kind, stage, step, with_lanes
+from .lane_world import INTERVAL, Clock, LaneWorld, completed, done, failure_kind, lanes, stage, step
 
 STEPS = 4
 planned: dict[tuple[str, int], str] = {}
-"""What a run does before one of its steps, the next time it gets there for the first time."""
+"""Faults by run and step; each happens once, before the step."""
 
 
 @plain_workflow
-def accident(name: str) -> int:
+def random_hangs(name: str) -> int:
     total = 0
     for n in range(STEPS):
         match planned.pop((name, n), ""):
@@ -49,76 +49,71 @@ def accident(name: str) -> int:
 
 
 async def drive(world: LaneWorld, name: str) -> int:
-    """Play the engine for one run: after a failed task it is sent from its beginning. Returns how many tasks failed."""
-    known: list[Any] = [start(name, "accident", name)]
+    """Act as the engine for one run: after a failed task replay it from the start. Return the number of failed tasks."""
+    activations: list[Any] = [start(name, "random_hangs", name)]
     failures = 0
     for n in range(STEPS + 1):
         while True:
-            answer = await world.ask(known[-1])
+            answer = await world.evaluate(activations[-1])
             if isinstance(answer, Succeeded):
                 break
             failures += 1
-            assert kind(answer) in ("WorkflowHung", "LaneKilled", "RunNotCached", "LaneDied")
-            assert await world.ask(evict(name)) == Succeeded(name)
-            for each in known[:-1]:
-                again = await world.ask(each)
-                if isinstance(again, TaskFailed):
+            assert failure_kind(answer) in ("WorkflowHung", "LaneKilled", "RunNotCached", "LaneDied")
+            assert await world.evaluate(evict(name)) == Succeeded(name)
+            for activation in activations[:-1]:
+                verdict = await world.evaluate(activation)
+                if isinstance(verdict, TaskFailed):
                     failures += 1
                     break
         if n < STEPS:
             (scheduled,) = answer.commands
             assert isinstance(scheduled, ScheduleActivity)
             assert scheduled.seq == n + 1
-            known.append(on(name, done(n + 1, n + 1)))
+            activations.append(on(name, done(n + 1, n + 1)))
         else:
             assert answer == completed(name, ((1 * 3 + 2) * 3 + 3) * 3 + 4)
-    assert await world.ask(evict(name)) == Succeeded(name)
+    assert await world.evaluate(evict(name)) == Succeeded(name)
     return failures
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_random_hangs_affect_no_other_run(seed):
-    """Fifty runs on three lanes and their spares: each activation is answered once, every result is right, whoever hangs,
-    blocks, is killed or is moved.
-    """
+async def test_random_hangs_and_kills_do_not_affect_other_runs(seed):
+    """Every activation is answered once and every result is correct."""
     rng = random.Random(seed)
     names = [f"r{n}" for n in range(50)]
     planned.clear()
     for name in rng.sample(names, 8):
         planned[name, rng.randrange(STEPS)] = rng.choice(["spin", "spin", "block"])
-    asked = 0
+    submitted = 0
 
-    async def script(world):
-        nonlocal asked
+    async with lanes(count=3, workflows=[random_hangs]) as world:
         submit = world.submit
 
         def counted(activation, **options):
-            nonlocal asked
-            asked += 1
+            nonlocal submitted
+            submitted += 1
             submit(activation, **options)
 
         world.submit = counted
         drivers = [asyncio.ensure_future(drive(world, name)) for name in names]
         kills = 0
-        while not all(each.done() for each in drivers):
+        while not all(driver.done() for driver in drivers):
             if kills < 5 and rng.random() < 0.02:
                 kills += 1
                 world.lanes.kill(rng.choice(world.lanes.names()))
             if rng.random() < 0.1 and stage.begun:
-                world.pass_time(INTERVAL)
+                world.advance(INTERVAL)
             if rng.random() < 0.1 and stage.begun:
                 world.clock.now += 0.05
-                world.lanes.look()
+                world.lanes.check()
             await asyncio.sleep(0)
-        for each in drivers:
-            each.result()
-        assert len(world.verdicts) == asked
+        for driver in drivers:
+            driver.result()
+        assert len(world.verdicts) == submitted
         assert world.replaced
         assert not planned
-        # A lane that was replaced may still have to take what it was told last.
-        await settled(lambda: {(each.runs, each.queued) for each in world.lanes.status()} == {(0, 0)})
-
-    with_lanes(script, count=3, workflows=[accident])
+        # A replaced lane may still have to process its last evictions.
+        await settled(lambda: {(lane.runs, lane.queued) for lane in world.lanes.status()} == {(0, 0)})
 
 
 # --- through the memory engine ---------------------------------------------------------------------------------------
@@ -138,7 +133,7 @@ def gate(number: int) -> int:
 
 
 @workflow.defn
-def bystander(number: int) -> int:
+def waits_at_a_gate(number: int) -> int:
     return double(gate(double(number)))
 
 
@@ -153,7 +148,7 @@ def hangs_once(number: int) -> int:
     return double(first)
 
 
-async def _workflows(handle: Polled, lanes: LaneSet) -> None:
+async def _serve_workflows(handle: Polled, lanes: LaneSet) -> None:
     """A poll loop without supervision, until the handle has shut down."""
     sending = []
     while True:
@@ -171,7 +166,7 @@ async def _evaluate(handle: Polled, lanes: LaneSet, task: Activation) -> None:
     await handle.complete_activation((await answer).completion)
 
 
-async def _activities(handle: Polled, executor: AwaitedExecutor) -> None:
+async def _serve_activities(handle: Polled, executor: AwaitedExecutor) -> None:
     async def execute(task: ActivityTask) -> None:
         await handle.complete_activity(await executor.execute(task))
 
@@ -186,8 +181,7 @@ async def _activities(handle: Polled, executor: AwaitedExecutor) -> None:
     await asyncio.gather(*running)
 
 
-def test_hang_on_a_real_engine_costs_one_task():
-    """The engine sends the hung run again and it completes; runs beside it complete, though their lane was replaced."""
+def test_hung_run_on_a_real_engine_is_retried_and_other_runs_complete():
     hangs_left[0] = 1
     stage.__init__()  # type: ignore[misc]
 
@@ -195,13 +189,13 @@ def test_hang_on_a_real_engine_costs_one_task():
         clock = Clock()
         connection = await connect_memory(identity="test")
         handle = Polled(await connection.open_handle(HandleConfig(task_queue="q", identity="test")))
-        resolver = Resolver(workflows=[bystander, hangs_once], activities=[double, gate])
+        resolver = Resolver(workflows=[waits_at_a_gate, hangs_once], activities=[double, gate])
         settings = RunSettings(task_queue="q")
         lanes = LaneSet(LaneContext(resolver.workflow, settings, verify="always"), ["lane-0"], clock=clock)
         executor = AwaitedExecutor(resolver, default_converter, handle.heartbeat, max_threads=30)
-        worker = asyncio.gather(_workflows(handle, lanes), _activities(handle, executor))
+        worker = asyncio.gather(_serve_workflows(handle, lanes), _serve_activities(handle, executor))
         lanes.start()
-        names = {f"w{n}": ("bystander", n) for n in range(20)} | {"hung": ("hangs_once", 100)}
+        names = {f"w{n}": ("waits_at_a_gate", n) for n in range(20)} | {"hung": ("hangs_once", 100)}
         for name, (kind_, number) in names.items():
             request = made(
                 StartWorkflow,
@@ -215,7 +209,7 @@ def test_hang_on_a_real_engine_costs_one_task():
         await settled(lambda: "once" in stage.begun)
         for _ in range(6):
             clock.now += INTERVAL
-            lanes.look()
+            lanes.check()
         assert lanes.status()[0].replaced == 1
         stage.go.set()
         results = {}

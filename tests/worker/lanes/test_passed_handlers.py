@@ -1,4 +1,6 @@
-"""A run that fails past an `except` which names what the activity raised: its log says which, and what to write."""
+"""A run that fails although an `except` names the exception of its activity: the log explains which handler to fix, and
+how.
+"""
 
 from __future__ import annotations
 
@@ -15,43 +17,43 @@ from hourglass._worker.lanes.passed_handlers import passed_handler
 from hourglass.errors import ActivityError, ApplicationError, TimedOutError, WorkflowFailedError
 from hourglass.testing import Environment
 
-HERE = sys.modules[__name__]
+THIS_MODULE = sys.modules[__name__]
 ONCE = RetryPolicy(maximum_attempts=1)
 
 
-class Declined(Exception):
+class DeclinedError(Exception):
     """What the activity's error is made of."""
 
 
-class Blocked(Declined):
+class BlockedError(DeclinedError):
     """What the activity raises."""
 
 
 @activity.defn(retry_policy=ONCE)
 def charge(cents: int) -> int:
-    raise Blocked(f"{cents} are too much")
+    raise BlockedError(f"{cents} are too much")
 
 
 @activity.defn(retry_policy=ONCE)
 async def acharge(cents: int) -> int:
-    raise Blocked(f"{cents} are too much")
+    raise BlockedError(f"{cents} are too much")
 
 
 @workflow.defn
-def refuses(cents: int) -> int:
+def rejects(cents: int) -> int:
     raise ApplicationError("no", type="Refused")
 
 
 @workflow.defn
-def by_name(cents: int) -> int:
+def catches_the_activitys_exception(cents: int) -> int:
     try:
         return charge(cents)
-    except Blocked:  # here
+    except BlockedError:  # here
         return 0
 
 
 @workflow.defn
-def by_base(cents: int) -> int:
+def catches_its_base_class(cents: int) -> int:
     def pay() -> int:
         return charge(cents)
 
@@ -60,34 +62,34 @@ def by_base(cents: int) -> int:
             return pay()
     except (
         KeyError,
-        HERE.Declined,  # type: ignore[name-defined]  # here
+        THIS_MODULE.DeclinedError,  # type: ignore[name-defined]  # here
     ):
         return 0
     return 1
 
 
 @workflow.defn
-def by_ours(cents: int) -> int:
+def catches_the_childs_application_error(cents: int) -> int:
     try:
-        return refuses(cents)
+        return rejects(cents)
     except ApplicationError:  # here
         return 0
 
 
 @aio.workflow.defn
-class Awaited:
+class CatchesInCoroutine:
     @aio.workflow.run
     async def run(self, cents: int) -> int:
         try:
             return await aio.workflow.execute_activity(
                 acharge, cents, start_to_close_timeout=timedelta(seconds=9)
             )
-        except Blocked:  # here
+        except BlockedError:  # here
             return 0
 
 
 @workflow.defn
-def by_another(cents: int) -> int:
+def catches_something_else(cents: int) -> int:
     try:
         return charge(cents)
     except (KeyError, TimedOutError):
@@ -95,24 +97,24 @@ def by_another(cents: int) -> int:
 
 
 @workflow.defn
-def not_around(cents: int) -> int:
+def catches_around_other_code(cents: int) -> int:
     try:
         cents += 1
-    except Blocked:
+    except BlockedError:
         return 0
     return charge(cents)
 
 
 @workflow.defn
-def raised_again(cents: int) -> int:
+def raises_its_own_error(cents: int) -> int:
     try:
         return charge(cents)
     except ActivityError as error:
         raise ApplicationError(str(error.cause)) from error
 
 
-def told(function: Any, caplog: pytest.LogCaptureFixture) -> str:
-    """What the log says of the run that fails."""
+def logged_failure(function: Any, caplog: pytest.LogCaptureFixture) -> str:
+    """Return the log message of the failed run."""
     with (
         Environment() as environment,
         caplog.at_level(logging.WARNING, "hourglass.runs"),
@@ -125,21 +127,32 @@ def told(function: Any, caplog: pytest.LogCaptureFixture) -> str:
 @pytest.mark.parametrize(
     ("function", "handler", "instead"),
     [
-        (by_name, "Blocked", '`except ActivityError as error:` and test `error.cause.type == "Blocked"`'),
-        (by_base, "HERE.Declined", 'ActivityError as error:` and test `error.cause.type == "Blocked"`'),
         (
-            by_ours,
+            catches_the_activitys_exception,
+            "BlockedError",
+            '`except ActivityError as error:` and test `error.cause.type == "BlockedError"`',
+        ),
+        (
+            catches_its_base_class,
+            "THIS_MODULE.DeclinedError",
+            'ActivityError as error:` and test `error.cause.type == "BlockedError"`',
+        ),
+        (
+            catches_the_childs_application_error,
             "ApplicationError",
             'ChildWorkflowError as error:` and test `error.cause.type == "Refused"`',
         ),
-        (Awaited, "Blocked", 'ActivityError as error:` and test `error.cause.type == "Blocked"`'),
+        (
+            CatchesInCoroutine,
+            "BlockedError",
+            'ActivityError as error:` and test `error.cause.type == "BlockedError"`',
+        ),
     ],
 )
-def test_except_clause_is_named(
+def test_log_names_the_except_clause_that_did_not_catch_and_its_fix(
     function: Any, handler: str, instead: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """File and line of the handler, and what to write in its place."""
-    text = told(function, caplog)
+    text = logged_failure(function, caplog)
     assert f"  except {handler} ({__file__}:" in text
     line = int(text.partition(f"({__file__}:")[2].partition(")")[0])
     with open(__file__) as source:
@@ -147,36 +160,36 @@ def test_except_clause_is_named(
     assert text.endswith(instead)
 
 
-@pytest.mark.parametrize("function", [by_another, not_around, raised_again])
-def test_other_failures_get_no_hint(function: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """A handler of something else, one that is not around the call, an error that was raised by the author."""
-    assert "does not catch" not in told(function, caplog)
+@pytest.mark.parametrize(
+    "function", [catches_something_else, catches_around_other_code, raises_its_own_error]
+)
+def test_failures_without_a_mistaken_except_clause_get_no_hint(
+    function: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert "does not catch" not in logged_failure(function, caplog)
 
 
-def test_except_timeout_error_around_a_call_is_explained() -> None:
-    """`except TimeoutError` around a call whose time ran out: the cause is looked at itself."""
-
+def test_except_timeout_error_around_a_call_is_recognized() -> None:
     def fails() -> None:
         try:
             raise ActivityError("too late") from TimedOutError("Timeout")
         except TimeoutError:
             pass
 
-    assert "except TimeoutError (" in passed_handler(_raised(fails))
-    assert passed_handler(_raised(fails)).endswith("and test `error.cause`")
+    assert "except TimeoutError (" in passed_handler(_raised_by(fails))
+    assert passed_handler(_raised_by(fails)).endswith("and test `error.cause`")
 
 
-def test_code_without_source_gets_no_hint() -> None:
-    """Functions that stand in no file, and errors that no code raised, give no hint and no error."""
-    known: dict[str, Any] = {"ActivityError": ActivityError, "Blocked": Blocked}
-    text = "def fails():\n    try:\n        raise ActivityError('x') from Blocked()\n    except Blocked: ..."
+def test_code_without_source_gets_no_except_clause_hint() -> None:
+    known: dict[str, Any] = {"ActivityError": ActivityError, "BlockedError": BlockedError}
+    text = "def fails():\n    try:\n        raise ActivityError('x') from BlockedError()\n    except BlockedError: ..."
     exec(compile(text, "nowhere.py", "exec"), known)
-    assert passed_handler(_raised(known["fails"])) == ""
+    assert passed_handler(_raised_by(known["fails"])) == ""
     assert passed_handler(ActivityError("x")) == ""
     assert passed_handler(None) == ""
 
 
-def _raised(function: Callable[[], object]) -> BaseException:
+def _raised_by(function: Callable[[], object]) -> BaseException:
     with pytest.raises(ActivityError) as caught:
         function()
     return caught.value

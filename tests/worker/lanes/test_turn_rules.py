@@ -1,4 +1,4 @@
-"""Runs that temporalio began, on one Python or another: which turns a lane lets them take."""
+"""Runs that temporalio started, on different Python versions: the turn order that a lane chooses."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def step(who: str) -> str:
 
 
 @workflow
-def limited() -> None:
-    """Whoever waits with a limit comes second by the turns of Python 3.11, and first by those of 3.12."""
+def waits_with_a_timeout() -> None:
+    """A wait with a timeout ends second in the turn order of Python 3.11, first in that of 3.12."""
     shared = step.start("shared")
 
     def other() -> None:
@@ -35,12 +35,12 @@ def limited() -> None:
 
 
 def _evaluations() -> Any:
-    return lane_of([limited])
+    return lane_of([waits_with_a_timeout])
 
 
-def _order(evaluations: Any, run_id: str, *flags: int) -> list[object]:
-    """Replay a run's two tasks; who of the two asked first."""
-    first = evaluations.evaluate(start(run_id, "limited", is_replaying=True, flags=flags))
+def _replay_order(evaluations: Any, run_id: str, *flags: int) -> list[object]:
+    """Replay a run's two tasks and return the order in which its fibers scheduled steps."""
+    first = evaluations.evaluate(start(run_id, "waits_with_a_timeout", is_replaying=True, flags=flags))
     assert isinstance(first.completion, Succeeded)
     resolved = ActivityCompleted(1, payloads("shared")[0])
     second = evaluations.evaluate(on(run_id, resolved, timestamp_ns=1, is_replaying=True, flags=flags))
@@ -49,34 +49,32 @@ def _order(evaluations: Any, run_id: str, *flags: int) -> list[object]:
     return [default_converter.decode(each.arguments[0]) for each in asked]
 
 
-def _refuse(evaluations: Any, run_id: str) -> None:
+def _report_nondeterminism(evaluations: Any, run_id: str) -> None:
     evaluations.evaluate(on(run_id, RunEvicted("NONDETERMINISM")))
 
 
-def test_nondeterministic_run_is_tried_with_other_turns() -> None:
-    """The older turns first; refused, the newer ones; refused again, the older ones. Another run is not concerned."""
+def test_nondeterministic_run_is_replayed_with_the_other_turn_order() -> None:
+    """The older order is tried first; each report of nondeterminism switches it, for this run only."""
     evaluations = _evaluations()
-    assert _order(evaluations, "r1") == ["other", "body"]
-    _refuse(evaluations, "r1")
-    assert _order(evaluations, "r1") == ["body", "other"]
-    assert _order(evaluations, "r2") == ["other", "body"]
-    _refuse(evaluations, "r1")
-    assert _order(evaluations, "r1") == ["other", "body"]
+    assert _replay_order(evaluations, "r1") == ["other", "body"]
+    _report_nondeterminism(evaluations, "r1")
+    assert _replay_order(evaluations, "r1") == ["body", "other"]
+    assert _replay_order(evaluations, "r2") == ["other", "body"]
+    _report_nondeterminism(evaluations, "r1")
+    assert _replay_order(evaluations, "r1") == ["other", "body"]
 
 
-def test_learned_turn_rules_outlive_the_cache() -> None:
-    """A run that is evicted for want of room comes back with the turns that fitted."""
+def test_learned_turn_order_of_a_run_outlives_its_eviction() -> None:
     evaluations = _evaluations()
-    _order(evaluations, "r1")
-    _refuse(evaluations, "r1")
-    assert _order(evaluations, "r1") == ["body", "other"]
+    _replay_order(evaluations, "r1")
+    _report_nondeterminism(evaluations, "r1")
+    assert _replay_order(evaluations, "r1") == ["body", "other"]
     evaluations.evaluate(evict("r1"))
-    assert _order(evaluations, "r1") == ["body", "other"]
+    assert _replay_order(evaluations, "r1") == ["body", "other"]
 
 
-def test_our_own_runs_have_one_turn_order() -> None:
-    """A run that we began and that does not fit is a bug of its author's: nothing else is tried."""
+def test_run_started_by_hourglass_has_a_fixed_turn_order() -> None:
     evaluations = _evaluations()
-    assert _order(evaluations, "r1", Flag.HOURGLASS) == ["other", "body"]
-    _refuse(evaluations, "r1")
-    assert _order(evaluations, "r1", Flag.HOURGLASS) == ["other", "body"]
+    assert _replay_order(evaluations, "r1", Flag.HOURGLASS) == ["other", "body"]
+    _report_nondeterminism(evaluations, "r1")
+    assert _replay_order(evaluations, "r1", Flag.HOURGLASS) == ["other", "body"]

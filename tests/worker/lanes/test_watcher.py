@@ -1,3 +1,5 @@
+"""The watcher reports nondeterministic calls of workflow code."""
+
 from __future__ import annotations
 
 import asyncio
@@ -57,8 +59,8 @@ def _with_condition() -> None:
 
 
 def _connect() -> None:
-    with socket.socket() as one:
-        one.connect_ex(("127.0.0.1", 1))
+    with socket.socket() as connection:
+        connection.connect_ex(("127.0.0.1", 1))
 
 
 def _reads_clock() -> None:
@@ -70,7 +72,7 @@ def _start_thread() -> None:
     thread.start()
 
 
-OFFENCES = {
+FORBIDDEN_CALLS = {
     "time.time": (lambda: time.time(), "clock"),
     "time.time_ns": (lambda: time.time_ns(), "clock"),
     "time.monotonic": (lambda: time.monotonic(), "clock"),
@@ -107,7 +109,7 @@ OFFENCES = {
 
 
 def watched(fn, action="error"):
-    """Run a function as a workflow under a watcher and return what was reported."""
+    """Run a function as a workflow under a watcher and return the watcher's report."""
     watcher = Watcher(action)
     run = Evaluator(workflow.defn(name="watched")(fn).__hourglass_workflow__, "r", RunSettings())
     watcher.enter()
@@ -120,10 +122,9 @@ def watched(fn, action="error"):
     return report
 
 
-@pytest.mark.parametrize("name", OFFENCES)
-def test_each_kind_of_call_is_reported_with_its_line(name):
-    """The report says what kind of call it is and names the author's line, not the library's."""
-    offence, kind = OFFENCES[name]
+@pytest.mark.parametrize("name", FORBIDDEN_CALLS)
+def test_watcher_reports_each_kind_of_forbidden_call_with_its_line(name):
+    offence, kind = FORBIDDEN_CALLS[name]
     code = offence.__code__
 
     def body() -> None:
@@ -163,8 +164,7 @@ def _plain_body() -> str:
     return f"{moment}{number}"
 
 
-def test_locks_of_packages_and_asyncio_are_ignored():
-    """A lock that an installed package or asyncio takes around something of its own is not reported; a package's clock is."""
+def test_watcher_ignores_locks_of_packages_and_asyncio():
     package = sysconfig.get_path("purelib") + "/theirs/package.py"
     theirs = {"lock": lock, "time": time}
     exec(compile("def guard():\n with lock: pass\ndef read():\n time.time()\n", package, "exec"), theirs)
@@ -185,15 +185,13 @@ def test_locks_of_packages_and_asyncio_are_ignored():
     assert "clock" in str(watched(reads))
 
 
-def test_deterministic_code_is_not_reported():
-    """Data, text, time zones, imports, logging and Hourglass's own deterministic calls are silent."""
+def test_watcher_does_not_report_deterministic_code():
     sys.modules.pop("colorsys", None)
     ZoneInfo.clear_cache()
     assert watched(_plain_body) is None
 
 
-def test_calls_of_hourglass_itself_are_ignored():
-    """A clock that our own code reads on the workflow's behalf is not the author's doing."""
+def test_watcher_ignores_calls_of_hourglass_itself():
     home = Path(hourglass.__file__).parent
     ours = FunctionType(_reads_clock.__code__.replace(co_filename=str(home / "some.py")), globals())
 
@@ -204,9 +202,7 @@ def test_calls_of_hourglass_itself_are_ignored():
     assert watched(lambda: _reads_clock()) is not None
 
 
-def test_calls_in_unsafe_blocks_are_allowed():
-    """Inside `with workflow.unsafe():` nothing is reported, after it everything again."""
-
+def test_watcher_allows_calls_in_unsafe_blocks():
     def body() -> None:
         with workflow.unsafe():
             time.time()
@@ -220,9 +216,7 @@ def test_calls_in_unsafe_blocks_are_allowed():
     assert str(watched(careless)).count("reads a clock") == 1
 
 
-def test_each_place_is_reported_once():
-    """A call in a loop is reported once per line, with advice."""
-
+def test_watcher_reports_each_line_once_with_advice():
     def body() -> None:
         for _ in range(5):
             time.time()
@@ -232,9 +226,7 @@ def test_each_place_is_reported_once():
     assert "workflow.now()" in report
 
 
-def test_warnings_are_logged_once_per_place(caplog):
-    """With "warn" the run continues, and each location is logged once per lane."""
-
+def test_watcher_logs_each_line_once_with_warn(caplog):
     def body() -> None:
         for _ in range(5):
             time.time()
@@ -246,10 +238,7 @@ def test_warnings_are_logged_once_per_place(caplog):
     assert f"{__file__}:" in record.getMessage()
 
 
-def test_nothing_is_watched_outside_activations():
-    """Before and after an activation the thread has no profile function, and code that is no workflow's is
-    not seen.
-    """
+def test_watcher_installs_no_profile_function_outside_activations():
     watcher = Watcher("error")
     before = sys.getprofile()
     watcher.enter()
@@ -268,8 +257,7 @@ def offends_late() -> None:
     time.time()
 
 
-def test_resumed_fiber_is_watched():
-    """A lane with a watcher fails the task of a run that offends after a wait, and names the line."""
+def test_watcher_fails_a_task_that_offends_after_a_wait():
     definition = offends_late.__hourglass_workflow__
     lane = Evaluations(
         LaneContext(lambda _: definition, RunSettings(task_queue="q"), watcher=Watcher("error"))
@@ -282,9 +270,7 @@ def test_resumed_fiber_is_watched():
     lane.close()
 
 
-def test_garbage_collector_callbacks_are_ignored():
-    """Others may measure the garbage collector; that it runs in the middle of a workflow is not the workflow's doing."""
-
+def test_watcher_ignores_garbage_collector_callbacks():
     def measure(phase: str, _: dict[str, int]) -> None:
         time.perf_counter()
 
@@ -298,9 +284,7 @@ def test_garbage_collector_callbacks_are_ignored():
         gc.callbacks.remove(measure)
 
 
-def test_log_handlers_may_read_clocks():
-    """Calls that a log handler makes for a workflow's log line do not affect any result."""
-
+def test_watcher_ignores_clocks_read_by_log_handlers():
     class Stamping(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             self.at = time.monotonic()

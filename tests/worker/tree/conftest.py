@@ -1,5 +1,7 @@
-"""Before each test: an empty stage. After each test: no thread of a lane or an activity is left, no Application is remembered,
-and nothing was done to a scripted engine that a real one does not forgive.
+"""Fixtures of the supervision tree's tests.
+
+After each test no lane or activity thread and no Application may be left, and no rule of a real engine may be
+broken.
 """
 
 from __future__ import annotations
@@ -20,17 +22,17 @@ _OURS = ("hourglass-lane", "hourglass-activity")
 
 
 def _threads() -> list[str]:
-    return [each.name for each in threading.enumerate() if each.name.startswith(_OURS)]
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith(_OURS)]
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run coroutine functions as scripts, after which no task is left."""
+    """Run coroutine functions as scripts, after which no task may be left."""
     return run_coroutine_test(pyfuncitem, play)
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_left() -> Iterator[None]:
+def _check_leftovers() -> Iterator[None]:
     stage.__init__()  # type: ignore[misc]
     VIOLATIONS.clear()
     before = set(_threads())

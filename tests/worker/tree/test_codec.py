@@ -1,4 +1,4 @@
-"""A client's codec, through the whole tree: also when handles are recycled and connections are made anew."""
+"""A client's codec and the supervision tree: recycled handles, new holders and new connections."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from worker.test_codec_edge import Reverse
 from .world import ACTIVITIES, HOLDER, SUBSYSTEM, WORKFLOWS, stage, steps, waiting
 
 
-def test_codec_is_used_before_and_after_every_kind_of_recycle():
-    """A recycled handle, a new holder and fresh connections all seal and open; the engine in memory survives their ends."""
+def test_codec_is_used_after_handle_holder_and_runtime_are_replaced():
     codec = Reverse()
     with (
         Client.connect("local:", codec=codec) as client,
@@ -19,13 +18,13 @@ def test_codec_is_used_before_and_after_every_kind_of_recycle():
     ):
         app = worker._app
         assert client.execute_workflow(steps, 1, id="first") == 4
-        worker._portal.call(app.holder.recycle("default", "a test says so"))
+        worker._portal.call(app.holder.recycle("default", "test"))
         assert client.execute_workflow(steps, 2, id="recycled") == 8
         worker.tree.kill(HOLDER)
         assert client.execute_workflow(steps, 3, id="new-holder") == 12
         worker.tree.kill(f"{SUBSYSTEM}/Runtime")
         assert client.execute_workflow(steps, 4, id="new-runtime") == 16
-        worker._portal.call(distrusted(app))
+        worker._portal.call(distrust(app))
         assert client.execute_workflow(steps, 5, id="fresh") == 20
         while len(app.tables.records) > 1 or app.shared is not None:
             time.sleep(0)
@@ -33,19 +32,18 @@ def test_codec_is_used_before_and_after_every_kind_of_recycle():
         assert codec.threads
 
 
-async def distrusted(app):
-    app.distrust("a test says so")
+async def distrust(app):
+    app.distrust("test")
 
 
-def test_attempt_that_outlives_its_handle_uses_the_codec():
-    """Its result travels over the old handle while that drains, sealed."""
+def test_result_sent_through_a_recycled_handle_is_encoded_by_the_codec():
     with (
         Client.connect("local:", codec=Reverse()) as client,
         Worker(client, workflows=WORKFLOWS, activities=ACTIVITIES) as worker,
     ):
         handle = client.start_workflow(waiting, 1, id="w")
         assert stage.begun.wait(60)
-        worker._portal.call(worker._app.holder.recycle("default", "a test says so"))
+        worker._portal.call(worker._app.holder.recycle("default", "test"))
         stage.go.set()
         assert handle.result(timeout=60) == 3
         assert stage.attempts == 1

@@ -1,4 +1,4 @@
-"""Any part may die at any instant: its supervisor brings it back, what is in flight goes on, and the queue is served again."""
+"""Any part of the tree may die at any time: its supervisor restarts it, and work in progress continues."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from hourglass._worker.handles.life import HandleLimits, HandleState
 
-from .test_shape import WHOLE
+from .test_shape import COMPLETE_TREE
 from .world import (
     EVALUATORS,
     EXECUTORS,
@@ -29,26 +29,26 @@ from .world import (
 )
 
 
-@pytest.mark.parametrize("path", WHOLE)
-async def test_killed_child_is_restarted_and_workflows_run(path):
-    """After a kill of any path the tree is complete again, and workflows complete."""
+@pytest.mark.parametrize("path", COMPLETE_TREE)
+async def test_tree_is_restored_and_workflows_run_after_killing_any_child(path):
     async with memory() as world:
         former = world.find(path)
         world.kill(path)
-        await until(lambda: world.app.tree.root.alive and world.paths() == WHOLE and world.whole())
+        await until(
+            lambda: world.app.tree.root.alive and world.paths() == COMPLETE_TREE and world.is_polling()
+        )
         assert world.find(path) is not former
         assert await world.run(steps, 1, id="after") == 4
 
 
 @pytest.mark.parametrize("path", [WORKER, WORKERS, HOLDER, f"{SUBSYSTEM}/WorkerRegistry", SUBSYSTEM])
-async def test_attempt_survives_death_of_its_poll_loop(path):
-    """The activity continues without another attempt, and the old handle delivers its result."""
+async def test_activity_attempt_continues_when_its_poll_loop_or_holder_is_killed(path):
     async with memory() as world:
         await world.start(waiting, 1)
         await begun()
         attempt = world.find(f"{EXECUTORS}/attempt-1")
         world.kill(path)
-        await until(world.whole)
+        await until(world.is_polling)
         assert attempt.alive
         stage.go.set()
         assert await world.result() == 3
@@ -56,22 +56,20 @@ async def test_attempt_survives_death_of_its_poll_loop(path):
 
 
 @pytest.mark.parametrize("path", [WORKER, WORKERS, HOLDER, SUBSYSTEM])
-async def test_evaluation_survives_death_of_its_poll_loop(path):
-    """The draining handle accepts the completion, and the code is not executed again."""
+async def test_workflow_evaluation_continues_when_its_poll_loop_or_holder_is_killed(path):
     async with memory() as world:
         await world.start(slow, 5)
         await begun()
         evaluation = world.find(f"{EVALUATORS}/evaluation-1")
         world.kill(path)
-        await until(world.whole)
+        await until(world.is_polling)
         assert evaluation.alive
         stage.go.set()
         assert await world.result() == 5
         assert stage.evaluations == 1
 
 
-async def test_completion_between_two_holders_counts():
-    """The tables outlive the holder: a completion between its death and its restart counts."""
+async def test_completion_made_while_the_holder_restarts_is_not_lost():
     async with memory() as world:
         await world.start(slow, 5)
         await begun()
@@ -80,21 +78,20 @@ async def test_completion_between_two_holders_counts():
         evaluation = world.find(f"{EVALUATORS}/evaluation-1")
         stage.go.set()
         (lane, *_) = world.app.configured()[0].lanes._places.lanes()
-        await until(lambda: lane.busy is None)  # it is evaluated, its verdict is on its way
+        await until(lambda: lane.busy is None)  # evaluated; the verdict is not sent yet
         world.kill(HOLDER)
         assert run_id in record.runs.open or not evaluation.alive
         assert await world.result() == 5
         assert world.app.tables.counters.forced_failures == 0
 
 
-async def test_holder_crash_restarts_later_siblings():
-    """rest_for_one: everything after the holder restarts, everything before it does not, and the queue is served again."""
+async def test_holder_crash_restarts_only_later_siblings():
     async with memory() as world:
         runtime = world.find(f"{SUBSYSTEM}/Runtime")
-        former = {path: world.find(path) for path in WHOLE[WHOLE.index(HOLDER) :]}
+        former = {path: world.find(path) for path in COMPLETE_TREE[COMPLETE_TREE.index(HOLDER) :]}
         holder = world.app.holder
         world.kill(HOLDER)
-        await until(lambda: world.paths() == WHOLE and world.whole())
+        await until(lambda: world.paths() == COMPLETE_TREE and world.is_polling())
         assert world.find(f"{SUBSYSTEM}/Runtime") is runtime
         assert all(world.find(path) is not process for path, process in former.items())
         assert world.app.holder is not holder
@@ -102,26 +99,25 @@ async def test_holder_crash_restarts_later_siblings():
         assert await world.run(steps, 1, id="after") == 4
 
 
-async def test_cascade_restarts_all_configured_queues():
-    """The launcher starts every configured queue again, but no stopped queue."""
+async def test_holder_crash_restarts_the_workers_of_all_configured_queues():
     async with memory() as world:
         await world.serve("second")
         await world.serve("third")
         await world.app.stop_worker("third")
         world.kill(HOLDER)
-        await until(lambda: world.whole("default") and world.whole("second"))
+        await until(lambda: world.is_polling("default") and world.is_polling("second"))
         assert sorted(world.app.registry.names()) == ["default", "second"]
         assert await world.run(steps, 1, id="w", queue="second") == 4
 
 
-async def test_cascade_lets_activities_finish():
-    """The activities of a Worker that will be back have more than the graceful time, which is 0 here."""
+async def test_registry_crash_lets_activities_finish_beyond_the_graceful_time():
+    """The graceful time is 0 here, but it applies only to a worker that does not return."""
     async with memory(graceful_shutdown=0.0, limits=HandleLimits(adoption=0)) as world:
         await world.start(waiting, 1)
         await begun()
         record = world.record()
-        world.kill(f"{SUBSYSTEM}/WorkerRegistry")  # the Worker is stopped in order, with its farewell
-        await until(lambda: world.whole() and world.record() is not record)
+        world.kill(f"{SUBSYSTEM}/WorkerRegistry")  # stops the Worker in order, which unregisters it
+        await until(lambda: world.is_polling() and world.record() is not record)
         now = asyncio.get_running_loop().time()
         assert record.state is HandleState.DRAINING
         assert record.drain.deadlines.stop_activities > now + 60
@@ -129,57 +125,53 @@ async def test_cascade_lets_activities_finish():
         assert await world.result() == 3
 
 
-async def test_queue_is_served_before_old_handles_have_drained():
-    """The queue is served while old handles still have activities; these handles close later."""
+async def test_queue_is_served_while_old_handles_drain():
     async with memory() as world:
         await world.start(waiting, 1)
         await begun()
-        world.app.distrust("a test says so")
-        await until(lambda: world.whole() and len(world.app.tables.of_queue("default")) == 2)
+        world.app.distrust("test")
+        await until(lambda: world.is_polling() and len(world.app.tables.of_queue("default")) == 2)
         assert await world.run(steps, 1, id="meanwhile") == 4
         stage.go.set()
         assert await world.result() == 3
         await until(lambda: len(world.app.tables.of_queue("default")) == 1)
 
 
-async def test_distrusted_connections_are_replaced():
-    """The Runtime crashes, the whole Subsystem restarts, and new handles use new connections."""
+async def test_distrusted_connections_are_replaced_by_restarting_the_subsystem():
     from .world import scripted
 
     async with scripted() as world:
         assert world.engine.connections == []  # the first handle is on the shared connection
         former = world.handle
-        world.app.distrust("a test says so")
-        await until(lambda: len(world.engine.handles) == 2 and world.whole())
+        world.app.distrust("test")
+        await until(lambda: len(world.engine.handles) == 2 and world.is_polling())
         assert len(world.engine.connections) == 1
         assert world.engine.connections[0].handles == [world.handle]
         await until(lambda: former.finalized)
-        assert world.app.raw.closed == 0  # the client's own connection is not ours to close
+        assert world.app.raw.closed == 0  # the client's connection stays open
         assert "BridgeHolder" in world.app.tree.render()
 
 
-async def test_too_many_abandoned_handles_replace_connections():
-    """After several handles that do not end, the connections are replaced."""
+async def test_connections_are_replaced_after_too_many_abandoned_handles():
     from worker.handles.scripted import ScriptedHandle
 
     from .world import scripted
 
-    def deaf(handle: ScriptedHandle) -> None:
-        handle.deaf = True
+    def ignore_shutdown(handle: ScriptedHandle) -> None:
+        handle.ignores_shutdown = True
 
     limits = HandleLimits(drain=0.01, max_abandoned=0)
     async with scripted(serve=False, limits=limits) as world:
-        world.engine.changes.append(deaf)
+        world.engine.changes.append(ignore_shutdown)
         await world.serve()
         runtime = world.find(f"{SUBSYSTEM}/Runtime")
         world.engine.changes.clear()
-        await world.app.holder.recycle("default", "a test says so")
-        await until(lambda: not runtime.alive and world.whole())
+        await world.app.holder.recycle("default", "test")
+        await until(lambda: not runtime.alive and world.is_polling())
         assert world.app.shared is None
 
 
-async def test_dead_root_is_restarted():
-    """The Application object restarts the root. Work in progress is answered as failed, and continues."""
+async def test_killed_root_supervisor_is_restarted_and_workflows_continue():
     async with memory() as world:
         await world.start(waiting, 1)
         await begun()
@@ -187,26 +179,26 @@ async def test_dead_root_is_restarted():
         stage.go.set()
         world.kill("Application")
         assert not former.root.alive
-        await until(lambda: world.app.tree is not former and world.whole())
-        assert world.paths() == WHOLE
+        await until(lambda: world.app.tree is not former and world.is_polling())
+        assert world.paths() == COMPLETE_TREE
         assert await world.result() == 3
         assert world.app.restarts >= 1
 
 
-async def test_many_kills_escalate_to_the_root():
-    """A child that dies too often ends its supervisor, up to the root; in the end the tree is complete again."""
+async def test_repeated_kills_of_a_child_escalate_to_its_supervisors():
     async with memory() as world:
         former = world.find(SUBSYSTEM)
         for _ in range(60):
             await until(lambda: world.app.tree.root.alive and f"{SUBSYSTEM}/Runtime" in world.paths())
             world.kill(f"{SUBSYSTEM}/Runtime")
-        await until(lambda: world.app.tree.root.alive and world.paths() == WHOLE and world.whole())
+        await until(
+            lambda: world.app.tree.root.alive and world.paths() == COMPLETE_TREE and world.is_polling()
+        )
         assert not former.alive
         assert await world.run(steps, 1, id="after") == 4
 
 
-async def test_killed_lane_is_replaced():
-    """A lane's process stands for its thread: the workflow task in progress fails and is executed again."""
+async def test_workflow_task_on_a_killed_lane_is_retried():
     async with memory() as world:
         await world.start(slow, 5)
         await begun()
@@ -216,11 +208,10 @@ async def test_killed_lane_is_replaced():
         stage.go.set()
         assert await world.result() == 5
         assert stage.evaluations == 2
-        assert WHOLE[4] in world.paths()
+        assert COMPLETE_TREE[4] in world.paths()
 
 
-async def test_item_survives_death_of_its_poll_loop():
-    """A poll loop that is killed in the turn in which an item arrives loses nothing."""
+async def test_killing_poll_loops_as_tasks_arrive_loses_no_workflow():
     async with memory() as world:
         for number in range(20):
             await world.start(steps, number, id=f"w{number}")
@@ -232,14 +223,13 @@ async def test_item_survives_death_of_its_poll_loop():
             assert await world.result(f"w{number}") == number * 4
 
 
-def test_deaths_are_logged(caplog):
-    """The log has the path of the dead child, the reason, and its restart."""
+def test_death_and_restart_of_a_child_are_logged(caplog):
     caplog.set_level(logging.WARNING)
 
     async def script():
         async with memory() as world:
             world.kill(HOLDER)
-            await until(world.whole)
+            await until(world.is_polling)
 
     play(script)
     assert f"{HOLDER} exited (killed)" in caplog.text

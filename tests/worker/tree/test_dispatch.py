@@ -1,68 +1,58 @@
-"""Everything that a handle gives out is answered once, whatever happens to the task that is at it."""
+"""Every item that a handle delivers is answered once, even if the job that processes it is killed."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 
-from hourglass._contract.handle import ActivityCancel, ActivityOk, AttemptFailed
+from hourglass._contract.handle import ActivityCancel, ActivityOk
 from hourglass._evaluator.commands import Succeeded, TaskFailed
-from hourglass._evaluator.events import Activation, RunEvicted, RunStarted
+from hourglass._evaluator.events import Activation, RunEvicted
 from hourglass._supervision import NotRunning
 from hourglass._worker.handles.life import HandleLimits
 from hourglass._worker.lanes import hang_detector
-from hourglass.converter import ApplicationFailure, default_converter
-from worker.handles.scripted import activation, attempt, eviction
+from hourglass.converter import default_converter
+from worker.handles.scripted import ScriptedHandle, activation, eviction
 
 from .world import (
     EVALUATORS,
     EXECUTORS,
     WORKER,
+    ScriptedWorld,
+    attempt_of,
     begun,
+    failure_type,
     memory,
     play,
     scripted,
     slow,
     stage,
+    start_of,
     steps,
     until,
     waiting,
 )
 
-
-def started(run_id: str, workflow: str, *args: object) -> Activation:
-    event = RunStarted(workflow_type=workflow, workflow_id="w", arguments=default_converter.encode_all(args))
-    return Activation(run_id=run_id, events=(event,))
-
-
-def kind_of(answer: object) -> str:
-    assert isinstance(answer, (TaskFailed, AttemptFailed)), answer
-    assert isinstance(answer.failure.info, ApplicationFailure)
-    return answer.failure.info.type
-
-
 # --- workflow tasks ---------------------------------------------------------------------------------------------------
 
 
-async def test_killed_evaluation_is_failed_once():
-    """I3: the activation is completed as failed; a later completion of the lane is dropped."""
+async def test_killed_evaluation_job_fails_its_workflow_task_once():
     async with scripted() as world:
         handle = world.handle
-        handle.give(started("r", "slow", 1))
+        handle.deliver(start_of("r", "slow", 1))
         await begun()
         world.kill(f"{EVALUATORS}/evaluation-1")
         await until(lambda: handle.completions)
         stage.go.set()
         (services,) = world.app.configured()
         await until(lambda: services.lanes.counts()[0].activations == 1)
-        handle.give(eviction("r"))
+        handle.deliver(eviction("r"))
         await until(lambda: len(handle.completions) == 2)
-        assert kind_of(handle.completions[0]) == "EvaluationDied"
+        assert failure_type(handle.completions[0]) == "EvaluationDied"
         assert handle.completions[1] == Succeeded("r")
 
 
-async def test_run_continues_after_killed_evaluation():
-    """The engine sends the task again, and the run completes."""
+async def test_workflow_completes_after_its_evaluation_job_is_killed():
     async with memory() as world:
         await world.start(slow, 5)
         await begun()
@@ -72,8 +62,7 @@ async def test_run_continues_after_killed_evaluation():
         assert stage.evaluations == 2
 
 
-async def test_killed_supervisor_answers_all_evaluations():
-    """Each activation of the killed jobs is answered, and the runs complete."""
+async def test_workflows_complete_after_the_evaluator_supervisor_is_killed():
     async with memory() as world:
         for number in range(10):
             await world.start(slow, number, id=f"w{number}")
@@ -85,22 +74,20 @@ async def test_killed_supervisor_answers_all_evaluations():
         await until(lambda: not world.record().runs.open)
 
 
-async def test_killed_eviction_succeeds():
-    """An eviction cannot fail: it is answered with success."""
+async def test_killed_eviction_job_answers_the_eviction_with_success():
     async with scripted() as world:
         handle = world.handle
         stage.evaluations = 0
-        handle.give(started("other", "slow", 1))  # it holds the only lane
+        handle.deliver(start_of("other", "slow", 1))  # occupies the only lane
         await begun()
-        handle.give(eviction("r"))
+        handle.deliver(eviction("r"))
         await until(lambda: f"{EVALUATORS}/evaluation-2" in world.paths())
         world.kill(f"{EVALUATORS}/evaluation-2")
         await until(lambda: handle.completions)
         assert handle.completions == [Succeeded("r")]
 
 
-async def test_items_wait_for_the_evaluator_supervisor():
-    """An item that arrives while the supervisor of evaluations is down waits for its restart."""
+async def test_items_are_kept_until_the_evaluator_supervisor_restarts():
     async with scripted() as world:
         line, evaluators = world.record().activations, world.app.evaluators
         spawn = evaluators.spawn_job
@@ -116,7 +103,7 @@ async def test_items_wait_for_the_evaluator_supervisor():
                 raise
 
         evaluators.spawn_job = watched
-        world.handle.give(activation("unknown"))
+        world.handle.deliver(activation("unknown"))
         await until(lambda: refused)
         assert len(line.kept) == 1
         await until(lambda: world.handle.completions)
@@ -124,8 +111,7 @@ async def test_items_wait_for_the_evaluator_supervisor():
         assert not line.kept
 
 
-async def test_item_survives_death_of_loop_and_supervisor():
-    """The poll loop and the supervisor of evaluations die together: the next loop receives the item."""
+async def test_item_is_not_lost_if_poll_loop_and_evaluator_supervisor_die():
     async with memory() as world:
         line = world.record().activations
         world.kill(EVALUATORS)
@@ -136,13 +122,12 @@ async def test_item_survives_death_of_loop_and_supervisor():
         assert await world.result() == 4
 
 
-def test_completion_without_a_handle_is_logged(caplog):
-    """`WorkerNotRegistered`: the handle is gone; the job logs this and ends normally."""
+def test_completion_after_its_handle_closed_is_logged_and_dropped(caplog):
     caplog.set_level(logging.INFO)
 
     async def script():
         async with scripted(limits=HandleLimits(workflow_grace=0.01, adoption=0)) as world:
-            world.handle.give(started("r", "slow", 1))
+            world.handle.deliver(start_of("r", "slow", 1))
             await begun()
             evaluation = world.find(f"{EVALUATORS}/evaluation-1")
             former = world.handle
@@ -151,33 +136,31 @@ def test_completion_without_a_handle_is_logged(caplog):
             stage.go.set()
             exit = await evaluation.wait_dead()
             assert exit.kind == "normal"
-            assert kind_of(former.completions[0]) == "WorkerShutdown"
+            assert failure_type(former.completions[0]) == "WorkerShutdown"
             assert len(former.completions) == 1
 
     play(script)
     assert "the completion of run r is not sent: generation 1 of 'default' is gone" in caplog.text
 
 
-async def test_cache_requests_evictions():
-    """If the cache is full, the handle receives the request for an eviction after the completion."""
+async def test_full_cache_requests_an_eviction_after_the_completion():
     async with scripted(max_cached_workflows=0, max_concurrent_workflow_tasks=1) as world:
-        world.handle.give(started("a", "waiting", 1))
+        world.handle.deliver(start_of("a", "waiting", 1))
         await until(lambda: len(world.handle.completions) == 1)
         assert world.handle.evictions == []
-        world.handle.give(started("b", "waiting", 1))
+        world.handle.deliver(start_of("b", "waiting", 1))
         await until(lambda: world.handle.evictions)
         assert world.handle.evictions == ["a"]
         assert len(world.handle.completions) == 2
 
 
-async def test_many_runs_on_few_lanes_are_each_answered_once(monkeypatch):
-    """A thousand concurrent runs on three lanes."""
-    # On a busy machine a lane may stand still for long enough that what waits behind it moves: another test's matter.
+async def test_thousand_runs_are_spread_over_three_lanes_and_answered_once(monkeypatch):
+    # On a busy machine a lane may pause for so long that its queued runs move to a spare lane.
     monkeypatch.setattr(hang_detector, "_DELAYED_AFTER", 60.0)
 
     async with scripted(more={"lanes": 3}) as world:
         for number in range(1000):
-            world.handle.give(started(f"r{number}", "waiting", 1))
+            world.handle.deliver(start_of(f"r{number}", "waiting", 1))
         await until(lambda: len(world.handle.completions) == 1000)
         assert len({each.run_id for each in world.handle.completions}) == 1000
         (services,) = world.app.configured()
@@ -187,8 +170,7 @@ async def test_many_runs_on_few_lanes_are_each_answered_once(monkeypatch):
 # --- activities -------------------------------------------------------------------------------------------------------
 
 
-async def test_killed_attempt_is_retried():
-    """The engine is notified at once, without a timeout, and the retry succeeds."""
+async def test_activity_is_retried_after_its_attempt_job_is_killed():
     async with memory() as world:
         await world.start(waiting, 1)
         await begun()
@@ -198,78 +180,68 @@ async def test_killed_attempt_is_retried():
         assert stage.attempts == 2
 
 
-async def test_killed_attempt_is_reported_once():
-    """The result that its thread returns later is not sent."""
+async def test_killed_attempt_job_reports_a_single_failure():
     async with scripted() as world:
         handle = world.handle
-        handle.give(attempt_of("waits", 1))
+        handle.deliver(attempt_of("waits", 1))
         await begun()
         world.kill(f"{EXECUTORS}/attempt-1")
         await until(lambda: handle.results)
         stage.go.set()
         await until(lambda: not world.app.configured()[0].executor.running)
-        assert [kind_of(each) for each in handle.results] == ["AttemptDied"]
+        assert [failure_type(each) for each in handle.results] == ["AttemptDied"]
 
 
-def attempt_of(name: str, *args: object, token: bytes = b"t", **more: object):
-    return attempt(token, **more).__replace__(  # type: ignore[attr-defined]
-        activity_type=name, arguments=default_converter.encode_all(args)
-    )
-
-
-async def test_cancellation_reaches_its_attempt():
-    """A cancellation is passed to the attempt with that task token."""
+async def test_activity_cancellation_is_dispatched_by_task_token():
     async with scripted() as world:
-        world.handle.give(attempt_of("waits", 1))
+        world.handle.deliver(attempt_of("waits", 1))
         await begun()
         (services,) = world.app.configured()
-        world.handle.give(ActivityCancel(b"t", "CANCELLED"))
+        world.handle.deliver(ActivityCancel(b"t", "CANCELLED"))
         running = services.executor.attempts[b"t"]
         await until(lambda: running.context.cancel_reason == "CANCELLED")
         stage.go.set()
         await until(lambda: world.handle.results)
 
 
-async def test_local_activity_results_wait_from_close_to_eviction():
-    """The engine would record them after the end of the run and reject the task."""
+async def with_closed_run(world: ScriptedWorld) -> ScriptedHandle:
+    """Let run `r` close before its local activity ends. Return the handle, which has no result of the activity yet."""
+    handle = world.handle
+    handle.deliver(attempt_of("waits", 1, run_id="r", is_local=True))
+    await begun()
+    stage.evaluations = 1  # so that the workflow does not wait
+    handle.deliver(start_of("r", "slow", 1))
+    await until(lambda: handle.completions)
+    stage.go.set()
+    await until(lambda: stage.ended)
+    return handle
+
+
+async def test_local_activity_result_of_a_closed_run_is_held_until_its_eviction():
+    """The engine would record it after the end of the run and reject the task."""
     async with scripted() as world:
-        handle = world.handle
-        handle.give(attempt_of("waits", 1, run_id="r", is_local=True))
-        await begun()
-        stage.evaluations = 1  # so that the workflow does not wait
-        handle.give(started("r", "slow", 1))
-        await until(lambda: handle.completions)
-        stage.go.set()
-        await until(lambda: stage.ended)
-        handle.give(attempt_of("double", 1, token=b"other", run_id="s", is_local=True))
+        handle = await with_closed_run(world)
+        handle.deliver(attempt_of("double", 1, token=b"other", run_id="s", is_local=True))
         await until(lambda: handle.results)
         assert [each.token for each in handle.results] == [b"other"]
         assert f"{EXECUTORS}/attempt-1" in world.paths()
-        handle.give(Activation(run_id="r", events=(RunEvicted("CACHE_FULL"),)))
+        handle.deliver(Activation(run_id="r", events=(RunEvicted("CACHE_FULL"),)))
         await until(lambda: len(handle.results) == 2)
         assert handle.results[1] == ActivityOk(b"t", default_converter.encode(2))
 
 
-async def test_held_results_are_released_by_drain():
-    """Otherwise a recycled handle would wait for its local activity for an hour."""
+async def test_drain_releases_held_local_activity_results():
+    """Otherwise a recycled handle would wait an hour for its local activity."""
     async with scripted() as world:
-        handle = world.handle
-        handle.give(attempt_of("waits", 1, run_id="r", is_local=True))
-        await begun()
-        stage.evaluations = 1  # so that the workflow does not wait
-        handle.give(started("r", "slow", 1))
-        await until(lambda: handle.completions)
-        stage.go.set()
-        await until(lambda: stage.ended)
+        handle = await with_closed_run(world)
         assert handle.results == []
-        handle.given["workflow"].append(eviction("r"))  # arrives as the handle shuts down
-        await world.app.holder.recycle("default", "a test says so")
+        handle.pending["workflow"].append(eviction("r"))  # arrives as the handle shuts down
+        await world.app.holder.recycle("default", "test")
         await until(lambda: handle.finalized)
         assert handle.results == [ActivityOk(b"t", default_converter.encode(2))]
 
 
-async def test_no_job_remains_for_a_removed_queue():
-    """An activity that does not stop is abandoned, but its job ends, even if another queue keeps the tree alive."""
+async def test_attempt_job_ends_with_its_queue_although_the_activity_continues():
     async with memory(graceful_shutdown=0.0, limits=HandleLimits(cancel_grace=0.01)) as world:
         await world.serve("second")
         await world.start(waiting, 1)

@@ -1,4 +1,4 @@
-"""Queues come and go: at the start, at run time, when the start is refused, interrupted, or repeated."""
+"""Task queues are added and removed at start and at run time; starts are rejected, interrupted and repeated."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hourglass.client import AsyncClient
 from hourglass.errors import ConnectionFailedError, NamespaceNotFoundError, UsageError
 from worker.handles.scripted import ScriptedHandle
 
-from .test_shape import WHOLE
+from .test_shape import COMPLETE_TREE
 from .world import (
     ACTIVITIES,
     HOLDER,
@@ -50,8 +50,7 @@ def worker(client, **options) -> Worker:
 # --- at run time ------------------------------------------------------------------------------------------------------
 
 
-def test_queue_is_added_and_removed_at_run_time(client):
-    """Other queues are not affected, and a removed queue can be added again."""
+def test_task_queue_is_added_and_removed_at_run_time(client):
     with worker(client) as working:
         for turn in range(2):
             working.start_worker("second")
@@ -63,8 +62,7 @@ def test_queue_is_added_and_removed_at_run_time(client):
         working.stop_worker("never served")
 
 
-def test_second_worker_on_a_queue_is_rejected(client):
-    """A second worker of the same client is rejected, also while the first is starting; another client may serve the queue."""
+def test_second_worker_of_a_client_on_the_same_queue_is_rejected(client):
     with worker(client) as working, Client.connect("local:") as other:
         with pytest.raises(UsageError, match="already runs a worker on task queue 'default'"):
             worker(client).start()
@@ -75,8 +73,7 @@ def test_second_worker_on_a_queue_is_rejected(client):
         assert client.execute_workflow(steps, 1, id="w") == 4
 
 
-async def test_concurrent_registration_is_rejected():
-    """Of two concurrent registrations the second is rejected, whatever the outcome of the first."""
+async def test_second_worker_is_rejected_while_the_first_is_starting():
     gate = asyncio.Event()
     async with scripted(serve=False) as world:
         world.engine.openings.append(gate)
@@ -89,8 +86,7 @@ async def test_concurrent_registration_is_rejected():
         assert len(world.engine.handles) == 1
 
 
-def test_clients_have_separate_trees():
-    """The same queue on two engines has two trees; killing one does not affect the other."""
+def test_two_clients_have_independent_supervision_trees():
     with (
         Client.connect("local:") as one,
         Client.connect("local:") as two,
@@ -99,25 +95,23 @@ def test_clients_have_separate_trees():
     ):
         assert first._app is not second._app
         first.tree.kill("Application")
-        assert second.tree.paths() == WHOLE
+        assert second.tree.paths() == COMPLETE_TREE
         assert two.execute_workflow(steps, 1, id="w") == 4
         assert one.execute_workflow(steps, 2, id="w") == 8
         assert first.statistics().restarts > 0
         assert second.statistics().restarts == 0
 
 
-def test_workers_of_one_client_share_a_tree(client):
-    """Two Worker objects, two queues, one Application; the tree falls with the last."""
+def test_workers_of_a_client_share_a_supervision_tree(client):
     with worker(client) as first:
         with worker(client, task_queue="second") as second:
             assert first._app is second._app
-        assert first.tree.paths() == WHOLE
+        assert first.tree.paths() == COMPLETE_TREE
     with pytest.raises(UsageError, match="not running"):
         first.tree.paths()
 
 
 def test_application_is_freed_with_its_last_worker():
-    """A process that connects and closes clients does not keep their Applications."""
     client = Client.connect("local:")
     with worker(client) as working:
         app = weakref.ref(working._app)
@@ -130,20 +124,18 @@ def test_application_is_freed_with_its_last_worker():
 # --- stopping ---------------------------------------------------------------------------------------------------------
 
 
-async def test_queue_stopped_during_a_cascade_stays_stopped():
-    """The launcher of the new subtree does not start a removed queue."""
+async def test_queue_stopped_while_the_holder_restarts_is_not_started_again():
     async with memory() as world:
         await world.serve("second")
         world.kill(HOLDER)
         await world.app.stop_worker("second")
-        await until(world.whole)
+        await until(world.is_polling)
         assert world.app.tables.of_queue("second") == []
         assert sorted(world.app.registry.names()) == ["default"]
         assert not [path for path in world.paths() if "second" in path]
 
 
-async def test_stop_right_after_death_of_the_root():
-    """The restarted tree is stopped at once."""
+async def test_worker_stops_immediately_after_its_root_supervisor_was_killed():
     async with memory() as world:
         world.kill("Application")
         await stop_all(world.app)
@@ -151,8 +143,7 @@ async def test_stop_right_after_death_of_the_root():
         assert world.app.tables.records == {}
 
 
-async def test_cancelled_stop_continues():
-    """Cancelling the caller of a stop does not interrupt the stop."""
+async def test_worker_stop_continues_if_its_caller_is_cancelled():
     async with memory(graceful_shutdown=30.0) as world:
         await world.start(waiting, 1)
         await begun()
@@ -165,8 +156,7 @@ async def test_cancelled_stop_continues():
         await until(lambda: world.app.idle)
 
 
-async def test_stop_reports_activities_that_finish_in_time():
-    """An activity that finishes within the graceful time is not retried by the next worker."""
+async def test_activity_that_finishes_during_the_stop_is_not_retried():
     async with memory(graceful_shutdown=30.0) as world:
         await world.start(waiting, 1)
         await begun()
@@ -179,8 +169,7 @@ async def test_stop_reports_activities_that_finish_in_time():
         assert stage.attempts == 1
 
 
-async def test_stop_keeps_its_deadline():
-    """Activities that do not finish are abandoned, and retried by the next worker."""
+async def test_activity_that_outlasts_the_stop_is_retried_by_the_next_worker():
     async with memory(graceful_shutdown=0.01, limits=HandleLimits(cancel_grace=0.01)) as world:
         await world.start(waiting, 1)
         await begun()
@@ -192,8 +181,7 @@ async def test_stop_keeps_its_deadline():
         assert stage.attempts == 2
 
 
-async def test_stop_fails_task_of_a_hung_lane():
-    """The next worker receives the run; a later completion of the lane does not count."""
+async def test_workflow_task_on_a_hung_lane_is_retried_by_the_next_worker():
     async with memory(limits=HandleLimits(workflow_grace=0.01)) as world:
         await world.start(slow, 5)
         await begun()
@@ -206,8 +194,7 @@ async def test_stop_fails_task_of_a_hung_lane():
         assert stage.evaluations == 2
 
 
-async def test_lanes_are_in_the_tree():
-    """Lanes are in the tree while their queue is served, also after the death of their supervisor."""
+async def test_tree_lists_the_lanes_of_served_queues():
     async with memory() as world:
         await world.serve("second", more={"lanes": 2})
         lanes = {path for path in world.paths() if path.startswith(f"{LANES}/")}
@@ -215,14 +202,13 @@ async def test_lanes_are_in_the_tree():
         world.kill(LANES)
         await until(lambda: {path for path in world.paths() if path.startswith(f"{LANES}/")} == lanes)
         await world.app.stop_worker("second")
-        assert [path for path in world.paths() if path.startswith(f"{LANES}/")] == [WHOLE[4]]
+        assert [path for path in world.paths() if path.startswith(f"{LANES}/")] == [COMPLETE_TREE[4]]
 
 
 # --- starting ---------------------------------------------------------------------------------------------------------
 
 
-def test_worker_restarts_after_shutdown(client):
-    """A worker can be started again, also if it had died before."""
+def test_worker_can_be_started_again_after_shutdown(client):
     working = worker(client)
     for number in range(3):
         with working:
@@ -232,8 +218,7 @@ def test_worker_restarts_after_shutdown(client):
         working.shutdown()
 
 
-def test_running_worker_is_not_started_twice(client):
-    """Starting a running worker raises an error."""
+def test_starting_a_running_worker_is_rejected(client):
     with worker(client) as working:
         with pytest.raises(UsageError, match="running already"):
             working.start()
@@ -243,8 +228,7 @@ def test_running_worker_is_not_started_twice(client):
 
 
 @pytest.mark.parametrize("error", [NamespaceNotFoundError("no such namespace"), UsageError("refused")])
-async def test_permanent_error_is_raised_by_start(error):
-    """The caller gets the cause itself; no tree or handle remains, and the queue is free again."""
+async def test_worker_start_raises_permanent_errors_and_frees_the_queue(error):
     async with scripted(serve=False) as world:
         world.engine.openings.append(error)
         with pytest.raises(type(error)) as caught:
@@ -253,19 +237,17 @@ async def test_permanent_error_is_raised_by_start(error):
         assert world.app.idle
         assert world.app.tables.records == {}
         await world.serve()
-        await until(world.whole)
+        await until(world.is_polling)
 
 
-async def test_start_waits_for_an_unavailable_server():
-    """Start waits for a server that is not available yet."""
+async def test_worker_start_waits_for_an_unavailable_server():
     async with scripted(serve=False, limits=HandleLimits(first_pause=0.001)) as world:
         world.engine.openings.extend([ConnectionFailedError("not yet", status="UNAVAILABLE")] * 3)
         await world.serve()
-        await until(world.whole)
+        await until(world.is_polling)
 
 
-async def test_start_survives_death_of_children():
-    """The holder, the supervisors and the root are killed while the handle is opened; the start waits for their restart."""
+async def test_worker_start_continues_after_its_supervisors_are_killed():
     async with scripted(serve=False) as world:
         gate = asyncio.Event()
         world.engine.openings.extend([gate, gate, gate, gate])
@@ -276,11 +258,10 @@ async def test_start_survives_death_of_children():
         await until(lambda: not world.engine.openings)
         gate.set()
         await serving
-        await until(world.whole)
+        await until(world.is_polling)
 
 
-async def test_cancelled_start_shuts_down_a_late_handle():
-    """The caller is cancelled while the engine does not answer; the handle that opens later is shut down."""
+async def test_handle_that_opens_after_a_cancelled_start_is_shut_down():
     async with scripted(serve=False) as world:
         gate = asyncio.Event()
         world.engine.openings.append(gate)
@@ -295,8 +276,7 @@ async def test_cancelled_start_shuts_down_a_late_handle():
         assert all(handle.finalized for handle in world.engine.handles)
 
 
-async def test_start_cancelled_after_the_handle_opened(monkeypatch):
-    """The caller is cancelled when the queue is served but its lanes are not in the tree yet; nothing remains."""
+async def test_worker_start_cancelled_after_its_handle_opened_leaves_no_handle(monkeypatch):
     async with scripted(serve=False) as world:
         is_open = asyncio.Event()
 
@@ -314,9 +294,7 @@ async def test_start_cancelled_after_the_handle_opened(monkeypatch):
         assert all(handle.finalized for handle in world.engine.handles)
 
 
-def test_shutdown_ends_a_start():
-    """The start raises an error with the reason; nothing remains."""
-
+def test_shutdown_ends_a_worker_start_with_an_error():
     async def script():
         async with scripted(serve=False) as world:
             gate = asyncio.Event()
@@ -335,9 +313,8 @@ def test_shutdown_ends_a_start():
     play(script)
 
 
-def test_run_returns_when_it_is_shut_down_before_the_server_is_there():
-    """A worker that waits for its server can be shut down from another thread."""
-    silent = _Silent()
+def test_worker_run_returns_if_it_is_shut_down_before_the_server_responds():
+    silent = _UnresponsiveConnection()
     with silent, Client.connect("local:") as client:
         working = worker(client)
         client._session.link.opened = silent.opened  # type: ignore[method-assign]
@@ -350,7 +327,7 @@ def test_run_returns_when_it_is_shut_down_before_the_server_is_there():
         assert working.statistics().state == "stopped"
 
 
-class _Silent:
+class _UnresponsiveConnection:
     """An engine that does not answer."""
 
     def __init__(self) -> None:
@@ -374,25 +351,21 @@ class _Silent:
 # --- misbehaving handles, through the whole tree ----------------------------------------------------------------------
 
 
-async def test_broken_poll_opens_a_new_handle():
-    """A new handle on a new connection; no child of the tree dies."""
+async def test_broken_poll_opens_a_new_handle_without_restarting_a_child():
     async with scripted() as world:
         before = {path: world.find(path) for path in world.paths()}
         world.handle.break_poll("workflow", RuntimeError("fatal"))
-        await until(lambda: len(world.engine.handles) == 2 and world.whole())
+        await until(lambda: len(world.engine.handles) == 2 and world.is_polling())
         assert {path: world.find(path) for path in world.paths()} == before
 
 
-async def test_unexpected_shutdown_opens_a_new_handle():
-    """A poll that raises `Shutdown` without a shutdown means that the handle is broken."""
+async def test_unexpected_handle_shutdown_opens_a_new_handle():
     async with scripted() as world:
         world.handle.initiate_shutdown()
-        await until(lambda: len(world.engine.handles) == 2 and world.whole())
+        await until(lambda: len(world.engine.handles) == 2 and world.is_polling())
 
 
-async def test_breaking_handles_are_replaced_with_backoff():
-    """The tree stays alive and keeps replacing the handle."""
-
+async def test_tree_survives_handles_that_break_repeatedly():
     def broken(handle: ScriptedHandle) -> None:
         handle.break_poll("workflow", RuntimeError("fatal"))
 
@@ -401,7 +374,7 @@ async def test_breaking_handles_are_replaced_with_backoff():
         await world.serve()
         await until(lambda: len(world.engine.handles) > 10)
         world.engine.changes.clear()
-        await until(world.whole)
+        await until(world.is_polling)
         assert world.app.restarts == 0
 
 
@@ -413,8 +386,7 @@ def parks() -> None:
     raise KeyError("a bug")
 
 
-def test_statistics_of_a_worker(client):
-    """Counts change with the work, can be read from any thread, and are empty after the end."""
+def test_worker_statistics_count_activations_activities_and_restarts(client):
     with Worker(client, workflows=[*WORKFLOWS, parks], activities=ACTIVITIES) as working:
         assert client.execute_workflow(steps, 1, id="w") == 4
         after = working.statistics()
@@ -436,9 +408,7 @@ def test_statistics_of_a_worker(client):
     assert (ended.state, ended.activations) == ("stopped", 0)
 
 
-def test_async_worker_uses_the_same_tree():
-    """`async with` on the user's loop, and a shutdown that is cancelled there."""
-
+def test_async_worker_runs_in_a_supervision_tree():
     async def main() -> None:
         async with await AsyncClient.connect("local:") as client:
             async with worker(client) as working:

@@ -1,5 +1,5 @@
 """Reachability of the engine: `/ready`, `/status` and the log report when a server becomes unreachable, and when it
-is back.
+responds again.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ from hourglass.testing import DevServer, dev_server
 from servers import temporal_cli
 from worker.handles.virtual_loop import run as on_virtual_time
 
-from .test_status import ask
+from .test_status import fetch
 from .world import ACTIVITIES, WORKFLOWS, ScriptedConnection, scripted, steps
 
-PROMISED = 15.0
+DETECTION_TIME = 15.0
 
 DEAD = ConnectionFailedError("the server at x:1 cannot be reached: refused", status="UNAVAILABLE")
 LATE = ServiceTimeoutError("the server at x:1 did not answer in time", status="DEADLINE_EXCEEDED")
 GONE = NamespaceNotFoundError("the server at x:1 has no namespace 'default'", status="NOT_FOUND")
 
 
-def refusal(status: str) -> ServiceError:
+def error_with_status(status: str) -> ServiceError:
     return ServiceError(f"refused ({status})", status=status)
 
 
@@ -59,7 +59,7 @@ def reachable(app: Application) -> float:
     return family.samples[0].value
 
 
-def lines(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+def reachability_log(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
     ours = ("the engine is not available", "the engine is available again")
     return [
         (each.levelname, each.getMessage())
@@ -68,16 +68,17 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
     ]
 
 
-def test_reach_limits_bound_the_detection_time() -> None:
-    """A loss shows within the interval and the limit of one answer, even where both are used up to the end."""
+def test_reachability_limits_bound_the_detection_time() -> None:
     limits = ReachLimits()
-    assert limits.interval + 2 * limits.answer < PROMISED
+    assert limits.interval + 2 * limits.answer < DETECTION_TIME
 
 
 @pytest.mark.parametrize("trouble", [DEAD, LATE, GONE, None], ids=["dead", "late", "gone", "silent"])
 @pytest.mark.parametrize("after", [0.0, 1.0, 2.9, 4.0])
-def test_loss_and_return_are_detected_in_time(trouble: ServiceError | None, after: float) -> None:
-    """Whenever it is lost, and even if it says nothing at all, by a connection that keeps to no limit. On virtual time."""
+def test_outage_and_recovery_are_detected_within_fifteen_seconds(
+    trouble: ServiceError | None, after: float
+) -> None:
+    """Also if the connection raises no error and never responds."""
     lost = asyncio.Event()
 
     class Link:
@@ -100,18 +101,17 @@ def test_loss_and_return_are_detected_in_time(trouble: ServiceError | None, afte
         watch = asyncio.create_task(watch_reachability(app))
         await asyncio.sleep(after)  # virtual time
         lost.set()
-        await asyncio.sleep(PROMISED)  # virtual time
+        await asyncio.sleep(DETECTION_TIME)  # virtual time
         assert app.reachability.outage is not None
         lost.clear()
-        await asyncio.sleep(PROMISED)  # virtual time
+        await asyncio.sleep(DETECTION_TIME)  # virtual time
         assert app.reachability.outage is None
         watch.cancel()
 
     on_virtual_time(body)
 
 
-def test_loss_and_return_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    """WARNING with the reason when it is lost, INFO with the time when it is back, nothing in between."""
+def test_outage_and_recovery_are_each_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     reach = Reachability()
     reach.answered(0.0)
@@ -122,7 +122,7 @@ def test_loss_and_return_are_logged_once(caplog: pytest.LogCaptureFixture) -> No
     reach.answered(31.0)
     reach.answered(32.0)
     assert reach.outage is None
-    assert lines(caplog) == [
+    assert reachability_log(caplog) == [
         (
             "WARNING",
             f"the engine is not available: {DEAD}. This worker receives no tasks until the engine is available again",
@@ -131,57 +131,50 @@ def test_loss_and_return_are_logged_once(caplog: pytest.LogCaptureFixture) -> No
     ]
 
 
-def test_change_of_problem_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """A server that is back without our namespace is another loss than a server that is not there."""
+def test_different_reason_of_an_outage_is_logged_again(caplog: pytest.LogCaptureFixture) -> None:
     reach = Reachability()
     reach.answered(0.0)
     reach.refused(DEAD, 1.0)
     reach.refused(GONE, 2.0)
-    assert [text for _, text in lines(caplog)] == [
+    assert [text for _, text in reachability_log(caplog)] == [
         f"the engine is not available: {each}. This worker receives no tasks until the engine is available again"
         for each in (DEAD, GONE)
     ]
 
 
 @pytest.mark.parametrize("status", ["UNIMPLEMENTED", "PERMISSION_DENIED"])
-def test_unsupported_query_counts_as_reachable_if_never_answered(status: str) -> None:
-    """An embedded engine, or a key that may only work; but a key that was allowed and is no longer was taken away."""
+def test_unsupported_or_forbidden_query_is_no_outage_unless_it_worked_before(status: str) -> None:
     reach = Reachability()
-    assert not reach.refused(refusal(status), 0.0)
+    assert not reach.refused(error_with_status(status), 0.0)
     assert reach.outage is None
     reach.answered(1.0)
-    assert reach.refused(refusal(status), 2.0)
+    assert reach.refused(error_with_status(status), 2.0)
     assert reach.outage is not None
 
 
 @pytest.mark.parametrize("status", ["UNAUTHENTICATED", "INTERNAL", "UNKNOWN", "FAILED_PRECONDITION"])
-def test_rejection_is_an_outage(status: str) -> None:
-    """Any error from the server instead of an answer counts as an outage."""
+def test_any_other_error_response_is_an_outage(status: str) -> None:
     reach = Reachability()
-    assert reach.refused(refusal(status), 0.0)
+    assert reach.refused(error_with_status(status), 0.0)
     assert reach.outage is not None
 
 
-def test_busy_server_counts_as_answering() -> None:
-    """Too many requests: it is there."""
+def test_resource_exhausted_response_ends_an_outage() -> None:
     reach = Reachability()
     reach.refused(DEAD, 0.0)
-    assert reach.refused(refusal("RESOURCE_EXHAUSTED"), 1.0)
+    assert reach.refused(error_with_status("RESOURCE_EXHAUSTED"), 1.0)
     assert reach.outage is None
 
 
-def test_busy_server_without_query_support_is_not_lost() -> None:
-    """A busy server, such as a file on a full disk, does not reveal whether it supports the query; a later
-    `UNIMPLEMENTED` ends the outage.
-    """
+def test_unimplemented_query_after_resource_exhausted_is_no_outage() -> None:
     reach = Reachability()
-    assert reach.refused(refusal("RESOURCE_EXHAUSTED"), 0.0)
-    assert not reach.refused(refusal("UNIMPLEMENTED"), 1.0)
+    assert reach.refused(error_with_status("RESOURCE_EXHAUSTED"), 0.0)
+    assert not reach.refused(error_with_status("UNIMPLEMENTED"), 1.0)
     assert reach.outage is None
 
 
-def test_foreign_exception_is_named_by_its_kind_only() -> None:
-    """An exception of unknown origin may carry secrets."""
+def test_outage_reason_of_an_unknown_exception_is_its_type_only() -> None:
+    """Its message may contain secrets."""
     reach = Reachability()
     reach.refused(RuntimeError("sesame"), 0.0)
     assert reach.outage is not None
@@ -189,8 +182,7 @@ def test_foreign_exception_is_named_by_its_kind_only() -> None:
     assert "RuntimeError" in reach.outage.reason
 
 
-async def test_readiness_follows_reachability(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Over the handle's own connection; the status names the reason, and forgets it when there is an answer."""
+async def test_worker_readiness_follows_reachability(monkeypatch: pytest.MonkeyPatch) -> None:
     outcome: list[BaseException | None] = [None]
     asked: list[Any] = []
 
@@ -217,11 +209,11 @@ async def test_readiness_follows_reachability(monkeypatch: pytest.MonkeyPatch) -
     assert all(isinstance(each, DescribeNamespace | CountWorkflows) for each in asked)
 
 
-async def test_engine_without_query_support_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The watch ends when the engine does not implement the query."""
-
+async def test_reachability_watch_ends_if_the_engine_does_not_support_the_query(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def call(connection: ScriptedConnection, request: Any) -> Any:
-        raise refusal("UNIMPLEMENTED")
+        raise error_with_status("UNIMPLEMENTED")
 
     monkeypatch.setattr(ScriptedConnection, "call", call)
 
@@ -230,10 +222,9 @@ async def test_engine_without_query_support_is_not_asked_again(monkeypatch: pyte
         assert world.app.reachability.outage is None
 
 
-async def test_connection_replaced_during_its_query_is_ignored(
+async def test_response_over_a_replaced_connection_is_ignored(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Neither an answer nor an error over it counts."""
     outcome: list[BaseException | None] = [DEAD, None]
 
     async with scripted() as world:
@@ -256,8 +247,7 @@ async def test_connection_replaced_during_its_query_is_ignored(
         assert outcome == []
 
 
-def test_embedded_engine_is_not_queried() -> None:
-    """It lives in this process; its file has its own troubles."""
+def test_reachability_of_an_embedded_engine_is_not_checked() -> None:
     with (
         Client.connect("local:") as client,
         Worker(client, workflows=WORKFLOWS, activities=ACTIVITIES) as worker,
@@ -290,12 +280,12 @@ def worker_at(target: str, namespace: str = "default") -> Iterator[Worker]:
 
 
 def reasons(worker: Worker) -> list[str]:
-    code, body = ask(worker, "/ready")
-    found = json.loads(body)
-    assert found["ready"] is (code == 200)
-    told = found.get("reasons", [])
-    assert bool(told) is (code == 503)
-    return list(told)
+    code, body = fetch(worker, "/ready")
+    report = json.loads(body)
+    assert report["ready"] is (code == 200)
+    listed = report.get("reasons", [])
+    assert bool(listed) is (code == 503)
+    return list(listed)
 
 
 def works(worker: Worker, client: Client) -> bool:
@@ -303,27 +293,29 @@ def works(worker: Worker, client: Client) -> bool:
 
 
 @pytest.mark.server
-def test_server_restart_is_detected(tmp_path: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """Killed, it is missed; started again on the same port it is found, and the worker works."""
+def test_worker_reports_and_recovers_from_a_server_restart(
+    tmp_path: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO, "hourglass.worker")
     with dev_server(db_filename=tmp_path / "server.db") as server, worker_at(server.target) as worker:
         assert reasons(worker) == []
         server.kill()
         until(lambda: reasons(worker) != [])
         assert server.target in reasons(worker)[0]
-        report = json.loads(ask(worker, "/status")[1])
+        report = json.loads(fetch(worker, "/status")[1])
         assert (report["ready"], report["alive"], report["reasons"]) == (False, True, reasons(worker))
-        assert [level for level, _ in lines(caplog)] == ["WARNING"]
+        assert [level for level, _ in reachability_log(caplog)] == ["WARNING"]
         server.start()
         until(lambda: reasons(worker) == [])
-        assert [level for level, _ in lines(caplog)] == ["WARNING", "INFO"]
+        assert [level for level, _ in reachability_log(caplog)] == ["WARNING", "INFO"]
         with Client.connect(server.target) as client:
             assert works(worker, client)
 
 
 @pytest.mark.server
-def test_silent_link_is_detected(quick_server: DevServer, caplog: pytest.LogCaptureFixture) -> None:
-    """A connection that is open but transfers nothing is reported as an outage, until data arrives again."""
+def test_worker_reports_a_connection_that_transfers_no_data(
+    quick_server: DevServer, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO, "hourglass.worker")
     with Proxy(quick_server.target) as proxy, worker_at(proxy.target) as worker:
         proxy.swallow()
@@ -332,12 +324,13 @@ def test_silent_link_is_detected(quick_server: DevServer, caplog: pytest.LogCapt
         finally:
             proxy.let_through()
         until(lambda: reasons(worker) == [])
-    assert [level for level, _ in lines(caplog)] == ["WARNING", "INFO"]
+    assert [level for level, _ in reachability_log(caplog)] == ["WARNING", "INFO"]
 
 
 @pytest.mark.server
-def test_deleted_namespace_is_detected(quick_server: DevServer, caplog: pytest.LogCaptureFixture) -> None:
-    """The server is there, and has nothing for us: the namespace is named in what `/ready` says."""
+def test_worker_reports_a_deleted_namespace(
+    quick_server: DevServer, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO, "hourglass.worker")
     namespace = f"short-lived-{uuid.uuid4().hex[:8]}"
 
@@ -352,12 +345,11 @@ def test_deleted_namespace_is_detected(quick_server: DevServer, caplog: pytest.L
         assert namespace in reasons(worker)[0]
         operator("create", "-n", namespace)
         until(lambda: reasons(worker) == [])
-    assert [level for level, _ in lines(caplog)] == ["WARNING", "INFO"]
+    assert [level for level, _ in reachability_log(caplog)] == ["WARNING", "INFO"]
 
 
 @pytest.mark.server
-def test_reachability_watch_survives_a_kill(quick_server: DevServer) -> None:
-    """The watchdog that asks is restarted like every other process, and its questions do not pile up."""
+def test_single_reachability_watch_runs_after_the_watchdog_is_killed(quick_server: DevServer) -> None:
     with worker_at(quick_server.target) as worker:
         path = next(each for each in worker.tree.paths() if each.endswith("/Watchdog"))
         worker.tree.kill(path)

@@ -1,4 +1,4 @@
-"""The tree over Temporal's Core and a real server: what memory and scripts cannot show."""
+"""The supervision tree over Temporal's Core and a server."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ pytestmark = pytest.mark.server
 
 
 @pytest.mark.parametrize("path", [WORKER, HOLDER, f"{SUBSYSTEM}/Runtime", "Application/Subsystem"])
-def test_attempt_survives_and_the_queue_is_served_again(quick_server, path):
-    """Core's handle drains with its activity while another one, on a connection of its own, takes the next work."""
+def test_activity_continues_on_a_server_while_the_killed_tree_restarts(quick_server, path):
     queue = uuid.uuid4().hex
     with (
         Client.connect(quick_server.target) as client,
@@ -30,8 +29,7 @@ def test_attempt_survives_and_the_queue_is_served_again(quick_server, path):
         assert stage.attempts == 1
 
 
-def test_killed_attempt_is_retried_at_once(quick_server):
-    """The server hears of its death, and needs no timeout."""
+def test_killed_attempt_job_is_retried_by_a_server_without_a_timeout(quick_server):
     queue = uuid.uuid4().hex
     with (
         Client.connect(quick_server.target) as client,

@@ -1,4 +1,4 @@
-"""What the tree looks like, and in which order it comes and goes."""
+"""The shape of the supervision tree, and the order in which its children start and stop."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hourglass._supervision import ChildSpec
 
 from .world import ACTIVITIES, WORKER, WORKERS, WORKFLOWS, memory, steps
 
-WHOLE = [
+COMPLETE_TREE = [
     "Application",
     "Application/EvaluatorSupervisor",
     "Application/ExecutorSupervisor",
@@ -26,10 +26,9 @@ WHOLE = [
 ]
 
 
-def test_tree_of_a_worker_with_one_queue():
-    """The paths of a worker with one queue, and their drawing."""
+def test_tree_paths_and_drawing_of_a_worker():
     with Client.connect("local:") as client, Worker(client, workflows=WORKFLOWS) as worker:
-        assert worker.tree.paths() == WHOLE
+        assert worker.tree.paths() == COMPLETE_TREE
         drawing = worker.tree.render()
     assert drawing.splitlines()[0] == "Application  running"
     assert "│   └── default:hourglass-lane-1  running" in drawing
@@ -37,8 +36,7 @@ def test_tree_of_a_worker_with_one_queue():
     assert drawing.splitlines()[-1] == "    └── Watchdog  running"
 
 
-async def test_jobs_are_outside_the_subsystem():
-    """Evaluations and attempts are children of the Application's supervisors."""
+async def test_attempt_jobs_are_children_of_the_executor_supervisor():
     from .world import begun, stage, waiting
 
     async with memory() as world:
@@ -50,25 +48,24 @@ async def test_jobs_are_outside_the_subsystem():
         assert await world.result() == 3
 
 
-def _order(tree, kind):
-    """Who came or went, in order; lanes and poll loops come and go beside the others."""
+def _paths_of_reports(tree, kind):
+    """Return the paths of these reports in order, except lanes and poll loops, whose order is not fixed."""
     beside = (":hourglass-lane", "PollLoop")
     return [r.path for r in tree.reports() if r.kind == kind and not any(each in r.path for each in beside)]
 
 
-async def test_children_start_in_order_and_stop_in_reverse():
-    """A child starts after the children that it needs, and stops before them."""
+async def test_tree_children_start_in_order_and_stop_in_reverse():
     async with memory() as world:
         tree = world.app.tree
         assert await world.run(steps, 1, id="w") == 4
-    started = _order(tree, "started")
-    fixed = [path for path in WHOLE if "PollLoop" not in path and ":hourglass" not in path]
-    # A supervisor has started when its children have; the Worker is launched by whoever asks for it.
+    started = _paths_of_reports(tree, "started")
+    fixed = [path for path in COMPLETE_TREE if "PollLoop" not in path and ":hourglass" not in path]
+    # A supervisor starts after its children; the Worker is launched separately.
     supervisors = ("Application", "Application/Subsystem", WORKER)
     assert [path for path in started if path not in supervisors] == [
         path for path in fixed if path not in supervisors
     ]
-    stopped = _order(tree, "exited")
+    stopped = _paths_of_reports(tree, "exited")
     assert stopped[0] == WORKER
     assert [path for path in stopped if path not in supervisors] == [
         path for path in reversed(fixed) if path not in supervisors
@@ -76,8 +73,7 @@ async def test_children_start_in_order_and_stop_in_reverse():
     assert stopped[-1] == "Application"
 
 
-async def test_graceful_stop_has_only_normal_exits():
-    """A graceful stop kills nothing and crashes nothing; the poll loops end normally."""
+async def test_graceful_stop_kills_no_child():
     async with memory() as world:
         tree = world.app.tree
     exits = {report.path: report.exit for report in tree.reports() if report.kind == "exited"}
@@ -86,7 +82,6 @@ async def test_graceful_stop_has_only_normal_exits():
 
 
 async def test_worker_unregisters_before_its_poll_loops_stop():
-    """The registry and the holder list a Worker from its start until it unregisters, while its poll loops still run."""
     seen = []
     async with memory(serve=False) as world:
         app = world.app
@@ -101,8 +96,7 @@ async def test_worker_unregisters_before_its_poll_loops_stop():
     assert app.registry.names() == ()
 
 
-def test_default_task_queue_without_a_name():
-    """A worker without a task queue serves the queue named default."""
+def test_worker_without_a_task_queue_serves_the_default_queue():
     with (
         Client.connect("local:") as client,
         Worker(client, workflows=WORKFLOWS, activities=ACTIVITIES) as worker,
@@ -112,16 +106,14 @@ def test_default_task_queue_without_a_name():
         assert client.execute_workflow(steps, 1) == 4
 
 
-async def test_task_queue_name_with_a_slash():
-    """A slash in a task queue's name is escaped in paths of the tree."""
+async def test_slash_in_a_task_queue_name_is_escaped_in_tree_paths():
     async with memory(serve=False) as world:
         await world.serve("a/b%")
         assert f"{WORKERS}/a%2Fb%25" in world.paths()
         assert await world.run(steps, 1, id="w", queue="a/b%") == 4
 
 
-async def test_child_specs_of_the_tree_are_valid():
-    """The whole tree is one valid child spec."""
+async def test_application_is_a_single_child_spec():
     from hourglass._worker.tree.subsystem import application
 
     async with memory(serve=False) as world:

@@ -1,4 +1,4 @@
-"""A handle that says it is active while the engine sees nobody poll is replaced; nothing is concluded from less."""
+"""A handle is replaced if the engine has not seen its polls for a while; nothing is concluded from failed queries."""
 
 from __future__ import annotations
 
@@ -29,123 +29,124 @@ from worker.handles.scripted import ScriptedConnection
 
 from .world import ACTIVITIES, WORKFLOWS, ScriptedWorld, memory, play, scripted, steps, until
 
-ONE, OTHER = PollKind("q", 1, False), PollKind("q", 1, True)
-NEXT = PollKind("q", 2, False)
+WORKFLOW_POLLS, ACTIVITY_POLLS = PollKind("q", 1, False), PollKind("q", 1, True)
+POLLS_OF_NEXT_HANDLE = PollKind("q", 2, False)
 
 
-def test_changing_answer_means_that_we_are_seen() -> None:
-    """However long it goes on, and however far the engine's clock is from ours."""
+def test_advancing_poll_time_is_never_suspicious() -> None:
     sightings = Sightings(90.0)
-    assert not any(sightings.record_answer(ONE, 5_000 - minute, 60.0 * minute) for minute in range(1000))
+    assert not any(
+        sightings.record_answer(WORKFLOW_POLLS, 5_000 - minute, 60.0 * minute) for minute in range(1000)
+    )
 
 
-def test_unchanged_answer_is_reported_once() -> None:
-    """A recycle that did not help is not repeated until we were seen again."""
+def test_unchanged_poll_time_is_reported_once_until_it_advances() -> None:
     sightings = Sightings(90.0)
-    assert [sightings.record_answer(ONE, 7, now) for now in (0.0, 60.0, 89.9, 90.0)] == [
+    assert [sightings.record_answer(WORKFLOW_POLLS, 7, now) for now in (0.0, 60.0, 89.9, 90.0)] == [
         False,
         False,
         False,
         True,
     ]
-    assert [sightings.record_answer(NEXT, 7, now) for now in (100.0, 200.0, 300.0, 400.0)] == [False] * 4
-    assert [sightings.record_answer(NEXT, at, float(at)) for at in (500, 501)] == [False, False]  # it moves
-    assert [sightings.record_answer(NEXT, 501, now) for now in (550.0, 591.0)] == [False, True]
+    assert [
+        sightings.record_answer(POLLS_OF_NEXT_HANDLE, 7, now) for now in (100.0, 200.0, 300.0, 400.0)
+    ] == [False] * 4
+    assert [sightings.record_answer(POLLS_OF_NEXT_HANDLE, at, float(at)) for at in (500, 501)] == [
+        False,
+        False,
+    ]  # the time advances
+    assert [sightings.record_answer(POLLS_OF_NEXT_HANDLE, 501, now) for now in (550.0, 591.0)] == [
+        False,
+        True,
+    ]
 
 
-def test_each_kind_of_poll_is_watched_separately() -> None:
-    """Workflow tasks are polled and activities are not: that is as bad."""
+def test_workflow_and_activity_polls_are_checked_separately() -> None:
     sightings = Sightings(90.0)
     for now in (0, 60):
-        assert not sightings.record_answer(ONE, now, float(now))
-        assert not sightings.record_answer(OTHER, 0, float(now))
-    assert not sightings.record_answer(ONE, 120, 120.0)
-    assert sightings.record_answer(OTHER, 0, 120.0)
+        assert not sightings.record_answer(WORKFLOW_POLLS, now, float(now))
+        assert not sightings.record_answer(ACTIVITY_POLLS, 0, float(now))
+    assert not sightings.record_answer(WORKFLOW_POLLS, 120, 120.0)
+    assert sightings.record_answer(ACTIVITY_POLLS, 0, 120.0)
 
 
-def test_unknown_answer_restarts_the_observation() -> None:
-    """An engine that was away for an hour has not seen us; that is no fault of the handle."""
+def test_unknown_poll_time_restarts_the_observation() -> None:
     sightings = Sightings(90.0)
-    assert not sightings.record_answer(ONE, 7, 0.0)
-    sightings.forget(ONE)
-    assert not sightings.record_answer(ONE, 7, 3600.0)
-    sightings.keep({OTHER})
-    assert not sightings.record_answer(ONE, 7, 7200.0)
+    assert not sightings.record_answer(WORKFLOW_POLLS, 7, 0.0)
+    sightings.forget(WORKFLOW_POLLS)
+    assert not sightings.record_answer(WORKFLOW_POLLS, 7, 3600.0)
+    sightings.keep({ACTIVITY_POLLS})
+    assert not sightings.record_answer(WORKFLOW_POLLS, 7, 7200.0)
 
 
-def test_handle_is_suspicious_after_half_the_time() -> None:
-    """Then the engine is asked more often."""
+def test_handle_is_suspicious_after_half_the_timeout() -> None:
     sightings = Sightings(90.0)
-    sightings.record_answer(ONE, 7, 0.0)
+    sightings.record_answer(WORKFLOW_POLLS, 7, 0.0)
     assert not sightings.suspicious(44.0)
     assert sightings.suspicious(45.0)
 
 
-class Eyes:
-    """What a scripted engine says of whom it has seen, per connection."""
+class FakePollerReports:
+    """The poll times that a scripted engine reports for each connection."""
 
     def __init__(self, world: ScriptedWorld, monkeypatch: pytest.MonkeyPatch) -> None:
         self.times = {False: 0, True: 0}
-        self.asked: list[LastSeen] = []
-        self.silent: set[Any] = set()
-        eyes, raw = self, world.app.raw
+        self.queries: list[LastSeen] = []
+        self.unresponsive: set[Any] = set()
+        reports, raw = self, world.app.raw
 
         async def call(connection: ScriptedConnection, request: Any) -> Any:
             assert isinstance(request, LastSeen)
-            if connection in eyes.silent:
+            if connection in reports.unresponsive:
                 raise ConnectionFailedError("silent", status="UNAVAILABLE")
-            eyes.asked.append(request)
-            return Sighting(eyes.times[request.activities])
+            reports.queries.append(request)
+            return Sighting(reports.times[request.activities])
 
         monkeypatch.setattr(ScriptedConnection, "call", call)
         self.shared = raw
 
-    def move(self) -> None:
-        """It sees both kinds of polls."""
+    def record_polls(self) -> None:
+        """Advance the poll times of both kinds."""
         self.times = {kind: time + 1 for kind, time in self.times.items()}
 
 
-def test_unseen_handle_is_recycled_over_a_new_connection(
+def test_handle_whose_polls_are_not_seen_is_recycled_on_a_new_connection(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The queue has a new handle, and the old one drains."""
-
     async def script() -> None:
         async with scripted() as world:
-            eyes, sightings = Eyes(world, monkeypatch), Sightings(0.0)
+            reports, sightings = FakePollerReports(world, monkeypatch), Sightings(0.0)
             await check_sightings(world.app, sightings)
-            eyes.move()
+            reports.record_polls()
             await check_sightings(world.app, sightings)
             assert len(world.engine.handles) == 1
-            eyes.times[False] += 1  # only workflow tasks are polled
+            reports.times[False] += 1  # only workflow tasks are polled
             await check_sightings(world.app, sightings)
             assert [each.closing for each in world.engine.handles] == [True, False]
             assert len(world.engine.connections) == 1
-            assert {(each.task_queue, each.polled_by) for each in eyes.asked} == {("default", "test")}
+            assert {(each.task_queue, each.polled_by) for each in reports.queries} == {("default", "test")}
 
     caplog.set_level(logging.ERROR)
     play(script)
     assert "has not seen it poll for activities" in caplog.text
 
 
-async def test_silent_connection_is_checked_over_a_new_one(
+async def test_unresponsive_connection_is_checked_through_a_new_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The engine answers others and does not see us: the handle is recycled; the connection made for asking is closed."""
     async with scripted() as world:
-        eyes, sightings = Eyes(world, monkeypatch), Sightings(0.0)
-        eyes.silent.add(eyes.shared)
+        reports, sightings = FakePollerReports(world, monkeypatch), Sightings(0.0)
+        reports.unresponsive.add(reports.shared)
         await check_sightings(world.app, sightings)
         await check_sightings(world.app, sightings)
         assert [each.closing for each in world.engine.handles] == [True, False]
         await until(lambda: sum(each.closed for each in world.engine.connections) >= 3)
 
 
-async def test_no_conclusion_from_a_silent_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The engine is away: Core comes back by itself, and a recycle would only cost."""
+async def test_unreachable_engine_causes_no_recycle(monkeypatch: pytest.MonkeyPatch) -> None:
     async with scripted() as world:
-        eyes, sightings = Eyes(world, monkeypatch), Sightings(0.0)
-        eyes.silent.add(eyes.shared)
+        reports, sightings = FakePollerReports(world, monkeypatch), Sightings(0.0)
+        reports.unresponsive.add(reports.shared)
         world.engine.connects.extend([OSError("away")] * 20)
         for _ in range(5):
             await check_sightings(world.app, sightings)
@@ -156,10 +157,9 @@ async def test_no_conclusion_from_a_silent_engine(monkeypatch: pytest.MonkeyPatc
     ("status", "is_blind"),
     [("PERMISSION_DENIED", True), ("UNIMPLEMENTED", True), ("RESOURCE_EXHAUSTED", False)],
 )
-async def test_no_conclusion_from_a_rejected_query(
+async def test_rejected_poller_query_causes_no_recycle(
     monkeypatch: pytest.MonkeyPatch, status: str, is_blind: bool
 ) -> None:
-    """No second connection is made to hear the same; who may not ask does not ask again."""
     async with scripted() as world:
 
         async def refuses(connection: ScriptedConnection, request: Any) -> Any:
@@ -171,23 +171,21 @@ async def test_no_conclusion_from_a_rejected_query(
         assert world.engine.connections == []
 
 
-async def test_full_worker_need_not_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who has no room for more does not poll."""
+async def test_worker_without_free_activity_slots_is_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     async with scripted(max_concurrent_activities=1) as world:
-        eyes, sightings = Eyes(world, monkeypatch), Sightings(0.0)
+        reports, sightings = FakePollerReports(world, monkeypatch), Sightings(0.0)
         record = world.record()
         task = ActivityTask(token=b"t", activity_id="1", activity_type="steps")
         record.attempts.keep(task)
         for _ in range(5):
-            eyes.times[False] += 1
+            reports.times[False] += 1
             await check_sightings(world.app, sightings)
-        assert not any(each.activities for each in eyes.asked)
+        assert not any(each.activities for each in reports.queries)
         assert len(world.engine.handles) == 1
         del record.attempts.open[b"t"]
 
 
-async def test_engine_without_poller_reports_is_not_asked_again() -> None:
-    """The engine in this process sees everything anyway."""
+async def test_poller_check_ends_for_an_engine_without_poller_reports() -> None:
     async with memory() as world:
         with pytest.raises(PollersNotReported):
             await check_sightings(world.app, Sightings(0.0))
@@ -195,22 +193,20 @@ async def test_engine_without_poller_reports_is_not_asked_again() -> None:
         await watch_sightings(world.app)
 
 
-async def test_send_failures_trigger_an_earlier_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once a minute is enough until the engine does not take what we send; a look that fails is not the last one."""
+async def test_resent_completions_trigger_an_earlier_poller_check(monkeypatch: pytest.MonkeyPatch) -> None:
     async with scripted() as world:
-        eyes = Eyes(world, monkeypatch)
+        reports = FakePollerReports(world, monkeypatch)
         world.app.sight = SightLimits(ask=3600.0, ask_again=0.001, unseen=3600.0)
         asking = asyncio.ensure_future(watch_sightings(world.app))
-        await asyncio.sleep(0.02)  # many times the pause after which it would ask wrongly
-        assert eyes.asked == []
+        await asyncio.sleep(0.02)  # many times the pause of an earlier check
+        assert reports.queries == []
         world.app.tables.counters.resent += 1
-        await until(lambda: len(eyes.asked) == 2)
+        await until(lambda: len(reports.queries) == 2)
         asking.cancel()
 
 
 @pytest.mark.server
-def test_server_reports_the_pollers_that_it_has_seen() -> None:
-    """Both kinds of polls of a worker are seen, a stranger's are not, and a server that refuses is not blind."""
+def test_server_reports_the_last_poll_of_each_identity() -> None:
     queue = uuid.uuid4().hex
     with (
         dev_server() as server,
@@ -221,20 +217,19 @@ def test_server_reports_the_pollers_that_it_has_seen() -> None:
         raw = worker._app.raw
 
         def seen(identity: str, activities: bool) -> int:
-            asked = LastSeen(task_queue=queue, polled_by=identity, activities=activities)
-            answer: Sighting = client._portal.call(raw.call(asked))
+            query = LastSeen(task_queue=queue, polled_by=identity, activities=activities)
+            answer: Sighting = client._portal.call(raw.call(query))
             return answer.time_ns
 
         assert seen(raw.identity, False) > 0
         assert seen(raw.identity, True) > 0
-        assert seen("stranger", False) == 0
+        assert seen("unknown", False) == 0
         with pytest.raises(ServiceError):
             client._portal.call(raw.call(LastSeen(task_queue="", polled_by="x")))
 
 
 @pytest.mark.server
 def test_frozen_connection_to_a_server_is_replaced() -> None:
-    """The proxy swallows what goes over the connections of now and serves new ones: within a while the worker works again."""
     queue = uuid.uuid4().hex
     quick_polls = ["--dynamic-config-value", 'matching.longPollExpirationInterval="2s"']
     with (

@@ -1,4 +1,4 @@
-"""`Worker.run` as a program: signals drain it, a second one ends it, and nothing holds up its end."""
+"""`Worker.run` as a program: the first signal drains the worker, the second ends it."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ PROGRAM = """
     from hourglass.worker import Worker
 
     @activity.defn
-    def deaf() -> None:
+    def never_returns() -> None:
         print("begun", flush=True)
         while True:
-            time.sleep(0.01)  # never asks whether it is wanted
+            time.sleep(0.01)  # never checks for cancellation
 
     @workflow.defn
-    def w() -> None: deaf()
+    def w() -> None: never_returns()
 
     def main() -> None:
         with Client.connect("local:") as client:
             client.start_workflow(w, id="w")
-            Worker(client, workflows=[w], activities=[deaf], graceful_shutdown_timeout=GRACE).run()
+            Worker(client, workflows=[w], activities=[never_returns], graceful_shutdown_timeout=GRACE).run()
         print("bye", flush=True)
 
     main()
@@ -59,8 +59,7 @@ def program():
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_shutdown_keeps_the_graceful_time(program, number):
-    """An activity that never ends holds up the end for the graceful time only; the exit is clean."""
+def test_signal_stops_the_worker_within_the_graceful_time(program, number):
     child = program(0.1)
     os.kill(child.pid, number)
     output, errors = child.communicate(timeout=20)
@@ -68,11 +67,10 @@ def test_shutdown_keeps_the_graceful_time(program, number):
     assert child.returncode == 0, errors
 
 
-def test_second_interrupt_ends_the_worker_at_once(program):
-    """Whoever does not want to wait for the drain (an hour here) need not."""
+def test_second_sigint_ends_the_worker_without_draining(program):
     child = program(3600.0)
     os.kill(child.pid, signal.SIGINT)
-    while _asleep_handler(child):
+    while _handles_sigterm(child):
         pass
     os.kill(child.pid, signal.SIGINT)
     output, errors = child.communicate(timeout=20)
@@ -81,19 +79,18 @@ def test_second_interrupt_ends_the_worker_at_once(program):
     assert child.returncode != 0
 
 
-def test_second_sigterm_ends_the_worker_at_once(program):
-    """The signal does what it does to any program."""
+def test_second_sigterm_ends_the_worker_without_draining(program):
     child = program(3600.0)
     os.kill(child.pid, signal.SIGTERM)
-    while _asleep_handler(child):
+    while _handles_sigterm(child):
         pass
     os.kill(child.pid, signal.SIGTERM)
     child.communicate(timeout=20)
     assert child.returncode == -signal.SIGTERM
 
 
-def _asleep_handler(child: subprocess.Popen[str]) -> bool:
-    """Whether our handler of SIGTERM is still in place: it is taken away as soon as the first signal was seen."""
+def _handles_sigterm(child: subprocess.Popen[str]) -> bool:
+    """Whether our SIGTERM handler is installed; it is removed when the first signal was handled."""
     with open(f"/proc/{child.pid}/status") as status:
         caught = next(line for line in status if line.startswith("SigCgt"))
     return bool(int(caught.split()[1], 16) & 1 << signal.SIGTERM - 1)

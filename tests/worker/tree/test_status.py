@@ -1,4 +1,4 @@
-"""`/live`, `/ready` and `/status`: what a probe sees is what the tree does."""
+"""The HTTP endpoints `/live`, `/ready` and `/status` of a worker."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hourglass import Client, Worker, workflow
 from hourglass.errors import UsageError
 from hourglass.metrics import Registry
 
-from .test_shape import WHOLE
+from .test_shape import COMPLETE_TREE
 from .world import ACTIVITIES, HOLDER, WORKFLOWS, stage, steps, waits
 
 
@@ -25,11 +25,11 @@ def client():
 
 
 def worker(client, **options) -> Worker:
-    given = {"status_address": "127.0.0.1:0", "workflows": WORKFLOWS, "activities": ACTIVITIES, **options}
-    return Worker(client, **given)
+    defaults = {"status_address": "127.0.0.1:0", "workflows": WORKFLOWS, "activities": ACTIVITIES, **options}
+    return Worker(client, **defaults)
 
 
-def ask(working: Worker, path: str, method: str = "GET") -> tuple[int, bytes]:
+def fetch(working: Worker, path: str, method: str = "GET") -> tuple[int, bytes]:
     assert working.status_address is not None
     connection = http.client.HTTPConnection(working.status_address, timeout=10)
     try:
@@ -40,7 +40,7 @@ def ask(working: Worker, path: str, method: str = "GET") -> tuple[int, bytes]:
         connection.close()
 
 
-def raw(working: Worker, request: bytes) -> bytes:
+def raw_response(working: Worker, request: bytes) -> bytes:
     assert working.status_address is not None
     host, _, port = working.status_address.rpartition(":")
     with socket.create_connection((host, int(port)), timeout=10) as peer:
@@ -52,24 +52,22 @@ def raw(working: Worker, request: bytes) -> bytes:
 
 
 def test_healthy_worker_is_alive_and_ready(client):
-    """200 for both; the status tells the queue, its lanes and the tree."""
     with worker(client) as working:
         assert client.execute_workflow(steps, 1, id="w") == 4
-        assert ask(working, "/live") == (200, b'{\n "alive": true\n}')
-        assert ask(working, "/ready?from=probe")[0] == 200
-        code, body = ask(working, "/status")
+        assert fetch(working, "/live") == (200, b'{\n "alive": true\n}')
+        assert fetch(working, "/ready?from=probe")[0] == 200
+        code, body = fetch(working, "/status")
         report = json.loads(body)
         assert code == 200
         assert (report["state"], report["alive"], report["ready"]) == ("running", True, True)
-        assert report["tree"] == WHOLE
+        assert report["tree"] == COMPLETE_TREE
         assert report["restarts"] == 0
         queue = report["queues"]["default"]
         assert (queue["polling"], queue["generation"], queue["parked"]) == (True, 1, 0)
         assert [lane["name"] for lane in queue["lanes"]] == ["hourglass-lane-1"]
 
 
-def test_worker_that_cannot_poll_is_alive_and_not_ready(client):
-    """503: its handle is gone and no other can be opened; when one can, it is ready again by itself."""
+def test_worker_without_a_handle_is_alive_but_not_ready(client):
     with worker(client) as working:
         connect, failing = working._app._connect, [True]
 
@@ -81,25 +79,24 @@ def test_worker_that_cannot_poll_is_alive_and_not_ready(client):
         working._app._connect = sometimes
         working._app.use_fresh_connections()
         working.tree.kill(HOLDER)
-        while ask(working, "/ready")[0] != 503:
+        while fetch(working, "/ready")[0] != 503:
             time.sleep(0)
-        assert ask(working, "/live")[0] == 200
-        assert json.loads(ask(working, "/status")[1])["queues"]["default"]["polling"] is False
+        assert fetch(working, "/live")[0] == 200
+        assert json.loads(fetch(working, "/status")[1])["queues"]["default"]["polling"] is False
         failing[0] = False
-        while ask(working, "/ready")[0] != 200:
+        while fetch(working, "/ready")[0] != 200:
             time.sleep(0)
-        report = json.loads(ask(working, "/status")[1])
+        report = json.loads(fetch(working, "/status")[1])
         assert report["restarts"] > 0
         assert f"restarting {HOLDER}" in report["recent"]
 
 
-def test_handle_without_a_poll_loop_is_not_ready(client):
-    """Both loops are alive in the tree and wait: what counts is whether the handle takes work."""
+def test_worker_with_a_paused_handle_is_not_ready(client):
     from hourglass._worker.tree.status import status_report
 
     with worker(client) as working:
         (record,) = working._app.tables.records.values()
-        record.activities._is_paused = True  # not by `pause`, which belongs to the worker's thread
+        record.activities._is_paused = True  # `pause` may be called on the worker's thread only
         try:
             report = status_report(working._app, "running")
         finally:
@@ -109,19 +106,18 @@ def test_handle_without_a_poll_loop_is_not_ready(client):
 
 
 @workflow.defn
-def secretive(secret: str) -> str:
+def returns_a_secret(secret: str) -> str:
     return f"{secret} {waits(1)}"
 
 
 def test_status_contains_no_workflow_ids_or_payloads(client):
-    """The status is about the worker, not about its work."""
-    with worker(client, workflows=[secretive]) as working:
-        handle = client.start_workflow(secretive, "sesame", id="order-of-bob")
+    with worker(client, workflows=[returns_a_secret]) as working:
+        handle = client.start_workflow(returns_a_secret, "sesame", id="order-of-bob")
         while not stage.attempts:
             time.sleep(0)
-        body = ask(working, "/status")[1]
+        body = fetch(working, "/status")[1]
         assert json.loads(body)["attempts"] == 1
-        for secret in ("sesame", "order-of-bob", handle.run_id, "secretive"):
+        for secret in ("sesame", "order-of-bob", handle.run_id, "returns_a_secret"):
             assert secret.encode() not in body
         stage.go.set()
         handle.result(timeout=60)
@@ -137,46 +133,41 @@ def test_status_contains_no_workflow_ids_or_payloads(client):
         (b"\xff\xfe\x00 what is this\r\n\r\n", 400),
     ],
 )
-def test_malformed_requests_are_rejected(client, request_, code):
-    """A clear code, and the next one is served."""
+def test_malformed_http_requests_are_rejected(client, request_, code):
     with worker(client) as working:
-        assert raw(working, request_).split()[1] == str(code).encode()
-        assert ask(working, "/live")[0] == 200
+        assert raw_response(working, request_).split()[1] == str(code).encode()
+        assert fetch(working, "/live")[0] == 200
 
 
-def test_endless_requests_are_cut_off(client):
-    """A line without an end is not read for ever."""
+def test_oversized_http_request_is_rejected(client):
     with worker(client) as working:
         try:
-            assert raw(working, b"GET /" + b"x" * 100_000).startswith(b"HTTP/1.1 431 ")
+            assert raw_response(working, b"GET /" + b"x" * 100_000).startswith(b"HTTP/1.1 431 ")
         except ConnectionError:
-            pass  # it hung up while we were still talking
-        assert ask(working, "/live")[0] == 200
+            pass  # the server closed the connection before the request ended
+        assert fetch(working, "/live")[0] == 200
 
 
-def test_head_response_has_no_body(client):
-    """As HTTP wants it."""
+def test_response_to_a_head_request_has_no_body(client):
     with worker(client) as working:
-        answer = raw(working, b"HEAD /live HTTP/1.1\r\n\r\n")
+        answer = raw_response(working, b"HEAD /live HTTP/1.1\r\n\r\n")
         assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
         assert answer.endswith(b"\r\n\r\n")
 
 
-def test_failing_report_is_a_500(client, monkeypatch, caplog):
-    """The kind of the error is told, its message is in the log only."""
+def test_failing_status_report_responds_500_without_the_message(client, monkeypatch, caplog):
     with worker(client) as working:
 
         def broken():
             raise RuntimeError("sesame")
 
         monkeypatch.setattr(working._status, "_report", broken)
-        code, body = ask(working, "/status")
+        code, body = fetch(working, "/status")
         assert (code, json.loads(body)) == (500, {"error": "RuntimeError"})
     assert "the status could not be reported" in caplog.text
 
 
-def test_used_port_raises_and_leaves_nothing(client):
-    """The worker does not start, says why, and can be started elsewhere."""
+def test_worker_does_not_start_if_its_status_port_is_in_use(client):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -188,25 +179,22 @@ def test_used_port_raises_and_leaves_nothing(client):
 
 
 @pytest.mark.parametrize("address", [":0", "0", "127.0.0.1:0"])
-def test_endpoint_listens_on_loopback_by_default(client, address):
-    """A host that is not named is 127.0.0.1."""
+def test_status_endpoint_listens_on_loopback_by_default(client, address):
     with worker(client, status_address=address) as working:
         assert working.status_address is not None
         assert working.status_address.startswith("127.0.0.1:")
-        assert ask(working, "/live")[0] == 200
+        assert fetch(working, "/live")[0] == 200
 
 
 @pytest.mark.parametrize(
     "address", ["", "localhost", "127.0.0.1:", "127.0.0.1:http", "127.0.0.1:70000", "::²"]
 )
-def test_invalid_addresses_are_rejected_at_once(client, address):
-    """Before anything is opened, with an example of what is wanted."""
+def test_invalid_status_addresses_are_rejected(client, address):
     with pytest.raises(UsageError, match=r"must be host:port, such as 127\.0\.0\.1:8080"):
         worker(client, status_address=address)
 
 
-def test_endpoint_is_off_by_default_and_ends_with_the_worker(client):
-    """No address, no endpoint; after the shutdown nobody listens."""
+def test_status_endpoint_is_off_by_default_and_closes_with_the_worker(client):
     with worker(client, status_address=None) as working:
         assert working.status_address is None
     with worker(client) as working:
@@ -232,25 +220,25 @@ def test_endpoint_is_off_by_default_and_ends_with_the_worker(client):
         ("", 421),
     ],
 )
-def test_loopback_endpoint_rejects_other_host_names(client, monkeypatch, host, code):
-    """A page that leads a name of its own to this port learns nothing; names can be allowed."""
+def test_loopback_status_endpoint_rejects_unknown_host_names(client, monkeypatch, host, code):
+    """A web page could reach the port through a host name of its own (DNS rebinding)."""
     monkeypatch.setenv("HOURGLASS_STATUS_HOSTS", "proxy.internal, other.internal")
     with worker(client) as working:
-        answer = raw(working, f"GET /status HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+        answer = raw_response(working, f"GET /status HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
         assert answer.startswith(f"HTTP/1.1 {code} ".encode())
         assert (b"queues" in answer) is (code == 200)
-        twice = raw(working, f"GET /live HTTP/1.1\r\nHost: localhost\r\nhost: {host}\r\n\r\n".encode())
+        twice = raw_response(
+            working, f"GET /live HTTP/1.1\r\nHost: localhost\r\nhost: {host}\r\n\r\n".encode()
+        )
         assert twice.startswith(b"HTTP/1.1 400 ")
 
 
-def test_request_without_a_host_is_answered(client):
-    """No browser asks so; simple probes do."""
+def test_http_1_0_request_without_a_host_is_accepted(client):
     with worker(client) as working:
-        assert raw(working, b"GET /live HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.1 200 ")
+        assert raw_response(working, b"GET /live HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.1 200 ")
 
 
-def test_network_endpoint_accepts_every_host_name(client):
-    """Others can reach it anyway."""
+def test_status_endpoint_on_all_interfaces_accepts_every_host_name(client):
     with worker(client, status_address="0.0.0.0:0") as working:
         port = working.status_address.rpartition(":")[2]
         with socket.create_connection(("127.0.0.1", int(port)), timeout=10) as peer:
@@ -261,64 +249,61 @@ def test_network_endpoint_accepts_every_host_name(client):
 TOKEN = "a-token-for-the-status-endpoint"
 
 
-def bearer(working: Worker, path: str, token: str) -> tuple[int, bytes]:
-    answer = raw(working, f"GET {path} HTTP/1.1\r\nAuthorization: Bearer {token}\r\n\r\n".encode())
+def request_with_token(working: Worker, path: str, token: str) -> tuple[int, bytes]:
+    answer = raw_response(working, f"GET {path} HTTP/1.1\r\nAuthorization: Bearer {token}\r\n\r\n".encode())
     return int(answer.split()[1]), answer
 
 
 @pytest.mark.parametrize("in_file", [False, True])
-def test_status_and_metrics_need_the_token(client, monkeypatch, tmp_path, in_file):
-    """Everybody learns whether the worker is alive and ready; names and figures need the token, here or in a file."""
+def test_status_and_metrics_require_the_token(client, monkeypatch, tmp_path, in_file):
     secret = tmp_path / "token"
     secret.write_text(f"{TOKEN}\n")
     monkeypatch.setenv("HOURGLASS_STATUS_TOKEN", f"@{secret}" if in_file else TOKEN)
     with worker(client, metrics=Registry()) as working:
-        assert ask(working, "/live") == (200, b'{\n "alive": true\n}')
-        assert ask(working, "/ready") == (200, b'{\n "ready": true\n}')
+        assert fetch(working, "/live") == (200, b'{\n "alive": true\n}')
+        assert fetch(working, "/ready") == (200, b'{\n "ready": true\n}')
         for path in ("/status", "/metrics"):
-            code, body = ask(working, path)
+            code, body = fetch(working, path)
             assert code == 401
             assert b"default" not in body
-            assert bearer(working, path, TOKEN)[0] == 200
-            assert bearer(working, path, "wrong" * 5)[0] == 401
+            assert request_with_token(working, path, TOKEN)[0] == 200
+            assert request_with_token(working, path, "wrong" * 5)[0] == 401
 
 
-def test_without_a_token_only_health_is_shown(client, monkeypatch):
-    """Nobody has the token then; what is wrong with the worker is shown to nobody."""
+def test_only_live_and_ready_respond_if_no_token_is_set(client, monkeypatch):
     monkeypatch.delenv("HOURGLASS_STATUS_TOKEN")
     with worker(client, metrics=Registry()) as working:
         monkeypatch.setattr(
             working._status, "_report", lambda: {"alive": True, "ready": False, "reasons": ["secret queue"]}
         )
-        assert ask(working, "/ready") == (503, b'{\n "ready": false\n}')
-        assert ask(working, "/status")[0] == 401
-        assert ask(working, "/metrics")[0] == 401
+        assert fetch(working, "/ready") == (503, b'{\n "ready": false\n}')
+        assert fetch(working, "/status")[0] == 401
+        assert fetch(working, "/metrics")[0] == 401
 
 
-def test_weak_token_is_rejected(client, monkeypatch):
-    """Too short, or in a file that is not there."""
+def test_short_or_missing_status_token_is_rejected(client, monkeypatch):
     for value in ("short", "@/no/such/file"):
         monkeypatch.setenv("HOURGLASS_STATUS_TOKEN", value)
         with pytest.raises(UsageError, match="HOURGLASS_STATUS_TOKEN"):
             worker(client)
 
 
-def test_token_guesses_are_limited(client, monkeypatch):
-    """After ten wrong tokens no token of that address is checked for a while; probes are answered."""
+def test_status_endpoint_limits_wrong_tokens(client, monkeypatch):
     monkeypatch.setenv("HOURGLASS_STATUS_TOKEN", TOKEN)
     with worker(client) as working:
-        codes = [bearer(working, "/status", f"guess-number-{number:08}")[0] for number in range(12)]
+        codes = [
+            request_with_token(working, "/status", f"guess-number-{number:08}")[0] for number in range(12)
+        ]
         assert codes == [401] * 10 + [429] * 2
-        assert bearer(working, "/status", TOKEN)[0] == 429
-        assert ask(working, "/live")[0] == 200
+        assert request_with_token(working, "/status", TOKEN)[0] == 429
+        assert fetch(working, "/live")[0] == 200
 
 
-def test_idle_connections_do_not_use_up_descriptors(client):
-    """Connections beyond the limit replace those that have sent nothing; the endpoint answers throughout."""
+def test_idle_connections_to_the_status_endpoint_are_limited(client):
     with worker(client) as working, ExitStack() as stack:
         host, _, port = working.status_address.rpartition(":")
         for _ in range(300):
             peer = stack.enter_context(socket.create_connection((host, int(port)), timeout=10))
             peer.sendall(b"GET /live HTTP/1.1\r\nX: ")
-        assert ask(working, "/live")[0] == 200
+        assert fetch(working, "/live")[0] == 200
         assert len(working._status._server._gate) <= 128

@@ -1,4 +1,4 @@
-"""The watchdog mends what falls between all other parts, and nothing else."""
+"""The watchdog repairs work that no other part of the tree is responsible for."""
 
 from __future__ import annotations
 
@@ -18,18 +18,29 @@ from hourglass._worker.tree.watchdog import (
 )
 from worker.handles.scripted import eviction
 
-from .test_dispatch import attempt_of, kind_of, started
-from .world import WORKER, begun, memory, play, scripted, stage, steps, until, waiting
+from .world import (
+    WORKER,
+    attempt_of,
+    begun,
+    failure_type,
+    memory,
+    play,
+    scripted,
+    stage,
+    start_of,
+    steps,
+    until,
+    waiting,
+)
 
 ONE, TWO = NoWorker("one"), NoWorker("two")
 
 
-def test_suspicion_must_last_without_interruption():
-    """A suspicion is overdue only if every check has seen it for the whole time; after a gap the time starts again."""
+def test_suspicion_is_overdue_only_if_every_check_confirmed_it():
     patience = Suspicions(30.0)
     assert patience.overdue([ONE], 0.0) == []
     assert patience.overdue([ONE, TWO], 25.0) == []
-    assert patience.overdue([TWO], 29.0) == []  # one was mended by somebody else
+    assert patience.overdue([TWO], 29.0) == []  # ONE was repaired meanwhile
     assert patience.overdue([ONE, TWO], 30.0) == []
     assert patience.overdue([ONE, TWO], 55.0) == [TWO]
     assert patience.overdue([ONE, TWO], 59.0) == []
@@ -37,12 +48,11 @@ def test_suspicion_must_last_without_interruption():
     assert patience.overdue([ONE, TWO], 89.0) == [TWO]
 
 
-async def test_idle_worker_is_not_suspicious():
-    """Neither hours without work nor a long activity are suspicious."""
+async def test_idle_or_busy_worker_raises_no_suspicion():
     async with memory() as world:
         await world.start(waiting, 1)
         await begun()
-        await until(world.whole)
+        await until(world.is_polling)
         former = world.find(WORKER)
         patience = Suspicions(30.0)
         for now in range(0, 7200, 5):
@@ -53,8 +63,7 @@ async def test_idle_worker_is_not_suspicious():
         assert await world.result() == 3
 
 
-async def test_busy_worker_is_not_suspicious_afterwards():
-    """After the work, the tables of work in progress are consistent."""
+async def test_worker_raises_no_suspicion_during_and_after_fifty_workflows():
     async with memory() as world:
         for number in range(50):
             await world.start(steps, number, id=f"w{number}")
@@ -66,9 +75,7 @@ async def test_busy_worker_is_not_suspicious_afterwards():
         assert not any(isinstance(each, (Orphan, NoWorker)) for each in seen)
 
 
-def test_worker_with_a_stalled_poll_loop_is_replaced(caplog):
-    """A poll loop that is alive but does not poll: its Worker is restarted."""
-
+def test_watchdog_replaces_a_worker_whose_poll_loop_stalls(caplog):
     async def script():
         async with scripted() as world:
             evaluators, spawn = world.app.evaluators, world.app.evaluators.spawn_job
@@ -78,7 +85,7 @@ def test_worker_with_a_stalled_poll_loop_is_replaced(caplog):
 
             evaluators.spawn_job = never
             former, worker = world.handle, world.find(WORKER)
-            former.give(started("r", "steps", 1))
+            former.deliver(start_of("r", "steps", 1))
             line = world.record().activations
             await until(lambda: line.kept)
             assert list(suspicions(world.app)) == [NobodyPolls("default", 1, "workflow", 1)]
@@ -89,7 +96,7 @@ def test_worker_with_a_stalled_poll_loop_is_replaced(caplog):
             check(world.app, patience, 30.0)
             assert not worker.alive
             evaluators.spawn_job = spawn
-            await until(lambda: len(world.engine.handles) == 2 and world.whole())
+            await until(lambda: len(world.engine.handles) == 2 and world.is_polling())
             await until(lambda: former.finalized)
             assert [type(each) for each in former.completions] == [TaskFailed]
             assert list(suspicions(world.app)) == []
@@ -99,15 +106,14 @@ def test_worker_with_a_stalled_poll_loop_is_replaced(caplog):
     assert "the watchdog repairs: NobodyPolls(queue='default', generation=1, kind='workflow'" in caplog.text
 
 
-async def test_abandoned_activation_is_failed_once():
-    """An activation that no job executes is answered as failed, once; a later completion is not sent."""
+async def test_watchdog_fails_an_activation_without_a_job_once():
     async with scripted() as world:
         handle = world.handle
-        handle.give(started("r", "slow", 1))
+        handle.deliver(start_of("r", "slow", 1))
         await begun()
-        await until(world.whole)
+        await until(world.is_polling)
         lost = world.record().runs.open["r"]
-        lost.finish()  # and nothing was answered
+        lost.finish()  # without a completion
         (suspicion,) = suspicions(world.app)
         assert suspicion == Orphan("default", 1, "r", lost.token)
         patience = Suspicions(30.0)
@@ -118,19 +124,17 @@ async def test_abandoned_activation_is_failed_once():
         stage.go.set()
         (services,) = world.app.configured()
         await until(lambda: services.lanes.counts()[0].activations == 1)
-        handle.give(eviction("r"))
+        handle.deliver(eviction("r"))
         await until(lambda: len(handle.completions) == 2)
-        assert kind_of(handle.completions[0]) == "WorkerShutdown"
+        assert failure_type(handle.completions[0]) == "WorkerShutdown"
 
 
-def test_abandoned_attempt_is_failed(caplog):
-    """An attempt that no job executes is reported as failed; the log does not contain its task token."""
-
+def test_watchdog_fails_an_attempt_without_a_job(caplog):
     async def script():
         async with scripted() as world:
-            world.handle.give(attempt_of("waits", 1, token=b"sesame"))
+            world.handle.deliver(attempt_of("waits", 1, token=b"sesame"))
             await begun()
-            await until(world.whole)
+            await until(world.is_polling)
             world.record().attempts.open[b"sesame"].finish()
             patience = Suspicions(30.0)
             check(world.app, patience, 0.0)
@@ -144,22 +148,20 @@ def test_abandoned_attempt_is_failed(caplog):
     assert "sesame" not in caplog.text
 
 
-async def test_missing_worker_is_launched_again():
-    """The launcher starts a Worker for a configured queue that has none."""
+async def test_watchdog_launches_a_missing_worker():
     async with memory() as world:
         await world.app.workers.terminate_child("default")
         assert list(suspicions(world.app)) == [NoWorker("default")]
         patience = Suspicions(30.0)
         check(world.app, patience, 0.0)
-        assert not world.whole()
+        assert not world.is_polling()
         check(world.app, patience, 30.0)
-        await until(world.whole)
+        await until(world.is_polling)
         assert await world.run(steps, 1, id="w") == 4
 
 
-async def test_watchdog_runs_in_the_tree():
-    """In the tree, the watchdog checks periodically."""
+async def test_watchdog_of_the_tree_checks_periodically():
     async with memory(watch=WatchLimits(interval=0.001, patience=0.01)) as world:
         await world.app.workers.terminate_child("default")
-        await until(world.whole)
+        await until(world.is_polling)
         assert await world.run(steps, 1, id="w") == 4

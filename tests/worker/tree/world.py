@@ -1,6 +1,6 @@
-"""An Application on the test's own loop: over an engine in memory for real work, over a scripted one for misbehaviour.
+"""An Application on the test's own loop: over an engine in memory, or over a scripted one.
 
-Here a test can act at an exact instant, between two turns of the loop. The public `Worker` lives on a thread of its own.
+Here a test can act between two turns of the loop, while the public `Worker` runs on a thread of its own.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ from typing import Any
 from tests.specs import made
 
 from hourglass import RetryPolicy, activity, workflow
-from hourglass._contract.handle import HandleConfig
+from hourglass._contract.handle import AttemptFailed, HandleConfig
 from hourglass._contract.workflows import StartWorkflow, StillOpen, WaitForClose
 from hourglass._embedded import connect_memory
+from hourglass._evaluator.commands import TaskFailed
+from hourglass._evaluator.events import Activation, RunStarted
 from hourglass._worker.handles.handles import HandleRecord
 from hourglass._worker.handles.life import HandleLimits
 from hourglass._worker.resolver import Resolver
@@ -25,10 +27,10 @@ from hourglass._worker.tree.application import Application
 from hourglass._worker.tree.plan import Plan
 from hourglass._worker.tree.services import QueueServices
 from hourglass._worker.tree.watchdog import WatchLimits
-from hourglass.converter import default_converter
-from worker.handles.scripted import ScriptedConnection, ScriptedEngine, ScriptedHandle
+from hourglass.converter import ApplicationFailure, default_converter
+from worker.handles.scripted import ScriptedConnection, ScriptedEngine, ScriptedHandle, attempt
 
-LIMIT = 20.0  # a test that takes longer is stuck
+LIMIT = 20.0  # seconds; a longer test has failed
 
 EVALUATORS = "Application/EvaluatorSupervisor"
 EXECUTORS = "Application/ExecutorSupervisor"
@@ -40,7 +42,7 @@ WORKER = f"{WORKERS}/default"
 
 
 class Stage:
-    """Where the activities and workflows of a test wait for it, and tell it what they did."""
+    """Synchronization between a test and its activities and workflows."""
 
     def __init__(self) -> None:
         self.begun = threading.Event()
@@ -79,7 +81,7 @@ def waiting(number: int) -> int:
 
 @workflow.defn
 def slow(number: int) -> int:
-    """Workflow code that takes its time, for the deadlock timeout too long."""
+    """Workflow code that blocks during its first evaluation."""
     stage.evaluations += 1
     stage.begun.set()
     if stage.evaluations == 1:
@@ -103,7 +105,7 @@ def plan(queue: str = "default", *, more: Any = None, **config: Any) -> Plan:
 
 
 class World:
-    """An Application, and how to use it."""
+    """An Application and shortcuts to use it."""
 
     def __init__(self, app: Application) -> None:
         self.app = app
@@ -129,7 +131,7 @@ class World:
         while True:
             end = await self.app.raw.call(WaitForClose(workflow_id=id))
             if not isinstance(end, StillOpen):
-                (payload,) = end.result  # type: ignore[union-attr] - one that failed has none
+                (payload,) = end.result  # type: ignore[union-attr] - a failed run has no result
                 return default_converter.decode(payload)
 
     async def run(self, workflow: Any, *args: Any, id: str, queue: str = "default") -> Any:
@@ -149,27 +151,27 @@ class World:
         """The newest handle of a queue."""
         return self.app.tables.of_queue(queue)[-1]
 
-    def whole(self, queue: str = "default") -> bool:
-        """Whether a queue is served by a worker that polls."""
+    def is_polling(self, queue: str = "default") -> bool:
+        """Whether a worker polls the queue."""
         records = self.app.tables.of_queue(queue)
         if not records or self.app.registry.whereis(queue) is None:
             return False
         return all(inbox.is_attended for inbox in records[-1].inboxes())
 
 
-async def until(holds: Callable[[], object]) -> None:
-    """Let everybody go on until something holds."""
-    while not holds():  # noqa: ASYNC110 - nobody tells; it happens in other tasks and threads
+async def until(condition: Callable[[], object]) -> None:
+    """Yield to other tasks and threads until a condition holds."""
+    while not condition():  # noqa: ASYNC110 - fulfilled by other tasks and threads without an event
         await asyncio.sleep(0.001)
 
 
 async def begun() -> None:
-    """Wait until the stage was entered."""
+    """Wait until an activity or workflow has begun."""
     await until(stage.begun.is_set)
 
 
 async def stop_all(app: Application) -> None:
-    """Serve nothing any more."""
+    """Stop all workers."""
     await asyncio.gather(*[app.stop_worker(queue) for queue in tuple(app._services)])
 
 
@@ -224,7 +226,7 @@ class ScriptedWorld(World):
 async def scripted(
     *, serve: bool = True, limits: HandleLimits | None = None, **options: Any
 ) -> AsyncIterator[ScriptedWorld]:
-    """A world over a scripted engine, whose handles evict by themselves what they have given when they end."""
+    """A world over a scripted engine."""
     engine = ScriptedEngine()
     app = Application(
         ScriptedConnection(engine),
@@ -245,7 +247,7 @@ async def scripted(
 
 
 def play(script: Callable[[], Awaitable[None]]) -> None:
-    """Run a test's script on a loop of its own, within the limit; afterwards no task is left on the loop."""
+    """Run a script on a new loop within the time limit; afterwards no task may be left."""
 
     async def main() -> None:
         async with asyncio.timeout(LIMIT):
@@ -257,3 +259,20 @@ def play(script: Callable[[], Awaitable[None]]) -> None:
             await main()
 
     asyncio.run(limited())
+
+
+def start_of(run_id: str, workflow: str, *args: object) -> Activation:
+    event = RunStarted(workflow_type=workflow, workflow_id="w", arguments=default_converter.encode_all(args))
+    return Activation(run_id=run_id, events=(event,))
+
+
+def failure_type(answer: object) -> str:
+    assert isinstance(answer, (TaskFailed, AttemptFailed)), answer
+    assert isinstance(answer.failure.info, ApplicationFailure)
+    return answer.failure.info.type
+
+
+def attempt_of(name: str, *args: object, token: bytes = b"t", **more: object):
+    return attempt(token, **more).__replace__(  # type: ignore[attr-defined]
+        activity_type=name, arguments=default_converter.encode_all(args)
+    )

@@ -106,7 +106,7 @@ class Cache:
 
     def request_eviction(self, run_id: str) -> None:
         """Evict a run as soon as no activation is in progress."""
-        self._evict_soon(run_id, RunEvicted("LANG_REQUESTED", "the worker asked for it"))
+        self._evict_soon(run_id, RunEvicted("LANG_REQUESTED", "the worker requested the eviction"))
 
     def closed(self, run_id: str) -> None:
         """Evict a closed run. If the run was closed from outside, the worker learns of this only through the eviction."""
@@ -119,7 +119,7 @@ class Cache:
             if activation.run_id == run_id:
                 ready[place] = (activation, 0)
         self.local.forget(run_id)
-        self._evict_soon(run_id, RunEvicted("FATAL", "what this run did cannot be stored"))
+        self._evict_soon(run_id, RunEvicted("FATAL", "the latest changes of the run cannot be stored"))
 
     def forget_closed(self, run_id: str) -> bool:
         """Remove a closed run whose eviction is the newest activation, because the worker is notified in another way.

@@ -154,7 +154,7 @@ def _mismatch(event: h.HistoryEvent, command: c.Command | None) -> Nondeterminis
     expected = words.describe_event(event)
     produced = "no command" if command is None else _described(command)
     return NondeterminismError(
-        f"the history has {expected} as event {event.id}, but the workflow produced {produced}",
+        f"event {event.id} of the history is for {expected}, but the workflow issued {produced}",
         expected=expected,
         produced=produced,
     )

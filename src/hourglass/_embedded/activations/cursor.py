@@ -124,8 +124,8 @@ def _check_seed() -> None:
     """
     if seed_of("01234567-89ab-cdef-0123-000000000001") != 0x372AFB2DF019857D:
         raise RuntimeError(
-            f"{sys.implementation.name} {sys.version.split()[0]} does not hash sources with SipHash-1-3, which the random "
-            "numbers of workflows need: use CPython 3.11 or newer"
+            f"{sys.implementation.name} {sys.version.split()[0]} does not support SipHash-1-3, which is needed for the "
+            "random numbers of workflows: use CPython 3.11 or newer"
         )
 
 
@@ -483,7 +483,7 @@ class Cursor:
         event_id, request = self._admitted.get(accepted.update_id, (0, accepted.request))
         if request is None:
             raise NondeterminismError(
-                f"the history says that update {accepted.update_id!r} was accepted, but not what it was"
+                f"the history contains the acceptance of update {accepted.update_id!r}, but not its request"
             )
         self._jobs.append(self._outcomes.updates.receive(request, event_id, is_replaying=True))
 

@@ -300,7 +300,10 @@ class EngineHandle:
             raise self.engine.over()
         cache = self._cache
         if not cache.complete(completion):
-            _log.warning("completion for run %s, which has no activation in progress", completion.run_id)
+            _log.warning(
+                "a completion was ignored because the run has no activation in progress: run_id=%s",
+                completion.run_id,
+            )
         is_forgotten = (
             self.forgets_at_once and bool(cache.ready.items) and cache.forget_closed(completion.run_id)
         )

@@ -252,7 +252,8 @@ class LocalAttempts:
                 self._fail(attempt, Ending.FAILED, result.failure)
             case ActivityDeferred():
                 failure = Failure(
-                    "a local activity cannot be completed later, from outside",
+                    "a local activity cannot be completed asynchronously: return its result, or execute it as a normal "
+                    "activity",
                     ApplicationFailure(type="NotSupported", non_retryable=True),
                 )
                 self._settle(attempt, Ending.FAILED, failure=failure)

@@ -120,20 +120,23 @@ class Outcomes:
                 if self.nexus is not None:
                     return self.nexus.issue(command)
                 raise BadCommand(
-                    "the embedded engine has no Nexus, for there is no other namespace to call: run this workflow on a "
-                    "Temporal server, or call the code as an activity or a child workflow"
+                    "the embedded engine does not support Nexus, because it has only one namespace: run this workflow "
+                    "on a Temporal server, or call the code as an activity or a child workflow"
                 )
             case _ if type(command) not in _WITHOUT_OUTCOME:
                 raise BadCommand(
-                    f"{type(command).__name__} is not supported by the in-memory engine yet; "
-                    "run this workflow on a Temporal server"
+                    f"the embedded engine does not support {type(command).__name__} yet: run this workflow on a "
+                    "Temporal server"
                 )
         self.issued.append(command)
         return []
 
     def _schedule_local(self, command: c.ScheduleLocalActivity, replaying: bool, now_ns: int) -> None:
         if not (command.spec.schedule_to_close_timeout or command.spec.start_to_close_timeout):
-            raise BadCommand(f"local activity {command.activity_id} has no time limit")
+            raise BadCommand(
+                f"local activity {command.activity_id} has no timeout: set start_to_close_timeout or "
+                "schedule_to_close_timeout"
+            )
         local = self.local_from()
         if local.is_taken(command.seq):
             raise _number_in_use(command)
@@ -277,7 +280,7 @@ def _enter(table: dict[int, _Wanted], command: c.ScheduleActivity | c.StartTimer
 def _number_in_use(
     command: c.ScheduleActivity | c.ScheduleLocalActivity | c.StartTimer | OtherCommand,
 ) -> BadCommand:
-    return BadCommand(f"{type(command).__name__} {command.seq}: this number is in use already")
+    return BadCommand(f"the sequence number {command.seq} of {type(command).__name__} is already in use")
 
 
 def _schedule(wanted: _Wanted) -> c.ScheduleActivity:

@@ -155,7 +155,10 @@ def blame(error: Exception, cached: CachedRun) -> tuple[int, Failure, str]:
         logger.error("run %s cannot continue: %s", cached.cursor.run_id, error)
         return h.FEATURE_DISABLED, Failure(str(error), ApplicationFailure(kind)), "FATAL"
     logger.error("run %s cannot continue: %s", cached.cursor.run_id, kind, exc_info=error)
-    failure = Failure(f"the engine cannot continue this run: {kind}", ApplicationFailure("InternalError"))
+    failure = Failure(
+        f"the engine cannot continue this run ({kind}); the worker's log contains the traceback",
+        ApplicationFailure("InternalError"),
+    )
     return TaskFailureCause.WORKFLOW_WORKER_UNHANDLED_FAILURE, failure, "FATAL"
 
 
@@ -247,7 +250,7 @@ class TaskFlow:
         eager = attempts.eager(self._poller) if answer.commands else None
         refusal = self._engine.tasks.finish(record, number, answer, eager)
         if refusal:
-            cached.eviction = RunEvicted(refusal, "the engine did not take the task's completion")
+            cached.eviction = RunEvicted(refusal, "the engine rejected the completion of the task")
             return
         if eager is not None:
             attempts.begin_eager(self._poller, record, since)
@@ -287,7 +290,7 @@ class TaskFlow:
         if cached.eviction is None and record.run.status is not RUNNING:
             cached.eviction = CLOSED
         if cached.eviction is None and self._caches_nothing and not cached.cursor.local_outstanding:
-            cached.eviction = RunEvicted("CACHE_FULL", "nothing is cached")
+            cached.eviction = RunEvicted("CACHE_FULL", "the workflow cache is disabled")
         if cached.eviction is not None:
             self.evict(cached)
         elif self.is_leaving:

@@ -74,9 +74,7 @@ async def start(engine: Engine, request: ac.StartActivity) -> PendingAnswer[wf.S
     """Start a standalone activity."""
     runs = engine.runs
     if not request.activity_id or not request.activity_type or not request.spec.task_queue:
-        raise ServiceError(
-            "an activity needs an id, a type and a task queue to start", status="INVALID_ARGUMENT"
-        )
+        raise ServiceError("an activity needs an id, a type and a task queue", status="INVALID_ARGUMENT")
     if request.callbacks:
         raise ServiceError(NO_CALLBACKS, status="UNIMPLEMENTED")
     if request.search_attributes:

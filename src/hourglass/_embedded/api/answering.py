@@ -66,7 +66,9 @@ def too_late(request: s.Request[Any], limit: float) -> ServiceTimeoutError:
     """Return the error for a request that was not answered within its time limit."""
     hint = ""
     if isinstance(request, QueryWorkflow):
-        hint = ". A query is answered by a worker: does one run on the workflow's task queue?"
+        hint = (
+            ". Queries are answered by a worker: check that a worker of the workflow's task queue is running"
+        )
     return ServiceTimeoutError(
         f"{type(request).__name__} was not answered within {limit:g} s{hint}", status="DEADLINE_EXCEEDED"
     )
@@ -146,7 +148,7 @@ def check_moves(engine: Engine, record: LoadedRun) -> None:
     run_id = record.run.run_id
     why = engine.runs.parked.get(run_id)
     if why is not None and (record.run.is_open or engine.runs.in_memory(run_id) is not record):
-        raise StorageError(f"this run is parked until the file is opened again: {why}", status=why.status)
+        raise StorageError(f"this run is parked until the file is reopened: {why}", status=why.status)
 
 
 async def answered(engine: Engine, number: int, value: A, from_disk: Callable[[], A]) -> PendingAnswer[A]:
@@ -179,9 +181,9 @@ def stored(engine: Engine, record: LoadedRun) -> Stored:
     """Return the stored state of a run. Raise `StorageError` if the run is not stored yet."""
     stored_run = engine.store.load(record.run.run_id)
     if stored_run is None:
-        why = engine.trouble or "the commit takes long"
+        why = engine.trouble or "the commit has not finished yet"
         raise StorageError(
-            f"workflow {record.run.started.workflow_id!r} was started, but is not yet stored on disk: {why}",
+            f"workflow {record.run.started.workflow_id!r} was started, but is not stored yet: {why}",
             status="UNAVAILABLE",
         )
     return stored_run

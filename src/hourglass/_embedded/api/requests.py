@@ -120,7 +120,8 @@ async def signal(engine: Engine, request: wf.SignalWorkflow) -> PendingAnswer[s.
             engine,
             record,
             partial(_has_room, record, limit),
-            f"{limit} events have come during the workflow's task, which does not end: try again later",
+            f"the workflow received {limit} events during its current workflow task, which has not been completed: try "
+            "again later",
         )
     return _done_before(engine)
 
@@ -431,7 +432,7 @@ async def answer(engine: Engine, request: s.Request[A]) -> A:
     handler = HANDLERS.get(type(request))
     if handler is None:
         name = type(request).__name__
-        raise ServiceError(f"{name} is not supported by the embedded engine yet", status="UNIMPLEMENTED")
+        raise ServiceError(f"the embedded engine does not support {name} yet", status="UNIMPLEMENTED")
     if engine.failed is not None:
         raise EngineClosed
     engine.limits.check(request)
@@ -445,7 +446,7 @@ async def answer(engine: Engine, request: s.Request[A]) -> A:
         if isinstance(error, OverflowError):
             name = type(request).__name__
             raise ServiceError(
-                f"a number of this {name} is larger than 64 bits", status="INVALID_ARGUMENT"
+                f"a number in this {name} does not fit into 64 bits", status="INVALID_ARGUMENT"
             ) from None
         raise
 

@@ -69,9 +69,10 @@ async def describe_schedule(
         return PendingAnswer(details, engine.writes.newest)
     on_disk = engine.store.schedule(request.schedule_id)
     if on_disk is None:
-        why = engine.trouble or "the commit takes long"
+        why = engine.trouble or "the commit has not finished yet"
         raise StorageError(
-            f"the schedule {request.schedule_id!r} is not on the disk yet: {why}", status="UNAVAILABLE"
+            f"schedule {request.schedule_id!r} was created, but is not stored yet: {why}",
+            status="UNAVAILABLE",
         )
     return PendingAnswer(describe(_as_of_now(engine, on_disk)), 0)
 
@@ -147,7 +148,7 @@ def _find(engine: Engine, schedule_id: str) -> ScheduleRecord:
     record = engine.schedules.get(schedule_id)
     if record is None:
         raise ScheduleNotFoundError(
-            f"there is no schedule {schedule_id!r} in namespace {engine.namespace!r}", status="NOT_FOUND"
+            f"schedule {schedule_id!r} does not exist in namespace {engine.namespace!r}", status="NOT_FOUND"
         )
     return record
 
@@ -162,7 +163,7 @@ def _is_repeated(engine: Engine, request: sc.CreateSchedule) -> bool:
     if request.request_id and request.request_id in existing.requests:
         return True
     raise ScheduleAlreadyExistsError(
-        f"there is a schedule {request.schedule_id!r} already", schedule_id=request.schedule_id
+        f"schedule {request.schedule_id!r} already exists", schedule_id=request.schedule_id
     )
 
 

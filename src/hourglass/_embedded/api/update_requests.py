@@ -169,13 +169,13 @@ async def _admitted(engine: Engine, record: LoadedRun, request: UpdateWorkflow) 
         check_open(record)
         if updates.total >= engine.limits.updates:
             raise ServiceError(
-                "the limit on the total number of distinct updates of this workflow has been reached "
-                f"({engine.limits.updates}); give a repeated update the same id",
+                f"this workflow has reached the limit of {engine.limits.updates} distinct updates; use the same update "
+                "id when you repeat an update",
                 status="FAILED_PRECONDITION",
             )
         if updates.in_flight < limit:
             return _joined(engine.updates.admit(record, _request(request)), request)
-        refusal = f"the limit on the number of concurrent in-flight updates has been reached ({limit})"
+        refusal = f"this workflow has reached the limit of {limit} updates in progress: wait until some of them are completed"
         await wait_for_room(engine, record, is_room, refusal)
 
 

@@ -120,8 +120,8 @@ async def pollers(engine: Engine, request: dp.GetPollers) -> PendingAnswer[dp.Po
 async def create_namespace(engine: Engine, request: dp.CreateNamespace) -> PendingAnswer[s.Nothing]:
     """Reject the creation of a namespace: an engine has only the namespace with which it was opened."""
     raise ServiceError(
-        f"an embedded engine has one namespace, that it is opened with: Client.connect(…, namespace={request.name!r}) with a "
-        "file of its own",
+        "an embedded engine has only one namespace. To use another one, connect to another file with Client.connect(…, "
+        f"namespace={request.name!r})",
         status="UNIMPLEMENTED",
     )
 
@@ -131,7 +131,8 @@ async def no_nexus(
 ) -> PendingAnswer[Any]:
     """Reject requests about Nexus endpoints, because an engine has only one namespace."""
     raise ServiceError(
-        "the embedded engine has no Nexus, for there is no other namespace to call: endpoints are a Temporal server's",
+        "the embedded engine does not support Nexus, because it has only one namespace: Nexus endpoints need a Temporal "
+        "server",
         status="UNIMPLEMENTED",
     )
 
@@ -169,7 +170,7 @@ async def complete_activity(engine: Engine, request: ac.CompleteActivity) -> Pen
     who = request.identity
     failure = request.failure
     if failure is None and request.cancelled and not activity.cancel_requested_event_id:
-        raise ServiceError("the activity was not asked to cancel", status="INVALID_ARGUMENT")
+        raise ServiceError("cancellation of the activity was not requested", status="INVALID_ARGUMENT")
     engine.attempts.release(token)
 
     def end(run: Run, now: int) -> Change:

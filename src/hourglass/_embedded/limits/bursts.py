@@ -155,11 +155,19 @@ class Bursts:
                 check_room(self._runs)
                 start_workflow(self._runs, request)
             except StorageError as error:
-                logger.warning("the debounced workflow %r is started later: %s", stored.becomes, error)
+                logger.warning(
+                    "the start of the debounced workflow %r failed and will be retried: %s",
+                    stored.becomes,
+                    error,
+                )
                 self._due.set(id, later(now, _RETRY_NS))
                 return
             except ServiceError as error:
-                logger.error("the debounced workflow %r cannot be started: %s", stored.becomes, error)
+                logger.error(
+                    "the debounced workflow %r cannot be started, and the start is not retried: %s",
+                    stored.becomes,
+                    error,
+                )
                 self._forget(id)
                 return
             self._keep(id, msgspec.structs.replace(stored, arguments=(), headers={}, due_ns=0, fired_ns=now))

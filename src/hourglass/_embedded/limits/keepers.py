@@ -180,7 +180,9 @@ class Keepers:
                 else:
                     self.bursts.load(id, data)
             except (msgspec.MsgspecError, ValueError) as error:
-                logger.error("the stored state of the limit %r cannot be read and is dropped: %s", id, error)
+                logger.error(
+                    "the stored state of the limit %r cannot be read and is discarded: %s", id, error
+                )
         for id, rows in slots.items():
             self._slots[id] = kept_slots = KeySlots()
             kept_slots.restore(rows)

@@ -80,7 +80,7 @@ def unasked(failure: Failure) -> Failure:
     not request the cancellation, so the attempt is retried.
     """
     return Failure(
-        failure.message or "the attempt stopped without being asked to",
+        failure.message or "the attempt was cancelled because its worker was shutting down",
         ApplicationFailure(type="WorkerShutdown"),
         cause=failure,
     )

@@ -194,15 +194,14 @@ class CallRouter:
         address = unix_socket.socket_path(self._path)
         if unix_socket.identity(self._path) is not None:
             message = (
-                f"{self._path} is held by process {holder.pid}, which does not respond: it is stopped or hangs. "
-                f"Resume it (kill -CONT {holder.pid}), or end it and start it again"
+                f"process {holder.pid} owns {self._path} and does not respond: it is stopped or hangs. Resume the "
+                f"process (kill -CONT {holder.pid}), or end it and restart it"
             )
         else:
             message = (
-                f"{self._path} is owned by process {holder.pid}, but there is no socket {address} to reach it by: "
-                "the process is still opening the file, or it is stopped (an owner that runs makes its socket again within "
-                "a second, and a client holds the file for less than that). If this lasts, end that process and start it "
-                "again"
+                f"process {holder.pid} owns {self._path}, but its socket {address} does not exist: the process is still "
+                "opening the file, or it is stopped. (A running owner recreates its socket within a second.) If this "
+                "error persists, end the process and restart it"
             )
         if now > search.held_from + _UNREACHABLE:
             raise StorageError(message, status="UNAVAILABLE")
@@ -286,8 +285,8 @@ class NoWorkerNotice:
         if not self._warned and monotonic() - since >= SILENCE:
             self._warned = True
             _client_log.warning(
-                "no worker is running on %s: requests and workflows wait until one starts, in this process or another "
-                '(Worker(Client.connect("local:%s"), workflows=[…], activities=[…]).run())',
+                "no worker is running on %s. Requests and workflows wait until a worker starts in this process or "
+                'another one: Worker(Client.connect("local:%s"), workflows=[…], activities=[…]).run()',
                 self._path,
                 self._path,
                 extra={"unserved_file": self._path},  # the command line logs a message of its own instead

@@ -70,8 +70,8 @@ async def connect_file(
         file = _files[key] = SharedFile(opener, real, namespace)
     if file.namespace != namespace:
         raise NamespaceNotFoundError(
-            f"{path} is in use here with the namespace {file.namespace!r}, not {namespace!r}: "
-            "a file has one namespace",
+            f"{path} is already open in this process with the namespace {file.namespace!r}, not {namespace!r}: a file "
+            "has only one namespace",
             status="NOT_FOUND",
         )
     if retention is not None:
@@ -236,7 +236,7 @@ class FileConnection:
         except HourglassError:
             return
         if notice and not self._explained:
-            _log.warning("%s waits until it can be stored: %s", name, notice.removesuffix(s.AS_STORED))
+            _log.warning("%s cannot be stored yet and waits: %s", name, notice.removesuffix(s.AS_STORED))
         self._explained = bool(notice)
 
     async def open_handle(self, config: HandleConfig) -> FileHandle:
@@ -269,9 +269,11 @@ def _checked(path: str) -> str:
     real = os.path.realpath(path)
     directory = os.path.dirname(real)
     if os.path.isdir(real):
-        raise StorageError(f"{path} is a directory: name a file", status="INVALID_ARGUMENT")
+        raise StorageError(f"{path} is a directory: pass the path of a file", status="INVALID_ARGUMENT")
     if not os.path.isdir(directory):
-        raise StorageError(f"{path}: there is no directory {directory}", status="INVALID_ARGUMENT")
+        raise StorageError(
+            f"{path} cannot be created: the directory {directory} does not exist", status="INVALID_ARGUMENT"
+        )
     return real
 
 

@@ -199,7 +199,7 @@ class FileHandle:
             self._inner.initiate_shutdown()
         elif self._end is None:
             self._end_without_engine(Shutdown("the handle is shut down"))
-            self._settle(HandleBroken("the handle was shut down before it worked"))
+            self._settle(HandleBroken("the handle was shut down before it was connected to an engine"))
 
     async def finalize(self) -> None:
         """Close the handle. The file is released when this process closes its last handle."""
@@ -212,5 +212,5 @@ class FileHandle:
 
     def _working(self) -> Handle:
         if self._inner is None:
-            raise HandleBroken("this handle has no engine yet, so it has no work in progress")
+            raise HandleBroken("this handle is not connected to an engine yet and has no work in progress")
         return self._inner

@@ -62,7 +62,7 @@ class OwnerFollower:
         except ForeignProtocol as error:
             for handle in file.handles:
                 if handle.owner is None:
-                    _log.warning("this worker waits for %s: %s", file.path, error)
+                    _log.warning("this worker waits until it can use %s: %s", file.path, error)
                     handle.wait_for(error)
             await file.changed.wait(FOREIGN)  # there is no notification when this owner ends
             return False
@@ -108,7 +108,7 @@ class OwnerFollower:
             self._file.handles.discard(handle)
             return
         _log.info(
-            "the worker of queue %r gets its work from process %d, which owns %s since %s",
+            "the worker of task queue %r receives its tasks from process %d, the owner of %s since %s",
             handle.queue,
             owner.welcome.pid,
             self._file.path,

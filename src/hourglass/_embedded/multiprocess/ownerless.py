@@ -49,8 +49,8 @@ _EXISTENCE_FIRST = (wf.QueryWorkflow, wf.UpdateWorkflow)
 class NoAnswer(Enum):
     """The reason why there is no answer yet."""
 
-    BUSY = "another process has the lock just now"
-    WAIT = "only an owner can answer"
+    BUSY = "another process currently holds the lock of the file"
+    WAIT = "this request needs the owner of the file, and no process owns it"
 
 
 class OwnerlessTransactions:

@@ -279,14 +279,14 @@ class FileLock:
                 unix_socket.track(descriptor)
         except OSError as error:
             if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
-                raise self._not_ours("a link, a folder or a device") from None
+                raise self._not_ours("a link, a directory or a device") from None
             is_missing = isinstance(error, FileNotFoundError)
             if is_full(error):
                 raise no_room(self.path) from None
             raise StorageError(
-                f"{self.path} cannot be used: its lock {self.lock_path} cannot be opened ({error.strerror})"
+                f"{self.path} cannot be used: its lock file {self.lock_path} cannot be opened ({error.strerror})"
                 + (
-                    "; its folder is missing: put it back"
+                    "; the directory of the file is missing: restore it"
                     if is_missing
                     else ownership_hint(self.lock_path, self.path, os.path.dirname(self.path))
                 ),
@@ -301,8 +301,8 @@ class FileLock:
 
     def _not_ours(self, description: str) -> StorageError:
         return StorageError(
-            f"{self.path} cannot be used: {self.lock_path}, where its lock should be, is {description}. It was not "
-            "touched: move it away",
+            f"{self.path} cannot be used: the path of its lock file, {self.lock_path}, is {description}. Nothing was "
+            f"changed: move {self.lock_path} away",
             status="PERMISSION_DENIED",
         )
 
@@ -315,8 +315,8 @@ class FileLock:
             if error.errno not in _UNSUPPORTED:
                 raise
             raise StorageError(
-                f"{self.path} cannot be used: its file system has no locks ({error.strerror}); "
-                "put the file on a local disk",
+                f"{self.path} cannot be used: its file system does not support file locks ({error.strerror}). Put the "
+                "file on a local disk",
                 status="UNIMPLEMENTED",
             ) from None
         return True
@@ -343,8 +343,8 @@ class FileLock:
         note = _read_note(descriptor)
         if _is_elsewhere(note):
             raise StorageError(
-                f"{self.path} is in use by process {note.pid} of another machine, {note.host}: "
-                "a file serves only one machine; for several, use a Temporal server",
+                f"{self.path} is in use by process {note.pid} on another machine, {note.host}. A file can be used on "
+                "only one machine at a time; use a Temporal server for several machines",
                 status="PERMISSION_DENIED",
             )
 
@@ -384,11 +384,11 @@ def _problem(descriptor: int, path: str) -> str:
     """Return the reason why an open file is not a lock file of ours, and must not be written; "" if it is ours."""
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
-        return "not a plain file"
+        return "not a regular file"
     if status.st_nlink > 1 and not (may_have_links() and _is_lock(descriptor, status)):
-        return "a file that also has other names (hard links)"
+        return "a file with several names (hard links)"
     if status.st_uid not in _may_own(path):
-        return f"a file of another user (number {status.st_uid})"
+        return f"a file of another user (uid {status.st_uid})"
     return ""
 
 

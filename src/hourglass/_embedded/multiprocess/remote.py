@@ -157,8 +157,8 @@ class OwnerConnection:
         if self.responds and self._silent_checks > wire.SILENT_CHECKS:
             self.responds = False
             _log.warning(
-                "process %d, which owns %s, has sent nothing for %d seconds: it is stopped or hangs, and no work on the file "
-                "proceeds until it runs again or ends. Resume it (kill -CONT %d), or end it (kill -KILL %d): then another "
+                "process %d owns %s and has sent nothing for %d seconds: it is stopped or hangs. All work on the file "
+                "waits for this process. Resume the process (kill -CONT %d), or end it (kill -KILL %d) so that another "
                 "process takes over",
                 self.welcome.pid,
                 self._path,
@@ -174,7 +174,7 @@ class OwnerConnection:
         self._silent_checks = 0
         if not self.responds:
             self.responds = True
-            _log.warning("process %d, which owns %s, responds again", self.welcome.pid, self._path)
+            _log.warning("process %d, the owner of %s, responds again", self.welcome.pid, self._path)
 
     def _report_alive(self) -> None:
         """Report regularly that this process is running, as long as the connection has handles."""
@@ -195,10 +195,10 @@ class OwnerConnection:
 
     async def _exchange(self, number: int, data: bytes, read: Callable[[wire.AnswerMessage], A]) -> A:
         if not self.is_open:
-            raise ConnectionLost("the connection has ended")
+            raise ConnectionLost("the connection to the owner of the file is closed")
         if len(data) > FRAME_LIMIT:
             raise ServiceError(
-                f"the request has {len(data)} bytes, more than the {FRAME_LIMIT} that can be sent",
+                f"the request has {len(data)} bytes; at most {FRAME_LIMIT} bytes can be sent",
                 status="INVALID_ARGUMENT",
             )
         future: asyncio.Future[A] = asyncio.get_running_loop().create_future()
@@ -259,7 +259,7 @@ class OwnerConnection:
         try:
             exchange.future.set_result(outcome(exchange))
         except wire.InvalidMessage:
-            exchange.future.set_exception(ConnectionLost("the owner's answer was invalid"))
+            exchange.future.set_exception(ConnectionLost("the owner of the file sent an invalid answer"))
             raise
         except HourglassError as error:
             exchange.future.set_exception(error)
@@ -269,9 +269,11 @@ class OwnerConnection:
         exchanges, self._waiting = self._waiting, {}
         for exchange in exchanges.values():
             if not exchange.future.done():
-                exchange.future.set_exception(ConnectionLost("the connection ended"))
+                exchange.future.set_exception(
+                    ConnectionLost("the connection to the owner of the file was closed")
+                )
         if not self._greeting.done():
-            self._greeting.set_exception(ConnectionLost("the connection ended"))
+            self._greeting.set_exception(ConnectionLost("the connection to the owner of the file was closed"))
         for timer in (self._alive_timer, self._silence_timer):
             if timer is not None:
                 timer.cancel()
@@ -279,7 +281,7 @@ class OwnerConnection:
         self.held |= self.unconfirmed.keys()
         for handle in handles.values():
             self.held |= handle.attempts
-            handle.fail("the connection to the process that owns the file has ended")
+            handle.fail("the connection to the owner of the file was closed")
 
     async def greet(self, namespace: str) -> None:
         """Exchange greetings. Raises `ConnectionLost`, or the owner's rejection."""
@@ -295,7 +297,7 @@ class OwnerConnection:
                 await self._greeting
         except TimeoutError:
             self.close()
-            raise ConnectionLost("the owner did not answer the greeting") from None
+            raise ConnectionLost("the owner of the file did not answer the handshake") from None
         except BaseException:
             self.close()
             raise

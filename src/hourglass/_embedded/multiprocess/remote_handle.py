@@ -314,13 +314,13 @@ class _Answers:
     def _single_message(self, handle: int, answer: object) -> bytes:
         try:
             data = wire.encode(self._message(handle))
-            problem = f"it has {len(data)} bytes, more than the {FRAME_LIMIT} that can be"
+            problem = f"it has {len(data)} bytes; the maximum is {FRAME_LIMIT}"
             if len(data) <= FRAME_LIMIT:
                 return data
         except _UNSENDABLE as error:
             problem = str(error)
         failure = Failure(
-            f"the worker's answer cannot be sent to the engine: {problem}",
+            f"the worker's completion cannot be sent to the engine: {problem}",
             ApplicationFailure(type="Unsendable"),
             source="Hourglass",
         )

@@ -103,7 +103,7 @@ class OwnerServer:
         """
         if self._server is None or unix_socket.identity(self.owner.path) == self._identity:
             return
-        _log.warning("the socket of %s was deleted and is created again", self.owner.path)
+        _log.warning("the socket of %s was deleted and is recreated", self.owner.path)
         self._close_listener()
         await self.start()
 
@@ -180,7 +180,8 @@ class OwnerServer:
         for peer in tuple(self.peers):
             if peer.workers.is_silent():
                 _log.warning(
-                    "process %d, which works on %s, has sent nothing for %d seconds: others get its work",
+                    "process %d, which has workers on %s, has sent nothing for %d seconds: its tasks are given to other "
+                    "workers",
                     peer.pid,
                     self.owner.path,
                     wire.SILENT_CHECKS,
@@ -292,7 +293,7 @@ class _Peer:
         try:
             message = wire.decode_to_owner(frame)
             if not self._greeted and not isinstance(message, wire.Hello):
-                raise wire.InvalidMessage("the first message was not a greeting")
+                raise wire.InvalidMessage("the first message was not a handshake")
             self.workers.note_message()
             match message:
                 case wire.WorkAnswers():
@@ -327,9 +328,9 @@ class _Peer:
         problem: ServiceError | None = None
         if hello.protocol != wire.PROTOCOL:
             problem = ServiceError(
-                f"process {owner.pid}, which owns {owner.path}, uses version {wire.PROTOCOL} of Hourglass's "
-                f"protocol between processes, but this process uses version {hello.protocol}: "
-                "run the same release of Hourglass in both",
+                f"process {owner.pid}, the owner of {owner.path}, uses version {wire.PROTOCOL} of Hourglass's protocol "
+                f"between processes, but this process uses version {hello.protocol}: run the same release of Hourglass "
+                "in both",
                 status="FAILED_PRECONDITION",
             )
         elif hello.namespace != owner.namespace:
@@ -362,7 +363,7 @@ class _Peer:
         try:
             self._server.owner.claim(self.pid, self._pid_namespace, message.tokens)
         except ValueError:
-            raise wire.InvalidMessage("the token names no attempt") from None
+            raise wire.InvalidMessage("the task token is malformed") from None
 
     def _open_engine_handle(self, config: HandleConfig) -> EngineHandle:
         return self._server.owner.open_handle(self.pid, self._pid_namespace, id(self), config)
@@ -373,7 +374,7 @@ class _Peer:
 
     def _add_pending(self, number: int, entry: _Pending) -> None:
         if number in self._pending:
-            raise wire.InvalidMessage("a number was used twice")
+            raise wire.InvalidMessage("the id of the request is already in use")
         self._pending[number] = entry
         entry.task.add_done_callback(lambda done: self._answer(number, done))
 
@@ -396,14 +397,14 @@ class _Peer:
             self._send_answer(number, s.Nothing() if task.result() is None else task.result())
         else:
             if not isinstance(error, ServiceError):
-                _log.debug("a request failed with %s", type(error).__name__)
+                _log.debug("a request failed: %s", type(error).__name__)
             self.stream.send(wire.encode(wire.Failed(number, wire.problem_of(error))))
 
     def _send_answer(self, number: int, value: msgspec.Struct) -> None:
         data = wire.encode_answer(number, value)
         if len(data) > FRAME_LIMIT:
             too_large = ServiceError(
-                f"the answer has {len(data)} bytes, more than the {FRAME_LIMIT} that can be sent",
+                f"the answer has {len(data)} bytes; at most {FRAME_LIMIT} bytes can be sent",
                 status="RESOURCE_EXHAUSTED",
             )
             data = wire.encode(wire.Failed(number, wire.problem_of(too_large)))

@@ -84,7 +84,7 @@ class SharedFile:
         role, trouble, pid = f"working for process {owner.welcome.pid}", "", owner.welcome.pid
         if not owner.responds:
             role = f"{role}, which does not respond"
-            trouble = f"process {pid}, which owns {self.path}, does not respond: it is stopped or hangs"
+            trouble = f"process {pid}, the owner of {self.path}, does not respond: it is stopped or hangs"
         return EngineStatus(role=role, trouble=trouble, processes=owner.processes)
 
     def _absent_owner(self) -> str:
@@ -92,7 +92,7 @@ class SharedFile:
         waited = monotonic() - self._ownerless_since
         if not self._ownerless_since or waited < wire.SILENT_CHECKS:
             return ""
-        return f"{self.path} is held by another process, which does not respond, for {waited:.0f} seconds"
+        return f"another process has held the lock of {self.path} for {waited:.0f} seconds without responding"
 
     async def open_handle(self, config: HandleConfig) -> FileHandle:
         """Open a handle that receives work as soon as an engine is available. Raises the error of the owner or of the
@@ -114,9 +114,13 @@ class SharedFile:
             if handle.settled.done():
                 handle.settled.result()
             elif self._lock.held:
-                _log.warning("%s takes long to open; this worker waits", self.path)
+                _log.warning("opening %s takes unusually long; this worker waits", self.path)
             else:
-                _log.warning("%s is held by %s, which does not answer; waiting", self.path, self._holder())
+                _log.warning(
+                    "the lock of %s is held by %s, which does not respond; this worker waits",
+                    self.path,
+                    self._holder(),
+                )
         except BaseException:
             self._release(handle)
             raise
@@ -156,8 +160,10 @@ class SharedFile:
             except HourglassError as error:
                 self._fail_all(error)
             except Exception as error:
-                _log.exception("%s could not be owned", self.path)
-                self._fail_all(InternalError(f"{self.path} could not be owned: {type(error).__name__}"))
+                _log.exception("opening %s as its owner failed", self.path)
+                self._fail_all(
+                    InternalError(f"opening {self.path} as its owner failed: {type(error).__name__}")
+                )
             finally:
                 self._lock.drop()
 
@@ -168,8 +174,8 @@ class SharedFile:
         if now - self._ownerless_since > wire.SILENT_CHECKS and not self._warned:
             self._warned = True
             _log.warning(
-                "%s is held by %s, which has not responded for %d seconds: it is stopped or hangs, and no work on the file "
-                "proceeds until it runs again or ends",
+                "the lock of %s is held by %s, which has not responded for %d seconds: it is stopped or hangs. All work "
+                "on the file waits until the process continues or ends",
                 self.path,
                 self._holder(),
                 wire.SILENT_CHECKS,
@@ -196,7 +202,7 @@ class SharedFile:
             if isinstance(failure, FileLost):
                 self._give_up(failure)
             else:
-                _log.error("the engine of %s ended and is opened again: %s", self.path, failure)
+                _log.error("the engine of %s failed and is restarted: %s", self.path, failure)
                 self._failed(failure)
             self._fail_all(failure, of=term.engine)
 
@@ -227,11 +233,12 @@ class SharedFile:
 
     def _detect_loss(self) -> None:
         if self._follower.reported_loss:
-            message = f"the process that owned {self.path} found that {self._follower.reported_loss}"
+            message = f"the owner of {self.path} reported: {self._follower.reported_loss}"
         elif self._file.identity.is_replaced:
             message = (
-                f"the file {self.path} was replaced or moved away while this process worked on it. This process has stopped and "
-                f"does not open it again. Put the right file at {self.path}, and restart all workers"
+                f"the file {self.path} was replaced or moved away while this process was using it. This process has "
+                f"stopped using the file and does not reopen it. Put the correct file at {self.path}, and restart all "
+                "workers"
             )
         else:
             return

@@ -104,8 +104,8 @@ def listen(path: str) -> socket.socket:
     except OSError as error:
         close(sock)
         raise StorageError(
-            f"{path} cannot be served: the socket {address_path} cannot be created ({error.strerror or error}); "
-            "put the file on a local disk, in a directory that you may write to",
+            f"{path} cannot be used: its socket {address_path} cannot be created ({error.strerror or error}). Put the "
+            "file on a local disk, in a directory that this user may write to",
             status="UNIMPLEMENTED",
         ) from None
     return sock
@@ -130,13 +130,13 @@ def reach(path: str) -> socket.socket | None:
         if error.errno in _NOT_LISTENING:
             return None
         raise StorageError(
-            f"the process that owns {path} cannot be reached over {socket_path(path)}: {error.strerror or error}",
+            f"the owner of {path} cannot be reached over its socket {socket_path(path)}: {error.strerror or error}",
             status="PERMISSION_DENIED",
         ) from None
     if not is_trusted(sock, trusted_owners(path)):
         close(sock)
         raise StorageError(
-            f"the socket of {path} belongs to an untrusted user and is not used", status="PERMISSION_DENIED"
+            f"the socket of {path} belongs to another user and is not trusted", status="PERMISSION_DENIED"
         )
     peer = _peer(sock)
     if peer is not None and peer[0] and not is_running(peer[0]):
@@ -270,7 +270,7 @@ def _check_is_socket(address_path: str) -> None:
     except OSError:
         return
     if not stat.S_ISSOCK(status.st_mode):
-        raise OSError(errno.EEXIST, "the existing file is not a socket: move it away")
+        raise OSError(errno.EEXIST, "a file that is not a socket is in its place: move that file away")
 
 
 def _own_directory(path: str, address_path: str) -> None:
@@ -281,7 +281,9 @@ def _own_directory(path: str, address_path: str) -> None:
     os.makedirs(directory, mode=0o700, exist_ok=True)
     status = os.lstat(directory)
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
-        raise PermissionError(errno.EACCES, f"{directory} is not this user's own")
+        raise PermissionError(
+            errno.EACCES, f"the directory {directory} belongs to another user, or other users may write to it"
+        )
 
 
 def _fits(address_path: str) -> bool:

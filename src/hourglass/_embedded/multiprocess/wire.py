@@ -276,7 +276,7 @@ def decode_to_owner(data: bytes) -> ToOwner:
     try:
         return _to_owner.decode(data)
     except _UNREADABLE as error:
-        raise InvalidMessage(f"not a message to an owner ({type(error).__name__})") from None
+        raise InvalidMessage(f"the message to the owner cannot be decoded ({type(error).__name__})") from None
 
 
 def decode_to_client(data: bytes) -> ToClient:
@@ -284,7 +284,9 @@ def decode_to_client(data: bytes) -> ToClient:
     try:
         return _to_client.decode(data)
     except _UNREADABLE as error:
-        raise InvalidMessage(f"not a message to a client ({type(error).__name__})") from None
+        raise InvalidMessage(
+            f"the message to the client cannot be decoded ({type(error).__name__})"
+        ) from None
 
 
 REQUESTS: tuple[type[s.Request[Any]], ...] = tuple(HANDLERS)
@@ -314,7 +316,7 @@ def encode_request(number: int, key: str, request: s.Request[Any]) -> bytes:
         body = encode(request)
     except OverflowError:
         raise errors.ServiceError(
-            f"a number of this {kind} is larger than 64 bits", status="INVALID_ARGUMENT"
+            f"a number in this {kind} does not fit into 64 bits", status="INVALID_ARGUMENT"
         ) from None
     return encode(RequestMessage(number, key, kind, msgspec.Raw(body)))
 
@@ -327,7 +329,7 @@ def decode_request(message: RequestMessage) -> s.Request[Any]:
     try:
         request: s.Request[Any] = decoder.decode(message.body)
     except _UNREADABLE as error:
-        raise InvalidMessage(f"unreadable request ({type(error).__name__})") from None
+        raise InvalidMessage(f"the request cannot be decoded ({type(error).__name__})") from None
     return request
 
 
@@ -346,7 +348,7 @@ def decode_answer(request: s.Request[A], message: AnswerMessage) -> A:
         value: A = decoder.decode(message.body)
         return value
     except _UNREADABLE as error:
-        raise InvalidMessage(f"unreadable answer ({type(error).__name__})") from None
+        raise InvalidMessage(f"the answer cannot be decoded ({type(error).__name__})") from None
 
 
 _SERVICE_ERRORS: dict[str, type[errors.ServiceError]] = {

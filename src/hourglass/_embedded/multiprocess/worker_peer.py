@@ -156,7 +156,7 @@ class WorkerPeer:
     def open(self, message: wire.OpenHandle) -> None:
         """Open a handle, and begin to send work for it."""
         if message.handle in self._handles:
-            raise ServiceError("a handle with this number is open", status="INVALID_ARGUMENT")
+            raise ServiceError("a handle with this number is already open", status="INVALID_ARGUMENT")
         try:
             # The process throttles heartbeats before it sends them.
             handle = self._opener(msgspec.structs.replace(message.config, heartbeat_throttle=0.0))
@@ -188,7 +188,7 @@ class WorkerPeer:
             for result in results:
                 self._book.end_attempt(result)
         except ValueError:
-            raise wire.InvalidMessage("the token names no attempt") from None
+            raise wire.InvalidMessage("the task token is malformed") from None
 
     def _confirm(self) -> None:
         """Confirm the collected results to the process once they are durable."""
@@ -223,7 +223,7 @@ class WorkerPeer:
             try:
                 sent.handle.lose()
             except HourglassError as error:  # the engine itself has ended
-                _log.debug("the work of a process could not be given back: %s", error)
+                _log.debug("the tasks of a lost process could not be returned to their queues: %s", error)
 
 
 class _SentHandle:
@@ -242,7 +242,7 @@ class _SentHandle:
 
     def _send_end(self, kind: WorkKind, why: Exception) -> None:
         if not self._is_stopped:
-            broken = (str(why) or "the handle broke") if isinstance(why, HandleBroken) else ""
+            broken = (str(why) or "the handle failed") if isinstance(why, HandleBroken) else ""
             self._send(wire.encode(wire.PollEnded(self._number, kind is WorkKind.ACTIVITIES, broken)))
 
     def _send_activations(self, activations: Sequence[Activation]) -> None:
@@ -295,7 +295,7 @@ class _SentHandle:
         except HandleBroken:
             pass  # the engine has ended; the connection will end, and the next owner takes over the work in progress
         except ValueError:
-            raise wire.InvalidMessage("the token names no attempt") from None
+            raise wire.InvalidMessage("the task token is malformed") from None
 
     def _complete(self, completion: Completion) -> None:
         self.handle.complete_workflow_task(completion)
@@ -306,6 +306,6 @@ class _SentHandle:
 
 def _too_large(what: str, size: int) -> Failure:
     return Failure(
-        f"{what} has {size} bytes, more than the {FRAME_LIMIT} that can be sent to another process",
+        f"{what} has {size} bytes; at most {FRAME_LIMIT} bytes can be sent to another process",
         ApplicationFailure(type="TooLarge", non_retryable=True),
     )

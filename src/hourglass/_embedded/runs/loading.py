@@ -29,7 +29,7 @@ def load(runs: RunTable, stored: Stored, *, late: bool) -> LoadedRun:
         raise
     except Exception as error:
         run_id = stored.run.run_id
-        logger.exception("run %s cannot be taken up", run_id)
+        logger.exception("run %s cannot be loaded", run_id)
         runs.discard(run_id)
         raise StorageError(
             f"the run {run_id} cannot be loaded from the store ({type(error).__name__})",

@@ -18,7 +18,7 @@ from hourglass._embedded.transitions.transitions import recover
 
 logger = logging.getLogger("hourglass.embedded")
 
-LOST_WITH_PROCESS = "was lost with the process of its worker"
+LOST_WITH_PROCESS = "was lost, because the process of its worker ended"
 
 _REMEMBERED = 1000
 _said: OrderedDict[tuple[str, int, int], None] = OrderedDict()
@@ -95,7 +95,7 @@ def log_lost(before: Run, after: Run, ids: Iterable[int], what: str) -> None:
             scheduled.activity_id,
             activity.attempt,
             what,
-            ": it is not retried" if now is None else "; it is retried",
+            "; it will not be retried" if now is None else "; it will be retried",
             extra={
                 "workflow_id": workflow_id,
                 "run_id": before.run_id,

@@ -36,7 +36,8 @@ def park(runs: RunTable, run_id: str, refusal: Refusal) -> LoadedRun | None:
     if run_id not in runs.parked:
         runs.parked[run_id] = refusal.error
         logger.error(
-            "run %s of workflow %r is parked, as it was before, until the file is opened again: %s",
+            "a change of run %s of workflow %r could not be stored. The run keeps its previous state and is parked "
+            "until the file is reopened: %s",
             run_id,
             "" if record is None else record.run.started.workflow_id,
             refusal.error,

@@ -32,9 +32,7 @@ def start_workflow(
     `last` contains the result and the failure of a schedule's previous workflow.
     """
     if not request.workflow_id or not request.workflow_type or not request.spec.task_queue:
-        raise ServiceError(
-            "a workflow needs an id, a type and a task queue to start", status="INVALID_ARGUMENT"
-        )
+        raise ServiceError("a workflow needs an id, a type and a task queue", status="INVALID_ARGUMENT")
     if request.workflow_id.startswith(PREFIX):
         raise ServiceError(RESERVED, status="INVALID_ARGUMENT")
     _check_policies(request)
@@ -66,8 +64,11 @@ def start_workflow(
     return Started(record.run.run_id), record
 
 
-NO_SKIPPING = "a worker of the embedded engine has real time: hourglass.testing.Environment has virtual time, without a worker"
-NO_CALLBACKS = "the embedded engine has no Nexus, and no other namespace that could wait: callbacks need a Temporal server"
+NO_SKIPPING = (
+    "the embedded engine cannot skip time while a worker runs: use hourglass.testing.Environment, which has virtual time "
+    "and needs no worker"
+)
+NO_CALLBACKS = "the embedded engine does not support Nexus: completion callbacks need a Temporal server"
 
 
 def check_start(runs: RunTable, request: StartWorkflow) -> None:
@@ -137,7 +138,7 @@ def check_room(runs: RunTable) -> None:
     """Raise `StorageError` if the store has no room for new workflows."""
     refusal = runs.store.refuses_starts()
     if refusal:
-        raise StorageError(f"no new workflow can be started: {refusal}", status="RESOURCE_EXHAUSTED")
+        raise StorageError(f"new workflows cannot be started: {refusal}", status="RESOURCE_EXHAUSTED")
 
 
 def _repeated(runs: RunTable, existing: LoadedRun, request: StartWorkflow) -> Started | None:

@@ -123,7 +123,7 @@ class RunTimers:
             looked=due,
         )
         if alone:
-            log_lost(before, record.run, alone, "timed out, and no worker had it")
+            log_lost(before, record.run, alone, "timed out while no worker was executing it")
         if not runs.in_transaction:
             runs.queues.dispatch()
 

@@ -340,7 +340,7 @@ class Upkeep:
         if trouble and not self._short_of_room:
             logger.warning("%s", trouble)
         elif self._short_of_room and not trouble:
-            logger.info("the disk has space again: new workflows are accepted")
+            logger.info("the disk has enough free space again: new workflows are accepted")
         self._short_of_room = bool(trouble)
 
     def _follow_jumps(self) -> None:
@@ -454,10 +454,10 @@ class Upkeep:
         try:
             if self._runs.record(run_id, late=True) is None:
                 self._unreadable.add(run_id)
-                logger.error("run %r cannot be read and stays as it is: its id is damaged", run_id)
+                logger.error("run %r cannot be loaded and does not continue: its id is damaged", run_id)
         except StorageError as error:
             self._unreadable.add(run_id)
-            logger.error("run %s cannot be read and stays as it is: %s", run_id, error)
+            logger.error("run %s cannot be loaded and does not continue: %s", run_id, error)
 
     def _silence(self) -> None:
         if self._alarm is not None:

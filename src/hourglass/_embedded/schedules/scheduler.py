@@ -219,7 +219,7 @@ class Schedules:
                 self._act(change(record))
         except HourglassError as error:
             # The schedule stays as it is until a request changes it or the file is reopened.
-            logger.error("schedule %r cannot act: %s", schedule_id, error)
+            logger.error("schedule %r cannot start workflows: %s", schedule_id, error)
             if isinstance(error, StorageError):
                 self._doubt(error)
 

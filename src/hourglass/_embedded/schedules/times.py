@@ -161,17 +161,17 @@ def check_limits(spec: ScheduleSpec) -> None:
     if part_count + len(spec.skip) > MOST_PARTS:
         raise UsageError(
             f"the schedule has {part_count + len(spec.skip)} calendars, intervals, cron strings and exclusions; at most "
-            f"{MOST_PARTS} are allowed: use several schedules, or ranges"
+            f"{MOST_PARTS} are allowed. Use several schedules, or ranges"
         )
     if part_count * len(spec.skip) > MOST_PAIRS:
         raise UsageError(
             f"the schedule excludes {len(spec.skip)} calendars from {part_count}; the product must be at most "
-            f"{MOST_PAIRS}: use several schedules, or ranges"
+            f"{MOST_PAIRS}. Use several schedules, or ranges"
         )
     if len(spec.intervals) * len(spec.skip) > MOST_INTERVAL_PAIRS:
         raise UsageError(
-            f"the schedule excludes {len(spec.skip)} calendars from {len(spec.intervals)} intervals; the product must be at most "
-            f"{MOST_INTERVAL_PAIRS}: use several schedules, or ranges"
+            f"the schedule excludes {len(spec.skip)} calendars from {len(spec.intervals)} intervals; the product must "
+            f"be at most {MOST_INTERVAL_PAIRS}. Use several schedules, or ranges"
         )
     if any(len(text) > LONGEST_CRON for text in spec.cron_expressions):
         raise UsageError(f"a cron string of the schedule is longer than {LONGEST_CRON} characters")
@@ -179,7 +179,7 @@ def check_limits(spec: ScheduleSpec) -> None:
         for field in FIELDS:
             if len(getattr(calendar, field.name)) > MOST_RANGES:
                 raise UsageError(
-                    f"a calendar of the schedule names more than {MOST_RANGES} ranges of {field.what}"
+                    f"a calendar of the schedule has more than {MOST_RANGES} ranges of {field.what}"
                 )
 
 
@@ -322,14 +322,16 @@ def _parse_schedule(text: str) -> Timetable | int:
     cron = parse_cron(text.replace("?", "*"))
     if cron.interval is not None:
         if "/" in text:
-            raise UsageError(f"the cron string {text!r} is invalid for a workflow: @every takes one duration")
+            raise UsageError(
+                f"the cron string {text!r} is invalid for a workflow: @every must be followed by one duration"
+            )
         return max(cron.interval.every // _SECOND, 1) * SECOND
     assert cron.calendar is not None
     words = text.partition("#")[0].split()
     fields = [word for word in words if "=" not in word]
     if not fields[0].startswith("@") and len(fields) != _CRON_FIELDS:
         raise UsageError(
-            f"the cron string {text!r} is invalid for a workflow: it has {len(fields)} fields, not {_CRON_FIELDS}"
+            f"the cron string {text!r} is invalid for a workflow: it has {len(fields)} fields instead of {_CRON_FIELDS}"
         )
     calendars = _either_day(cron.calendar, fields) if len(fields) == _CRON_FIELDS else (cron.calendar,)
     return Timetable(ScheduleSpec(calendars=calendars, time_zone_name=cron.time_zone))

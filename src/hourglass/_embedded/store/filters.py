@@ -310,7 +310,7 @@ class _Parser:
         for clause in ("ORDER", "LIMIT"):
             if self._is_keyword(clause):
                 raise refusal(
-                    f"{clause} at character {self._next.position} is not supported: the order of lists is fixed"
+                    f"{clause} at character {self._next.position} is not supported: lists have a fixed order"
                 )
         self._take(TokenKind.SIGN, ";")
         if self._next.kind is not TokenKind.END:
@@ -339,7 +339,9 @@ class _Parser:
     def _single_condition(self) -> Condition:
         self._depth += 1
         if self._depth > MAX_DEPTH:
-            raise refusal(f"nested more than {MAX_DEPTH} deep at character {self._next.position}")
+            raise refusal(
+                f"the query has more than {MAX_DEPTH} nested levels at character {self._next.position}"
+            )
         condition: Condition
         if self._take(TokenKind.KEYWORD, "NOT"):
             condition = Not(self._single_condition())
@@ -354,7 +356,7 @@ class _Parser:
     def _leaf(self) -> Leaf:
         self._conditions += 1
         if self._conditions > MAX_CONDITIONS:
-            raise refusal(f"more than {MAX_CONDITIONS} conditions")
+            raise refusal(f"the query has more than {MAX_CONDITIONS} conditions")
         position = self._next.position
         name = self._name()
         if self._next.kind is TokenKind.SIGN and self._next.value in _SIGNS:
@@ -389,7 +391,7 @@ class _Parser:
     def _value(self) -> Literal:
         self._values += 1
         if self._values > MAX_VALUES:
-            raise refusal(f"more than {MAX_VALUES} values")
+            raise refusal(f"the query has more than {MAX_VALUES} values")
         token = self._next
         if token.kind is TokenKind.SIGN and token.value in ("+", "-"):
             self._advance()

@@ -265,7 +265,7 @@ class SearchAttributes:
         if fits(payload, kind or AttributeType.KEYWORD):
             return ""
         type_part = "of no known type" if kind is None else f"of type {kind.value}"
-        hint = "" if name in SYSTEM else " (here its type is that of its first use)"
+        hint = "" if name in SYSTEM else " (its type was set by its first use)"
         return f"invalid value for search attribute {name} {type_part}: {_value_text(payload)}{hint}"
 
     def _types(self) -> dict[str, AttributeType]:
@@ -278,7 +278,7 @@ def _value_text(payload: Payload) -> str:
     try:
         return _as_text(msgspec.json.decode(payload.data))[:200]
     except msgspec.DecodeError:
-        return f"{len(payload.data)} bytes that are not JSON"
+        return f"{len(payload.data)} bytes, not valid JSON"
 
 
 def _as_text(value: Any) -> str:

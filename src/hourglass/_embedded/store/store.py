@@ -155,7 +155,7 @@ def is_permanent(error: StorageError) -> bool:
     return error.status in _PERMANENT
 
 
-NO_ROOM = "has no room left on its disk: free some; nothing that was acknowledged is lost"
+NO_ROOM = "has no space left on its disk: free some space. No acknowledged change is lost"
 """The error message for a file that cannot be written because its disk is full."""
 
 
@@ -183,8 +183,9 @@ def ownership_hint(*paths: str) -> str:
         if owner_uid != my_uid and not may_use:
             owner_name, my_name = _user(owner_uid), _user(my_uid)
             return (
-                f". {path} belongs to the user {owner_name}, and this process runs as {my_name}: run it as {owner_name}, or "
-                f"give the file, and all files beside it whose names begin with its name, to {my_name} (chown)"
+                f". {path} belongs to the user {owner_name}, and this process runs as {my_name}: run the process as "
+                f"{owner_name}, or change the owner of the file, and of all files whose names begin with its name, to "
+                f"{my_name} (chown)"
             )
     return ""
 
@@ -217,8 +218,8 @@ def may_have_links() -> bool:
 def epoch_is_over(path: str) -> StorageError:
     """Return the error for a former owner: another process owns the file, and nothing was written."""
     return StorageError(
-        f"another process owns the file {path} now (was its lock file, {path}-lock, deleted?): this process has "
-        f"stopped writing to it, and the other process continues from what was acknowledged",
+        f"another process now owns the file {path} (was its lock file {path}-lock deleted?). This process has stopped "
+        "writing to the file; the other process continues with all acknowledged changes",
         status="ABORTED",
     )
 

@@ -156,7 +156,7 @@ def without_details(failure: Failure) -> Failure:
     return msgspec.structs.replace(failure, info=TimeoutFailure(failure.info.type))
 
 
-LOST = "activity Heartbeat timeout: the process that ran this attempt has ended or does not respond"
+LOST = "activity Heartbeat timeout: the worker process of this attempt has ended or does not respond"
 
 
 def lost_failure(activity: OpenActivity) -> Failure:

@@ -135,8 +135,8 @@ def check_size(command: c.Command, limits: Limits) -> None:
         raise AnswerRefused(
             h.PAYLOADS_TOO_LARGE,
             "FATAL",
-            f"PayloadsTooLarge: the {name} of {type(command).__name__} takes {size} bytes, "
-            f"at most {limits.blob_bytes} are allowed",
+            f"PayloadsTooLarge: the {name} of {type(command).__name__} has {size} bytes; at most {limits.blob_bytes} "
+            "are allowed",
         )
     if name:
         limits.warn(size, name, type(command).__name__)
@@ -232,7 +232,7 @@ def _of_its_own_id(builder: ChangeBuilder, command: c.ScheduleActivity) -> None:
         raise AnswerRefused(
             h.SCHEDULE_ACTIVITY_DUPLICATE_ID,
             "FATAL",
-            f"ScheduleActivityDuplicateId: an activity with the id {command.activity_id!r} is pending",
+            f"ScheduleActivityDuplicateId: an activity with the id {command.activity_id!r} is already pending",
         )
 
 

@@ -160,7 +160,7 @@ def rebuild(run_id: str, events: Sequence[h.HistoryEvent], now_ns: int) -> tuple
     """Return the run that results from these events, and the effects on other runs that have no outcome yet."""
     started = events[0].attributes
     if not isinstance(started, h.WorkflowExecutionStarted):
-        raise ValueError("the history does not begin with its start")
+        raise ValueError("the history does not begin with WorkflowExecutionStarted")
     rebuilt = _Rebuilt(started, now_ns)
     for event in events:
         rebuilt.read(event)
@@ -242,14 +242,16 @@ def begin_with(history: Sequence[h.HistoryEvent], workflow_id: str, new_run_id: 
     """
     started = history[0].attributes if history else None
     if not isinstance(started, h.WorkflowExecutionStarted):
-        raise _refused("the history does not begin with the start of a workflow")
+        raise _refused("the history does not begin with WorkflowExecutionStarted")
     if any(event.id != place for place, event in enumerate(history, 1)):
-        raise _refused("the history has gaps: its events are not numbered consecutively from 1")
+        raise _refused("the event ids of the history are not consecutive from 1")
     foreign = next((event for event in history if not isinstance(event.attributes, h.KINDS)), None)
     if foreign is not None:
-        raise _refused(f"this engine has no {type(foreign.attributes).__name__}, as event {foreign.id} is")
+        raise _refused(
+            f"the embedded engine does not support {type(foreign.attributes).__name__} (event {foreign.id})"
+        )
     if isinstance(history[-1].attributes, h.FINAL):
-        raise _refused("the history is that of a workflow that has ended")
+        raise _refused("the workflow of this history has already closed")
     # The new run keeps `original_run_id`, from which the random numbers of workflow code are derived, so that the code
     # repeats its earlier decisions.
     begun = msgspec.structs.replace(
@@ -268,12 +270,14 @@ def begin_with(history: Sequence[h.HistoryEvent], workflow_id: str, new_run_id: 
     run, effects = rebuild(new_run_id, events, now_ns)
     if run.children:
         child = next(iter(run.children.values())).initiated.workflow_id
-        raise _refused(f"the run waits for its child {child!r} there, which belongs to another run")
+        raise _refused(f"the run waits for its child workflow {child!r}, which cannot be moved with it")
     if effects:
-        raise _refused("the run has sent something to another workflow there, and has not heard of it")
+        raise _refused(
+            "the run waits for the outcome of a signal or cancel request to another workflow, which cannot be moved with it"
+        )
     builder = ChangeBuilder(run, now_ns)
     if run.task_is_started:
-        _fail_task(builder, started.original_run_id, "the run goes on as another one")
+        _fail_task(builder, started.original_run_id, "the run is continued as another run")
         builder.want_task()
     change = builder.build()
     return msgspec.structs.replace(

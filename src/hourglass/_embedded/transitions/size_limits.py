@@ -84,7 +84,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         """Raise `Overgrown` if a change of this size is too large for one transaction."""
         if size > self.transaction_bytes:
             raise Overgrown(
-                f"{TOO_LARGE_TRANSACTION} (one step of this run writes more than {self.transaction_bytes} bytes)"
+                f"{TOO_LARGE_TRANSACTION} (one workflow task of this run writes more than {self.transaction_bytes} "
+                "bytes)"
             )
 
     def check(self, request: Request[Any]) -> None:
@@ -116,7 +117,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             size = blob_size(value)
             if size > self.blob_bytes:
                 raise ServiceError(
-                    f"{TOO_LARGE_BLOB} ({name}: {size} bytes, at most {self.blob_bytes} are allowed)",
+                    f"{TOO_LARGE_BLOB} ({name}: {size} bytes; at most {self.blob_bytes} are allowed)",
                     status="INVALID_ARGUMENT",
                 )
             self.warn(size, name, type(request).__name__)
@@ -126,8 +127,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         most = self.memo_warn if name == "memo" else self.payloads_warn
         if most and size > most:
             logger.warning(
-                "the %s of %s take %s bytes, more than %s: keep large data elsewhere, and pass a reference to it; at most %s "
-                "are allowed",
+                "large %s of %s: %s bytes; the recommended maximum is %s and the limit is %s. Store large data "
+                "elsewhere, and pass a reference to it",
                 name,
                 what,
                 f"{size:,}",

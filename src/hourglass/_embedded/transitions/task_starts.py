@@ -96,7 +96,7 @@ def write_unwritten(builder: ChangeBuilder) -> None:
 def task_of(run: Run) -> PendingTask:
     """Return the workflow task of a run. Raise `RuntimeError` if the run has none."""
     if run.task is None:
-        raise RuntimeError(f"run {run.run_id} has no task")
+        raise RuntimeError(f"run {run.run_id} has no workflow task")
     return run.task
 
 

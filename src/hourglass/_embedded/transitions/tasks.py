@@ -63,7 +63,7 @@ def write_answer(builder: ChangeBuilder, sent: Sent, completed: int) -> None:
     """
     command, request, link = sent.command, sent.update, sent.link
     if request is None:
-        raise TypeError(f"{type(command).__name__} without the update that it answers")
+        raise TypeError(f"{type(command).__name__} refers to an unknown update")
     if isinstance(command, c.AcceptUpdate):
         builder.write(
             WorkflowExecutionUpdateAccepted(
@@ -160,7 +160,7 @@ def complete_task(
         raise AnswerRefused(h.UNHANDLED_COMMAND, "UNHANDLED_COMMAND", "UnhandledCommand")
     task = run.task
     if task is None:
-        raise RuntimeError(f"run {run.run_id} has no task")
+        raise RuntimeError(f"run {run.run_id} has no workflow task")
     builder = ChangeBuilder(run, now_ns)
     if task.transient:
         if leaves_no_trace(task, answer):
@@ -384,7 +384,7 @@ def _close(
             )
             return follower
         case _:
-            raise TypeError(f"{type(command).__name__} must not reach the engine")
+            raise TypeError(f"the embedded engine cannot execute {type(command).__name__}")
     return None
 
 

@@ -56,7 +56,7 @@ def list_(
     with connecting.one_workflow(workflow_id, run_id, target, namespace, codec) as handle:
         pending = handle.describe().pending_activities
     table = lines(_COLUMNS, [_row(entry) for entry in pending], console.room())
-    connecting.report_found(pending, table, json, nothing=f"{workflow_id} waits for no activity")
+    connecting.report_found(pending, table, json, nothing=f"{workflow_id} has no pending activities")
 
 
 def _row(activity: PendingActivityInfo) -> list[tuple[str, str]]:
@@ -97,7 +97,7 @@ def complete(
     with connecting.connected(target, namespace, codec, about=workflow_id, run_id=run_id) as client:
         pending, handle = _found(client, workflow_id, run_id, name)
         handle.complete(connecting.values([value])[0])
-    _told(f"completed {pending.activity_type} ({pending.id}) of {workflow_id}", workflow_id, pending, json)
+    _report(f"completed {pending.activity_type} ({pending.id}) of {workflow_id}", workflow_id, pending, json)
 
 
 @activity.command()
@@ -136,12 +136,12 @@ def fail(
             if pending.state != "SCHEDULED":
                 raise
             raise ServiceError(
-                f"{pending.activity_type} ({pending.id}) waits for attempt {pending.attempt}: only an attempt that is running "
-                f"can be failed\n  hourglass activity complete {workflow_id} {pending.id} VALUE   gives it a result"
-                f"\n  hourglass cancel {workflow_id}                     cancels it with its workflow",
+                f"{pending.activity_type} ({pending.id}) waits for attempt {pending.attempt}: only a running attempt can be "
+                f"failed\n  hourglass activity complete {workflow_id} {pending.id} VALUE   completes it with a result\n  "
+                f"hourglass cancel {workflow_id}                     cancels it with its workflow",
                 status=refused.status,
             ) from refused
-    _told(f"failed {pending.activity_type} ({pending.id}) of {workflow_id}", workflow_id, pending, json)
+    _report(f"failed {pending.activity_type} ({pending.id}) of {workflow_id}", workflow_id, pending, json)
 
 
 @activity.command()
@@ -168,7 +168,12 @@ def reset(
     with connecting.connected(target, namespace, codec, about=workflow_id, run_id=run_id) as client:
         pending, handle = _found(client, workflow_id, run_id, name)
         handle.reset(reset_heartbeat=reset_heartbeat)
-    _told(f"{pending.activity_type} ({pending.id}) of {workflow_id} begins again", workflow_id, pending, json)
+    _report(
+        f"{pending.activity_type} ({pending.id}) of {workflow_id} is retried from attempt 1",
+        workflow_id,
+        pending,
+        json,
+    )
 
 
 def _found(
@@ -189,11 +194,11 @@ def _found(
     if matching:
         ids = ", ".join(activity.id for activity in matching)
         raise UsageError(
-            f"{workflow_id} waits for {len(matching)} activities {name!r}: name one by its id: {ids}"
+            f"{workflow_id} waits for {len(matching)} activities {name!r}: choose one by its id: {ids}"
         )
     available = ", ".join(f"{activity.activity_type} ({activity.id})" for activity in pending) or "none"
-    raise UsageError(f"{workflow_id} waits for no activity {name!r}; those that it waits for: {available}")
+    raise UsageError(f"{workflow_id} has no pending activity {name!r}; pending activities: {available}")
 
 
-def _told(text: str, workflow_id: str, activity: PendingActivityInfo, json: bool) -> None:
-    connecting.tell(text, json, id=workflow_id, activity=activity.id, name=activity.activity_type)
+def _report(text: str, workflow_id: str, activity: PendingActivityInfo, json: bool) -> None:
+    connecting.report(text, json, id=workflow_id, activity=activity.id, name=activity.activity_type)

@@ -119,7 +119,7 @@ def run(arguments: list[str]) -> int:
     except Exception as error:
         if shown:
             console.trace(error)
-        return _told(error)
+        return _report(error)
 
 
 def prepare_program() -> None:
@@ -134,11 +134,11 @@ def _thread_ended(end: threading.ExceptHookArgs) -> None:
         console.trace(end.exc_value)
 
 
-def _told(error: Exception) -> int:
+def _report(error: Exception) -> int:
     """Print an error message and return the exit code."""
     if isinstance(error, HourglassError):
         page = next((page for kind, page in PAGES if isinstance(error, kind)), "")
-        console.error(f"{error}\n  more on this: hourglass docs {page}" if page else str(error))
+        console.error(f"{error}\n  see hourglass docs {page}" if page else str(error))
         return 2 if isinstance(error, UsageError) else 1
     if hasattr(error, "format_message") and hasattr(error, "exit_code") and hasattr(error, "show"):
         # The parser's own error. Its class depends on the version of typer.
@@ -153,7 +153,8 @@ def _told(error: Exception) -> int:
         console.error(f"{named}{error.strerror or error}")
         return 1
     console.error(
-        f"{type(error).__name__}: {error}\n  this error should have a better message; {_TRACEBACK} shows where it comes from"
+        f"{type(error).__name__}: {error}\n  this error should have a better message; use {_TRACEBACK} to show where it was "
+        "raised"
     )
     return 1
 

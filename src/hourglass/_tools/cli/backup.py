@@ -29,11 +29,11 @@ def backup(
     if str(file).startswith("local:"):
         file = Path(str(file).removeprefix("local:"))
     if not file.exists():
-        raise UsageError(f"there is no file {file}")
+        raise UsageError(f"file {file} does not exist")
     if destination.is_file() and not overwrite:
-        raise UsageError(f"{destination} exists already: --overwrite replaces it")
+        raise UsageError(f"{destination} already exists: use --overwrite to replace it")
     with connecting.progress("copying pages") as progress:
         copy(file, destination, overwrite=overwrite, progress=progress)
     size = destination.stat().st_size
     message = f"copied {file} to {destination} ({size / 1e6:.1f} MB)"
-    connecting.tell(message, json, file=str(file), destination=str(destination), bytes=size)
+    connecting.report(message, json, file=str(file), destination=str(destination), bytes=size)

@@ -72,8 +72,8 @@ def _summary(report: CheckReport) -> Text:
     if report.findings:
         return Text(f"{_count(len(report.findings), 'finding')} in {looked}", style="bold red")
     if not report.workflows:
-        return Text(f"no workflow found in {_count(report.files, 'file')}", style="yellow")
-    return Text(f"nothing found in {looked}", style="green")
+        return Text(f"no workflows found in {_count(report.files, 'file')}", style="yellow")
+    return Text(f"no findings in {looked}", style="green")
 
 
 def _count(number: int, noun: str) -> str:
@@ -133,7 +133,7 @@ def explained(code: str) -> Text:
     """Return the explanation of a rule. Raise `UsageError` for an unknown code."""
     rule = RULES.get(code.upper())
     if rule is None:
-        raise UsageError(f"there is no rule {code}; there are {', '.join(RULES)}")
+        raise UsageError(f"unknown rule {code}; known rules: {', '.join(RULES)}")
     text = Text()
     text.append(f"{rule.code} ", style="bold red")
     text.append(f"{rule.title}\n\n", style="bold")
@@ -143,8 +143,8 @@ def explained(code: str) -> Text:
         text.append(_indented(rule.wrong))
         text.append("\nright:\n", style="green")
         text.append(_indented(rule.right))
-    text.append("\nTo keep a place as it is: `with workflow.unsafe():`, ")
-    text.append(f"or a comment on its line: # hourglass: allow {rule.code}")
+    text.append("\nTo accept a finding, use `with workflow.unsafe():`, ")
+    text.append(f"or a comment on the line: # hourglass: allow {rule.code}")
     return text
 
 
@@ -183,7 +183,7 @@ def check(
         console.show(explained(explain))
         return
     if as_json and as_github:
-        raise UsageError("choose one of --json and --github")
+        raise UsageError("use either --json or --github, not both")
     existing = [_existing(path) for path in paths or ["."]]
     report = _checked(existing)
     if as_json:
@@ -214,5 +214,5 @@ def _checked(paths: list[Path]) -> CheckReport:
 def _existing(name: str) -> Path:
     path = Path(name)
     if not path.exists():
-        raise UsageError(f"there is no file or directory {name}")
+        raise UsageError(f"file or directory {name} does not exist")
     return path

@@ -40,7 +40,7 @@ LOGIN = "/login"
 _THREADS = 8
 _JSON = "application/json"
 _WHAT_IT_IS = (
-    "This is a codec server. Set its address in Temporal's UI; it answers POST /decode and POST /encode."
+    "This is a codec server. Set its address in Temporal's UI; it serves POST /decode and POST /encode."
 )
 _LOGGED_IN = b"You are logged in. Set the address of this server in Temporal's UI, with cross-origin credentials included.\n"
 _HEADERS = "Authorization, Content-Type, X-Namespace"
@@ -80,7 +80,9 @@ def codec_server(
     """
     chosen = connecting.codec_named(codec)
     if chosen is None:
-        raise UsageError("which codec? Name it with --codec app.secrets:codec, or set HOURGLASS_CODEC")
+        raise UsageError(
+            "no codec is set: pass for example --codec app.secrets:codec, or set HOURGLASS_CODEC"
+        )
     secret = read_token(token, "--token") or read_token(os.environ.get(TOKEN), TOKEN)
     credentials = Credentials.create(secret)
     origins = checked_origins(origin or UI_ORIGINS)
@@ -115,7 +117,7 @@ def checked_origins(origins: Sequence[str]) -> tuple[str, ...]:
         scheme, _, host = origin.partition("://")
         if scheme not in ("http", "https") or not host or "/" in host or "*" in host:
             raise UsageError(
-                f"an origin looks like https://temporal.example.com, without a path, not {origin!r}"
+                f"an origin must be a URL without a path, such as https://temporal.example.com, not {origin!r}"
             )
     return tuple(origins)
 
@@ -182,24 +184,24 @@ class CodecAnswers:
         """Check the head of a request. Return a rejection, or the maximum size of the body."""
         headers = request.headers
         if not self._names.is_host(headers.get("host", "")):
-            return refusal(421, "this is another server: name it with --name")
+            return refusal(421, "the request's host name is not allowed: add the name with --name")
         if request.method == "OPTIONS":  # a browser's preflight request
             return self._with_origin(request, HttpResponse(204 if self._is_allowed(request) else 403))
         if request.method in ("GET", "HEAD"):
             return self._log_in(request) if request.path == LOGIN else refusal(405, _WHAT_IT_IS)
         if not self._is_allowed(request):
-            return refusal(403, "pages of this origin are not allowed: name it with --origin")
+            return refusal(403, "this origin is not allowed: add the origin with --origin")
         match self._access.check_request(headers, request.address):
             case AccessDecision.LIMITED:
                 return self._with_origin(request, refusal(429, "too many wrong tokens: wait a minute"))
             case AccessDecision.REFUSED:
                 return self._with_origin(
-                    request, refusal(401, "a token is needed, as 'Authorization: Bearer …'")
+                    request, refusal(401, "a token is required, as 'Authorization: Bearer …'")
                 )
             case AccessDecision.ADMITTED:
                 pass
         if request.method != "POST" or _operation(request) not in ("encode", "decode"):
-            return self._with_origin(request, refusal(404, "the paths are POST /decode and POST /encode"))
+            return self._with_origin(request, refusal(404, "not found; use POST /decode or POST /encode"))
         return LARGEST
 
     async def answer(self, request: HttpRequest, body: bytes) -> HttpResponse:
@@ -227,7 +229,7 @@ class CodecAnswers:
         code = parse_qs(request.query).get("code", [""])[0]
         if not self._access.redeem(code):
             return refusal(
-                403, "this link was used already, or is wrong: start the codec server again for a new one"
+                403, "this link was already used, or is invalid: restart the codec server to get a new link"
             )
         cookie = self._access.set_cookie(secure=self._names.is_secure(request.headers))
         headers = (("Set-Cookie", cookie), ("Cache-Control", "no-store"), ("Referrer-Policy", "no-referrer"))
@@ -319,5 +321,5 @@ def coded(codec: PayloadCodec, way: str, payloads: list[Payload]) -> Sequence[Pa
             made.append(payload)
             refused += 1
     if refused == len(payloads):
-        raise PayloadError("the codec rejected every payload")
+        raise PayloadError("the codec rejected all payloads")
     return made

@@ -59,8 +59,8 @@ def codec_named(named: str | None) -> PayloadCodec | None:
     made = loaded() if callable(loaded) and not _is_codec(loaded) else loaded
     if not _is_codec(made):
         raise UsageError(
-            f"{chosen} is not a codec: name an object with encode(payloads) and decode(payloads), "
-            "or a callable that returns one"
+            f"{chosen} is not a codec: pass an object with encode(payloads) and decode(payloads), or a callable that returns "
+            "one"
         )
     return made
 
@@ -183,7 +183,7 @@ def _value(text: str) -> Any:
     except ValueError:
         return text
     except RecursionError:
-        raise UsageError(f"a value is nested too deeply to be read as JSON: {text[:40]}…") from None
+        raise UsageError(f"a value is too deeply nested to be read as JSON: {text[:40]}…") from None
 
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
@@ -195,7 +195,7 @@ def duration(text: str, option: str) -> float:
     parts = re.findall(r"(\d+(?:\.\d+)?)([smhdw]?)", text) if match else []
     seconds = sum(float(number) * _UNITS[unit or "s"] for number, unit in parts)
     if seconds <= 0:
-        raise UsageError(f"{option} is a duration, such as 90s, 15m, 6h or 1d, not {text!r}")
+        raise UsageError(f"{option} must be a duration, such as 90s, 15m, 6h or 1d, not {text!r}")
     return seconds
 
 
@@ -216,7 +216,7 @@ def moment(text: str | None, option: str) -> datetime | None:
         return datetime.fromisoformat(text).astimezone()
     except ValueError:
         raise UsageError(
-            f"{option} is a time, such as 2030-01-31, 2030-01-31T09:00 or 2030-01-31T09:00Z, not {text!r}"
+            f"{option} must be a time, such as 2030-01-31, 2030-01-31T09:00 or 2030-01-31T09:00Z, not {text!r}"
         ) from None
 
 
@@ -280,7 +280,7 @@ def answer(value: Any, as_json: bool) -> None:
         console.show(value)
 
 
-def tell(text: str, as_json: bool, **document: object) -> None:
+def report(text: str, as_json: bool, **document: object) -> None:
     """Report an action, as a line for people or a JSON document for scripts."""
     if as_json:
         write_json(document)
@@ -301,7 +301,7 @@ def report_found(
         for line in table:
             console.show(line)
         if len(items) == limit:
-            console.show(f"the first {limit}; --limit shows more")
+            console.show(f"only the first {limit} are shown; use --limit to show more")
 
 
 def sigterm() -> Callable[[], None]:
@@ -330,7 +330,7 @@ def one_or_many(workflow_id: str | None, query: str | None) -> None:
     """Raise a usage error unless exactly one of the arguments is set."""
     if (workflow_id is None) == (query is None):
         both = "" if workflow_id is None else ", not both"
-        raise UsageError(f"name a workflow, or give --query to select all matching open workflows{both}")
+        raise UsageError(f"pass a workflow id, or --query to select all matching open workflows{both}")
 
 
 def bulk_filter(workflow_id: str | None, query: str | None) -> str | None:
@@ -375,9 +375,9 @@ def to_many(
     what, doing, done = words
     if not yes:
         confirm(f"{what} {workflows(client.count_workflows(open_ones(query)))}", yes)
-    with progress(doing) as tell:
-        result = act(tell)
-    gone = f", {result.gone} had closed meanwhile" if result.gone else ""
+    with progress(doing) as report:
+        result = act(report)
+    gone = f", {result.gone} had already closed" if result.gone else ""
     report_many(f"{done}: {result.done} of {result.found}{gone}", result, result.errors, as_json)
 
 
@@ -466,12 +466,12 @@ def missing_file(target: str | None) -> str | None:
     where = resolve(target)
     if where.kind != "file" or Path(where.path).exists():
         return None
-    message = f"there is no file {where.path}: no workflow has been started there yet"
+    message = f"file {where.path} does not exist: no workflow has been started there yet"
     if where.origin == "the argument":
         return message
     return (
-        f"{message}\n  That is where {where.origin} points; --target local:FILE or --target host:port look elsewhere."
-        "\n  hourglass run FILE, start, worker and dev create the file."
+        f"{message}\n  This target comes from {where.origin}; choose another one with --target local:FILE or --target "
+        "host:port.\n  hourglass run FILE, start, worker and dev create the file."
     )
 
 
@@ -526,14 +526,14 @@ def _not_found(client: Client, workflow_id: str, run_id: str | None, reason: str
         return reason
     else:
         if latest is not None:
-            return f"{workflow_id} has no run {run_id!r} on {client.target}\n  its latest one is {latest}"
+            return f"{workflow_id} has no run {run_id!r} on {client.target}\n  the latest run is {latest}"
         if run.close_time is None:
             return reason  # a part of it does not exist
         closed = run.status.name.lower().replace("_", " ")
-        return f"{workflow_id} has closed ({closed}): {reason}"
+        return f"{workflow_id} is closed ({closed}): {reason}"
     near = similar(client, workflow_id)
     hint = f"did you mean {', '.join(near)}?" if near else "hourglass list shows all workflows"
-    return f"there is no workflow {workflow_id!r} on {client.target}\n  {hint}"
+    return f"workflow {workflow_id!r} does not exist on {client.target}\n  {hint}"
 
 
 def _swapped(client: Client, workflow_id: str, before: str) -> str:
@@ -544,7 +544,7 @@ def _swapped(client: Client, workflow_id: str, before: str) -> str:
         client.get_workflow_handle(before).describe()
     except HourglassError:
         return ""
-    return f"\n  there is a workflow {before!r}: the name comes first, then the id: {workflow_id} {before}"
+    return f"\n  workflow {before!r} exists: pass the name first, then the id: {workflow_id} {before}"
 
 
 class _Remarks(logging.Handler):
@@ -559,8 +559,8 @@ class _Remarks(logging.Handler):
         path = getattr(record, "unserved_file", None)
         if path is not None:
             console.note(
-                f"no worker is running on {path}: waiting for one"
-                f"\n  start it in another terminal: hourglass worker FILE{self._option}"
+                f"no worker is running on {path}: waiting for a worker\n  start one in another terminal: hourglass worker "
+                f"FILE{self._option}"
             )
         else:
             console.note(record.getMessage())

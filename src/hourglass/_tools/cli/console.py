@@ -288,4 +288,4 @@ def cut(drawn: Sequence[Text], most: int) -> list[Text]:
     if len(drawn) <= most:
         return list(drawn)
     visible = drawn[: max(most - 1, 0)]
-    return [*visible, Text(f"… {len(drawn) - len(visible)} lines more")]
+    return [*visible, Text(f"… {len(drawn) - len(visible)} more lines")]

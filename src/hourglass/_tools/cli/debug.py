@@ -65,10 +65,10 @@ def debug(
       hourglass debug history.json --code app.py --what-if app_new.py
     """
     if not code:
-        raise UsageError("name the file with the workflows: --code app.py")
+        raise UsageError("pass the file with the workflows, for example --code app.py")
     history = _history(what, run_id, target, namespace, codec)
     if at is not None and at > len(history):
-        raise UsageError(f"there is no event {at}: this history has {len(history)} events")
+        raise UsageError(f"event {at} does not exist: this history has {len(history)} events")
     loaded_before = set(sys.modules)
     walk = _walk(history, code, codec)
     if what_if:
@@ -140,7 +140,7 @@ class HistoryWalk:
     def say_error(self) -> None:
         """Print the position where the code no longer matches the history, if it does not match."""
         if self.result.error is not None:
-            console.error(f"the code does not fit this history: {self.result.error}")
+            console.error(f"the code does not match this history: {self.result.error}")
 
 
 def headline(moments: Sequence[Moment], index: int) -> str:
@@ -154,7 +154,7 @@ def headline(moments: Sequence[Moment], index: int) -> str:
 def summary(moment: Moment) -> str:
     """Return a step in one line."""
     commands = ", ".join(command.what for command in moment.issued) or "nothing"
-    return f"{', '.join(moment.events) or 'nothing new'} -> {commands}"
+    return f"{', '.join(moment.events) or 'no new events'} -> {commands}"
 
 
 def described(moments: Sequence[Moment], index: int) -> Iterator[str]:
@@ -164,11 +164,11 @@ def described(moments: Sequence[Moment], index: int) -> Iterator[str]:
     moment = moments[index]
     before = moments[index - 1] if index else None
     yield headline(moments, index)
-    for event in moment.events or ("nothing new",):
+    for event in moment.events or ("no new events",):
         yield f"event   {event}"
     if before is not None:
         for change in changes(before, moment):
-            was, now = change.before or "(not there)", change.after or "(gone)"
+            was, now = change.before or "(not set)", change.after or "(removed)"
             yield f"changed {change.function}: {change.name}: {was} -> {now}"
     for fiber in moment.fibers or ():
         yield from _fiber(fiber)
@@ -221,7 +221,7 @@ def _step_through(walk: HistoryWalk) -> None:
                 index += 1
             case "" | "n":
                 walk.say_error()
-                console.note("that was the last step")
+                console.note("this is the last step")
                 continue
             case "p":
                 index = max(0, index - 1)
@@ -252,7 +252,7 @@ def _side_by_side(walk: HistoryWalk, alternative: HistoryWalk, at: int | None, j
             console.show(f"--- {name}")
             _show(version, version.index_at(at))
     elif parted is None:
-        console.show(f"the same in all {len(walk.moments)} steps")
+        console.show(f"both versions behave the same in all {len(walk.moments)} steps")
     else:
         for index in range(parted):
             moment = walk.moments[index]
@@ -266,9 +266,9 @@ def _side_by_side(walk: HistoryWalk, alternative: HistoryWalk, at: int | None, j
                 console.show("has no such step")
     for name, version in (("the code", walk), ("what if", alternative)):
         fits = (
-            "fits the history"
+            "matches the history"
             if version.result.error is None
-            else f"does not fit the history: {version.result.error}"
+            else f"does not match the history: {version.result.error}"
         )
         console.show(f"{name} {fits}")
     if alternative.result.error is not None:
@@ -296,12 +296,12 @@ def _parts_at(walk: HistoryWalk, alternative: HistoryWalk) -> int | None:
 def parts_at(first: Sequence[Moment], second: Sequence[Moment]) -> int | None:
     """Return the number of the first step with different commands, or None if there is none."""
     for index, (mine, theirs) in enumerate(zip_longest(first, second)):
-        if mine is None or theirs is None or _asked(mine) != _asked(theirs):
+        if mine is None or theirs is None or _commands(mine) != _commands(theirs):
             return index
     return None
 
 
-def _asked(moment: Moment) -> tuple[Any, ...]:
+def _commands(moment: Moment) -> tuple[Any, ...]:
     return (*(command.what for command in moment.issued), moment.closed, bool(moment.error))
 
 

@@ -88,7 +88,7 @@ def dev(
     if log_level is not LogLevel.debug:  # the messages would be repeated at each reload
         for name in _QUIET:
             logging.getLogger(name).setLevel(logging.WARNING)
-    _refuse_what_makes_no_sense(temporal, target, port, ui_port)
+    _reject_conflicting_options(temporal, target, port, ui_port)
     life = dev_worker.enter(os.environ)
     if life is not None:
         options = dev_worker.DevOptions(
@@ -105,12 +105,12 @@ def dev(
     raise typer.Exit(_watch(sources, server, ui))
 
 
-def _refuse_what_makes_no_sense(
+def _reject_conflicting_options(
     temporal: bool, target: str | None, port: int | None, ui_port: int | None
 ) -> None:
     if os.name != "posix":
         raise UsageError(
-            "hourglass dev needs a POSIX system: here, run hourglass worker and restart it by hand"
+            "hourglass dev needs a POSIX system: use hourglass worker, and restart it after each change"
         )
     if temporal and target is not None:
         raise UsageError("--temporal runs its own server: omit --target")
@@ -173,7 +173,7 @@ def _chosen(wished: int | None, usual: int) -> int | None:
     """Return the port to use, or None for any free port."""
     if wished is not None:
         if not _is_free(wished):
-            raise UsageError(f"port {wished} is in use: name another one")
+            raise UsageError(f"port {wished} is in use: choose another port")
         return wished
     return usual if _is_free(usual) else None
 

@@ -263,7 +263,7 @@ class _WorkerProcess:
         try:
             self._process.wait(_PROCESS_DRAIN)
         except subprocess.TimeoutExpired:
-            logger.warning("the worker does not exit and is killed")
+            logger.warning("the worker did not exit and is killed")
             self.kill()
 
     def kill(self) -> None:
@@ -372,9 +372,9 @@ def _serve(options: DevOptions, client: Client, loaded: LoadedCode, life: Life) 
     from hourglass.worker import Worker
 
     if client.target == "local:":
-        logger.warning("an engine in memory loses everything at each reload: use --target local:FILE")
+        logger.warning("an engine in memory loses all workflows at each reload: use --target local:FILE")
     if not _fits(options, client, loaded, life) and options.strict:
-        logger.error("receiving no tasks, because of --strict")
+        logger.error("the worker receives no tasks, because --strict is set")
         return WAITS
     if life.over.is_set():
         return 0
@@ -436,6 +436,6 @@ def _fits(options: DevOptions, client: Client, loaded: LoadedCode, life: Life) -
         )
     elif checked.tried:
         logger.info(
-            "%s this code", "1 open run fits" if checked.tried == 1 else f"{checked.tried} open runs fit"
+            "%s this code", "1 open run matches" if checked.tried == 1 else f"{checked.tried} open runs match"
         )
     return not checked.broken

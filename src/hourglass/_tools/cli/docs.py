@@ -92,12 +92,12 @@ def _list(root: Path, search: str | None, json: bool) -> None:
             connecting.write_json({"page": name, "title": title}, indent=None)
         return
     if not rows:
-        console.show(f"no page has {search!r}")
+        console.show(f"no page contains {search!r}")
         return
     for line in lines(_COLUMNS, [[(name, ""), (title, "")] for name, title in rows], console.room()):
         console.show(line)
     begin = "; begin with `hourglass docs tutorial`" if search is None else ""
-    console.show(f"`hourglass docs PAGE` shows one{begin}")
+    console.show(f"`hourglass docs PAGE` shows a page{begin}")
 
 
 def _found(root: Path, page: str) -> Path:
@@ -110,5 +110,5 @@ def _found(root: Path, page: str) -> Path:
     if len(ending) == 1:
         return names[ending[0]]
     near = ending or get_close_matches(requested, list(names), 3, 0.5)
-    hint = f"did you mean {', '.join(near)}?" if near else "`hourglass docs` lists them"
+    hint = f"did you mean {', '.join(near)}?" if near else "`hourglass docs` lists all pages"
     raise UsageError(f"the manual has no page {page!r}: {hint}")

@@ -22,7 +22,7 @@ import typer
 from hourglass._built_in import without_keepers
 from hourglass._tools.cli import connecting, console
 from hourglass._tools.cli.connecting import Json, Namespace, Target
-from hourglass._tools.timeline.standing import Problem
+from hourglass._tools.timeline.run_state import Problem
 from hourglass._tools.timeline.text import duration
 from hourglass.errors import HourglassError, ServiceTimeoutError, StorageError
 
@@ -138,7 +138,7 @@ def _file(where: Where) -> Iterator[HealthCheck]:
     if not path.exists():
         folder = path.parent
         writable = folder.is_dir() and os.access(folder, os.W_OK)
-        description = "does not exist yet; run, start, worker and dev create it"
+        description = "does not exist yet; hourglass run, start, worker and dev create it"
         yield HealthCheck(
             "file", description if writable else f"cannot be created: {folder} is not writable", writable
         )
@@ -161,8 +161,10 @@ def _stopped_owner(path: str) -> HealthCheck | None:
     pid = _owner(path)
     if not pid or not is_stopped(pid):
         return None
-    problem = f"process {pid}, which holds the file, is stopped, and all others wait for it: "
-    return HealthCheck("owner", f"{problem}resume it (kill -CONT {pid}) or end it (kill -KILL {pid})", False)
+    problem = f"process {pid}, which holds the file, is suspended, and all other processes wait for it: "
+    return HealthCheck(
+        "owner", f"{problem}resume the process (kill -CONT {pid}) or end it (kill -KILL {pid})", False
+    )
 
 
 def _silent_owner(path: str) -> str:
@@ -171,8 +173,8 @@ def _silent_owner(path: str) -> str:
     if not pid:
         return ""
     return (
-        f": process {pid}, which holds the file, does not respond. If it is frozen (a paused container), resume it; if it hangs, "
-        f"end it (kill -KILL {pid})"
+        f": process {pid}, which holds the file, does not respond. If the process is suspended (a paused container), resume "
+        f"it; if it hangs, end it (kill -KILL {pid})"
     )
 
 
@@ -202,16 +204,16 @@ def _pages(path: Path) -> HealthCheck:
         rows = [str(row[0]) for row in connection.execute("PRAGMA quick_check(1)")]
     except sqlite3.OperationalError as error:
         if monotonic() > over:
-            return HealthCheck("pages", f"in order, as far as checked within {_LONGEST_LOOK:g} s")
+            return HealthCheck("pages", f"no damage found within {_LONGEST_LOOK:g} s")
         return HealthCheck("pages", f"could not be read: {error}")
     except sqlite3.DatabaseError as error:
         rows = [str(error)]
     finally:
         inherited.close(connection)
     if rows == ["ok"]:
-        return HealthCheck("pages", "in order", True)
+        return HealthCheck("pages", "not damaged", True)
     reason = " ".join(rows[0].split()) if rows else "SQLite does not say why"
-    return HealthCheck("pages", f"damaged: {reason}. see `hourglass docs operations` about backups", False)
+    return HealthCheck("pages", f"damaged: {reason}. See `hourglass docs operations` about backups", False)
 
 
 def _disk(path: Path) -> HealthCheck:
@@ -221,11 +223,11 @@ def _disk(path: Path) -> HealthCheck:
 
     free = free_bytes(str(path))
     if free is None:
-        return HealthCheck("disk", "its free space is unknown")
+        return HealthCheck("disk", "free space unknown")
     space = f"{free / 1e6:.1f} MB free"
     if free >= RESERVE_BYTES:
         return HealthCheck("disk", space, True)
-    full = "full: nothing can be written, and all changes wait" if free < FULL_BYTES else "nearly full"
+    full = "full: no change can be written" if free < FULL_BYTES else "nearly full"
     return HealthCheck(
         "disk", f"{space}: {full}; new workflows are rejected below {RESERVE_BYTES / 1e6:.0f} MB", False
     )
@@ -277,32 +279,32 @@ def _workers(client: Client, task_queue: str) -> str:
     queue = client.describe_task_queue(task_queue, rpc_timeout=_PATIENCE)
     who = sorted({poller.identity for poller in (*queue.workflow_pollers, *queue.activity_pollers)})
     waiting = [
-        f"{what} that wait: {statistics.backlog}, the oldest for {duration(int(statistics.age.total_seconds() * 1e9))}"
+        f"backlog of {what}: {statistics.backlog}, the oldest waits for {duration(int(statistics.age.total_seconds() * 1e9))}"
         for statistics, what in (
             (queue.workflow_stats, "workflow tasks"),
             (queue.activity_stats, "activities"),
         )
         if statistics is not None and statistics.backlog
     ]
-    return f"on queue {task_queue!r}: {'; '.join([', '.join(who) or 'no worker polls it now', *waiting])}"
+    return f"on queue {task_queue!r}: {'; '.join([', '.join(who) or 'no worker polls it', *waiting])}"
 
 
-def _tried(what: str, look: Callable[[], str], advice: Callable[[], str] = str) -> HealthCheck:
+def _tried(what: str, check: Callable[[], str], advice: Callable[[], str] = str) -> HealthCheck:
     try:
-        return HealthCheck(what, _in_time(look), True)
+        return HealthCheck(what, _in_time(check), True)
     except ServiceTimeoutError as error:
         return HealthCheck(what, f"{error}{advice()}", False)
     except HourglassError as error:
         return HealthCheck(what, str(error), False)
 
 
-def _in_time(look: Callable[[], T]) -> T:
+def _in_time(check: Callable[[], T]) -> T:
     """Return the result of a check. Raise `ServiceTimeoutError` if it takes too long for any reason."""
     answer: Future[T] = Future()
 
     def run() -> None:
         try:
-            answer.set_result(look())
+            answer.set_result(check())
         except BaseException as error:
             answer.set_exception(error)
 
@@ -313,6 +315,6 @@ def _in_time(look: Callable[[], T]) -> T:
         if isinstance(error, HourglassError):
             raise
         raise ServiceTimeoutError(
-            f"no answer within {_LONGEST_QUESTION:g} s: it is busy, stopped, or cannot write",
+            f"no answer within {_LONGEST_QUESTION:g} s: the target is busy, stopped, or cannot write",
             status="DEADLINE_EXCEEDED",
         ) from None

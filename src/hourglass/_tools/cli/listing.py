@@ -17,7 +17,7 @@ from hourglass._built_in import without_keepers
 from hourglass._tools.cli import connecting, console
 from hourglass._tools.cli.connecting import Codec, Json, Limit, Namespace, RunId, Target, WorkflowId
 from hourglass._tools.cli.console import Column, cut, lines
-from hourglass._tools.timeline.standing import Problem, problem_of, standing
+from hourglass._tools.timeline.run_state import Problem, problem_of, run_state
 from hourglass.errors import ServiceError, UsageError
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def list_(
     chosen = {Problem.PARKED: parked, Problem.ACTIVITY_FAILS: failing, Problem.NO_WORKER: no_worker}
     problems = [problem for problem, is_chosen in chosen.items() if is_chosen]
     if len(problems) > 1:
-        raise UsageError("choose one of --parked, --failing and --no-worker")
+        raise UsageError("use only one of --parked, --failing and --no-worker")
     only = problems[0] if problems else None
     full_query = query if all_ else without_keepers(query)
     with connecting.connected(target, namespace, codec) as client:
@@ -109,11 +109,11 @@ def _tell_count(result: WorkflowExecutionCount, json: bool) -> None:
         return
     for group in result.groups:
         console.show(f"{group.count:>8}  {console.one_line(', '.join(map(str, group.group_values)))}")
-    console.show(f"{int(result):>8}  in all" if groups else str(int(result)))
+    console.show(f"{int(result):>8}  in total" if groups else str(int(result)))
 
 
 def _tell_number(count: int, json: bool) -> None:
-    connecting.tell(str(count), json, count=count)
+    connecting.report(str(count), json, count=count)
 
 
 def _once(client: Client, query: str, limit: int, only: Problem | None, json: bool) -> None:
@@ -124,7 +124,7 @@ def _once(client: Client, query: str, limit: int, only: Problem | None, json: bo
 
 
 _NOTHING = {
-    Problem.PARKED: "nothing is parked",
+    Problem.PARKED: "no workflow is parked",
     Problem.ACTIVITY_FAILS: "no activity keeps failing",
     Problem.NO_WORKER: "every open workflow has a worker",
 }
@@ -137,8 +137,8 @@ class _Found:
     runs: list[WorkflowExecution]
     problems: Mapping[str, Problem]
 
-    def standing(self, run: WorkflowExecution) -> str:
-        return standing(run, self.problems.get(run.run_id))
+    def run_state(self, run: WorkflowExecution) -> str:
+        return run_state(run, self.problems.get(run.run_id))
 
     def document(self, run: WorkflowExecution) -> dict[str, Any]:
         return _document(run, self.problems.get(run.run_id))
@@ -176,13 +176,13 @@ def _tell_changes(client: Client, query: str, limit: int, only: Problem | None, 
     while True:
         page = _find(client, query, limit, only)
         for run in reversed(page.runs):
-            if previous.get(run.run_id) == page.standing(run):
+            if previous.get(run.run_id) == page.run_state(run):
                 continue
             if json:
                 connecting.write_json(page.document(run), indent=None)
             else:
                 console.show(_lines(_Found([run], page.problems))[-1])
-        previous = {run.run_id: page.standing(run) for run in page.runs}
+        previous = {run.run_id: page.run_state(run) for run in page.runs}
         sleep(_PAUSE)
 
 
@@ -209,7 +209,7 @@ def _row(
     began = run.start_time
     return [
         (run.id, ""),
-        (standing(run, problem), "red" if problem is not None else _COLOURS.get(run.status.name, "")),
+        (run_state(run, problem), "red" if problem is not None else _COLOURS.get(run.status.name, "")),
         (run.workflow_type, ""),
         ("" if began is None else connecting.clock(began) if room is None else _shortly(began, now), ""),
         ("" if began is None else _span(((run.close_time or now) - began).total_seconds()), ""),
@@ -255,7 +255,7 @@ def _facts(run: WorkflowDescription) -> list[tuple[str, object]]:
         ("id", run.id),
         ("run", run.run_id),
         ("type", run.workflow_type),
-        ("status", standing(run, problem_of(run))),
+        ("status", run_state(run, problem_of(run))),
         ("task queue", run.task_queue),
         ("started", None if run.start_time is None else connecting.clock(run.start_time)),
         ("closed", None if run.close_time is None else connecting.clock(run.close_time)),
@@ -273,5 +273,5 @@ def _facts(run: WorkflowDescription) -> list[tuple[str, object]]:
             wait += f", last failure: {activity.last_failure}"
         facts.append(("waits for", wait))
     for update in run.pending_updates:
-        facts.append(("asked for", f"update {update.name} ({update.id}), not accepted by a worker yet"))
+        facts.append(("asked for", f"update {update.name} ({update.id}), not yet accepted by a worker"))
     return facts

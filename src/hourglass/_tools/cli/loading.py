@@ -79,11 +79,11 @@ def check_sources(sources: Sequence[str]) -> None:
         path = Path(source)
         if source.endswith(".py") or os.sep in source:
             if not path.exists():
-                raise LoadError(f"there is no file {source}")
+                raise LoadError(f"file {source} does not exist")
         elif not path.is_file() and all(part.isidentifier() for part in source.split(".")):
             _put_first(Path.cwd())
             if importlib.util.find_spec(source.partition(".")[0]) is None:
-                raise LoadError(f"there is no module {source!r}; searched from {Path.cwd()}")
+                raise LoadError(f"module {source!r} was not found; searched from {Path.cwd()}")
 
 
 def _load(source: str) -> ModuleType:
@@ -101,7 +101,7 @@ def _load_file(source: str, path: Path) -> ModuleType:
     if path.is_dir() and (path / "__init__.py").is_file():
         path = path / "__init__.py"
     if not path.is_file():
-        raise LoadError(f"there is no file {source}")
+        raise LoadError(f"file {source} does not exist")
     root, name = _module_of(path)
     if not all(part.isidentifier() for part in name.split(".")):
         raise LoadError(
@@ -112,8 +112,8 @@ def _load_file(source: str, path: Path) -> ModuleType:
     module_file = getattr(module, "__file__", None)
     if module_file is None or not os.path.samefile(module_file, path):
         raise LoadError(
-            f"{source} cannot be imported as {name!r}: there is another module of this name, "
-            f"{module_file or 'built into Python'}. Rename the file"
+            f"{source} cannot be imported as {name!r}: another module has this name, {module_file or 'built into Python'}. "
+            "Rename the file"
         )
     return module
 
@@ -140,14 +140,14 @@ def _import(name: str, source: str) -> ModuleType:
         raise
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
-            raise LoadError(f"there is no module {source!r}; searched from {Path.cwd()}") from error
+            raise LoadError(f"module {source!r} was not found; searched from {Path.cwd()}") from error
         raise LoadError(_broken(source, error)) from error
     except BaseException as error:  # code at module level may do anything, including `sys.exit`
         raise LoadError(_broken(source, error)) from error
 
 
 def _broken(source: str, error: BaseException) -> str:
-    head = f"{source} does not load"
+    head = f"{source} cannot be imported"
     message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     if isinstance(error, SyntaxError) and error.filename is not None:
         return f"{head}\n  {near(error.filename)}:{error.lineno}: {type(error).__name__}: {error.msg}{_pointed(error)}"
@@ -222,9 +222,9 @@ def _below(module: ModuleType) -> list[_Decorated]:
 
 def _nothing_in(source: str, module: ModuleType) -> str:
     message = f"{source} has no workflow and no activity: nothing in it is decorated with @workflow.defn or @activity.defn"
-    elsewhere = sorted({definition.home for definition in _decorated(module)})
-    if elsewhere:
-        message += f"\n  it imports some from {', '.join(elsewhere)}: name that as well"
+    other_modules = sorted({definition.home for definition in _decorated(module)})
+    if other_modules:
+        message += f"\n  it imports some from {', '.join(other_modules)}: pass that as well"
     return message
 
 

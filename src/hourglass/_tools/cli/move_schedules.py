@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 MOVED = "moved to "
 """The prefix of a schedule's note in the file after its move. During the move, the prefix is `MOVING`."""
-HELD = "held by hourglass move until it is complete"
+HELD = "paused by hourglass move until the move is complete"
 """The note that a schedule on the server has until its move is complete."""
 
 
@@ -102,16 +102,19 @@ class ScheduleMover:
         """Return why a schedule cannot be moved, or "" if it can."""
         note = seen.schedule.state.note or ""
         if marked and not (note == self._mark or note.startswith(f"{self._mark}: ")):
-            return f"a move of it was interrupted ({note}): finish that one, or hourglass schedule resume {seen.id}"
+            return f"an earlier move was interrupted ({note}): finish that move, or use hourglass schedule resume {seen.id}"
         if waiting := seen.info.num_actions_waiting:
-            return f"{waiting} of its starts wait for the previous workflow: let them start first, or pause the schedule"
+            return (
+                f"{waiting} buffered starts wait for the previous workflow: wait until they have started, or pause the "
+                "schedule"
+            )
         try:
             existing = self._details(self._there, seen.id)
         except ScheduleNotFoundError:
             return ""
         if _is_held(existing) or (marked and self._is_copy(existing)):
             return ""
-        return "a schedule has this id there already: delete one of the two"
+        return "a schedule on the server already has this id: delete one of the two"
 
     def begin(self, move: ScheduleMove) -> ScheduleMove:
         """Pause a schedule in the file, and create it paused on the server. If that fails, the schedule in the file is left
@@ -133,7 +136,7 @@ class ScheduleMover:
             except ScheduleNotFoundError:
                 self._create(details)
         except HourglassError as error:
-            self.give_up(marked)
+            self.abort(marked)
             return replace(move, stays=console.one_line(str(error)))
         return marked
 
@@ -151,8 +154,8 @@ class ScheduleMover:
     def foresee(self, move: ScheduleMove, staying: Collection[str]) -> tuple[str, str]:
         """Return the result for a schedule that could be moved, given the workflows that stay."""
         if waited_for := next((workflow_id for workflow_id in move.running if workflow_id in staying), None):
-            return "stays", f"it waits for {waited_for}, which stays here"
-        return "moves", "paused there, as it is here" if move.paused else ""
+            return "stays", f"it waits for {waited_for}, which stays in the file"
+        return "moves", "will be paused on the server, as in the file" if move.paused else ""
 
     def finish(self, move: ScheduleMove, staying: Collection[str]) -> tuple[str, str]:
         """Activate a schedule on the server, or undo its move if a workflow that it waits for stays. Return the result and
@@ -163,7 +166,7 @@ class ScheduleMover:
             try:
                 self._take_back(move)
             except HourglassError as error:
-                why = f"{why}; this could not be undone: {console.one_line(str(error))}"
+                why = f"{why}; the move could not be undone: {console.one_line(str(error))}"
             return verdict, why
         try:
             self._there.get_schedule_handle(move.id).update(
@@ -178,12 +181,15 @@ class ScheduleMover:
                 lambda seen: _with_state(seen, paused=True, note=moved)
             )
         except HourglassError as error:
-            return "stays", f"{console.one_line(str(error))}; it is paused: move again"
-        remarks = ["paused there, as it was here" if move.paused else "it acts there from now on"]
+            return "stays", f"{console.one_line(str(error))}; the schedule is paused: run the move again"
+        remarks = [
+            "paused on the server, as in the file" if move.paused else "active on the server from now on"
+        ]
         if move.since is not None and move.since <= datetime.now(UTC):
-            remarks.append(f"its times since {connecting.clock(move.since)} were skipped")
+            remarks.append(f"actions since {connecting.clock(move.since)} were skipped")
         remarks += [
-            f"it does not wait for {workflow_id}, which continues there" for workflow_id in move.running
+            f"it does not wait for {workflow_id}, which continues on the server"
+            for workflow_id in move.running
         ]
         return "moved", "; ".join(remarks)
 
@@ -191,9 +197,9 @@ class ScheduleMover:
         existing = self._details(self._there, move.id)
         if _is_held(existing):
             self._there.get_schedule_handle(move.id).delete()
-        self.give_up(move)
+        self.abort(move)
 
-    def give_up(self, move: ScheduleMove) -> None:
+    def abort(self, move: ScheduleMove) -> None:
         """Restore a schedule in the file to its state before the move."""
         if move.marked:
             self._here.get_schedule_handle(move.id).update(

@@ -38,7 +38,7 @@ REASONS = {
     "converter": "a Converter and a Codec are plain, synchronous objects: see docs/converter.md",
     "nexus": "services and operations of Nexus are plain functions: see docs/howto/nexus.md",
     "plugin": "a plugin is an object of hourglass.plugins.Plugin: see docs/howto/plugins.md",
-    "runtime": "there is one runtime: hourglass.metrics.set_telemetry sets it up",
+    "runtime": "there is one runtime, which hourglass.metrics.set_telemetry configures",
 }
 
 
@@ -72,16 +72,16 @@ def port(
         changed += 1
         if write:
             path.write_text(after, encoding="utf-8")
-    console.note(_told(seen, changed, write))
+    console.note(_summary(seen, changed, write))
     if left:
         raise typer.Exit(1)
 
 
-def _told(seen: int, changed: int, write: bool) -> str:
+def _summary(seen: int, changed: int, write: bool) -> str:
     if not changed:
         return f"nothing to change in {seen} file{'s' * (seen != 1)}"
     count = f"{changed} file{'s' * (changed != 1)}"
-    return f"changed {count}" if write else f"{count} to be changed: --write does it"
+    return f"changed {count}" if write else f"{count} would be changed: use --write to change them"
 
 
 def _python_files(paths: list[Path]) -> Iterator[Path]:
@@ -91,7 +91,7 @@ def _python_files(paths: list[Path]) -> Iterator[Path]:
         elif path.exists():
             yield path
         else:
-            raise UsageError(f"there is no file {path}")
+            raise UsageError(f"file {path} does not exist")
 
 
 def _read(path: Path) -> str:
@@ -140,10 +140,10 @@ def _missing(module: str, names: list[str]) -> Iterator[str]:
     if not part:
         for name in names:
             if name not in MODULES:
-                yield f"hourglass.aio has no {name}: {REASONS.get(name, 'it has no counterpart')}"
+                yield f"hourglass.aio has no {name}: {REASONS.get(name, 'it has no equivalent')}"
         return
     if part not in MODULES:
-        yield f"hourglass.aio has no {part}: {REASONS.get(part, 'it has no counterpart')}"
+        yield f"hourglass.aio has no {part}: {REASONS.get(part, 'it has no equivalent')}"
         return
     counterpart = importlib.import_module(f"{HERE}.{part}")  # one of our own modules: `part` is in the table
     for name in names:

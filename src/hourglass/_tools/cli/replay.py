@@ -71,9 +71,9 @@ def replay(
     from hourglass.replay import Replayer
 
     if not code:
-        raise UsageError("name the file with the workflows: --code app.py")
+        raise UsageError("pass the file with the workflows, for example --code app.py")
     if not histories and query is None:
-        raise UsageError("name history files, or use --query to load histories from the target")
+        raise UsageError("pass history files, or use --query to load histories from the target")
     loaded = load(code)
     failed = 0
     count = 0
@@ -86,7 +86,7 @@ def replay(
     if not json:
         console.show(f"{count - failed} of {count} fit")
     if not count:
-        raise UsageError("there are no histories")
+        raise UsageError("no histories were found")
     if failed:
         raise typer.Exit(1)
 
@@ -115,7 +115,7 @@ def _files(paths: list[str]) -> Iterator[Path]:
         elif path.is_file():
             yield path
         else:
-            raise UsageError(f"there is no file or folder {path}")
+            raise UsageError(f"file or folder {path} does not exist")
 
 
 def _tell(name: str, result: ReplayResult, json: bool) -> None:
@@ -134,21 +134,21 @@ def _tell(name: str, result: ReplayResult, json: bool) -> None:
         console.show(f"fits    {console.one_line(name)}")
         if result.difference is not None:
             _indented(
-                "a worker of the Temporal server that holds this run continues it; one of the embedded engine would reject it:\n"
-                f"{_seen_from_here(result.difference)}"
+                "a worker of the Temporal server of this run would continue it; a worker of the embedded engine would "
+                f"reject it:\n{_seen_from_here(result.difference)}"
             )
     else:
         verdict = "BROKEN" if isinstance(error, HistoryError) else "BREAKS"
         console.show(f"{verdict}  {console.one_line(name)}")
         _indented(_seen_from_here(error))
         if result.does_the_same and isinstance(error, NondeterminismError):
-            _indented("the code does the same as this history, in another order")
+            _indented("the code does the same as the history, in another order")
         elif result.difference is not None and str(result.difference) != str(error):
-            _indented(f"apart from their order, this differs:\n{_seen_from_here(result.difference)}")
+            _indented(f"differences other than the order:\n{_seen_from_here(result.difference)}")
         if not result.engine and result.refused_by == ("embedded",):
             _indented(
-                "a worker of the embedded engine rejects this run; a worker of a Temporal server would continue it, and send "
-                "new commands late"
+                "a worker of the embedded engine would reject this run; a worker of a Temporal server would continue it, "
+                "but would send new commands late"
             )
 
 
@@ -199,7 +199,7 @@ def export(
             _tell_written([(workflow_id, path)], json)
             return
         if to is None:
-            raise UsageError("several histories go to a folder: --to histories/")
+            raise UsageError("several histories need a folder, for example --to histories/")
         written: list[tuple[str, Path]] = []
         to.mkdir(parents=True, exist_ok=True)
         for run in islice(client.list_workflows(query or ""), limit):
@@ -209,7 +209,7 @@ def export(
     _tell_written(written, json)
     if not json:
         count = "1 history" if len(written) == 1 else f"{len(written)} histories"
-        console.show(f"{count} in {to}" + ("; --limit takes more" * (len(written) == limit)))
+        console.show(f"{count} in {to}" + ("; use --limit to write more" * (len(written) == limit)))
 
 
 def _file_name(workflow_id: str) -> str:

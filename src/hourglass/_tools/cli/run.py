@@ -103,8 +103,8 @@ def _closed_already(client: Client, workflow_id: str, where: str) -> str:
     at = "" if closed.close_time is None else f" at {connecting.clock(closed.close_time)}"
     show = f"hourglass show {shlex.quote(workflow_id)} {where}".rstrip()
     return (
-        f"{workflow_id} has closed already ({status}{at}), and running it again would repeat everything that it did: "
-        f"confirm with --again, or choose another --id. What it did: {show}"
+        f"{workflow_id} is already closed ({status}{at}). Running it again would repeat all its steps: confirm with --again, "
+        f"or choose another --id. To see what it did: {show}"
     )
 
 
@@ -132,7 +132,7 @@ def _chosen(loaded: LoadedCode, name: str, place: str) -> str:
             raise UsageError(f"{place} has no workflow {name!r}; its workflows are {names}")
         return name
     if len(loaded.workflows) != 1:
-        raise UsageError(f"name a workflow: {place}:NAME; its workflows are {names}")
+        raise UsageError(f"choose a workflow with {place}:NAME; its workflows are {names}")
     return loaded.workflows[0]
 
 
@@ -187,7 +187,9 @@ def _stopped(story: Story) -> str:
     where = f'\n  File "{near(file)}", line {line}' if file else ""
     # The message of a KeyError is only the key.
     what = ": ".join(part for part in (fault.type, fault.message) if part)
-    return f"{headline}: {what}{where}\n  fix it and run this again with --id {story.workflow_id}"
+    return (
+        f"{headline}: {what}{where}\n  fix the bug, and run this command again with --id {story.workflow_id}"
+    )
 
 
 def _result(handle: WorkflowHandle[Any], where: str) -> Any:
@@ -197,5 +199,5 @@ def _result(handle: WorkflowHandle[Any], where: str) -> Any:
         cause = error.cause
         kind = "timed out" if cause is None or isinstance(cause, TimedOutError) else summary(cause)
         command = f"hourglass why {handle.id} {where}".rstrip()
-        console.error(f"the workflow failed: {kind}\n  more: {command}")
+        console.error(f"the workflow failed: {kind}\n  see {command}")
         raise typer.Exit(1) from error

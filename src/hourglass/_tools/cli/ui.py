@@ -60,7 +60,7 @@ def page_socket() -> Iterator[tuple[socket.socket, Credentials] | None]:
     try:
         from hourglass._tools.web.server import address_of, bound, link_of
     except ModuleNotFoundError:
-        console.note("without the web UI: pip install 'hourglass-temporal[ui]', or give --no-ui")
+        console.note("the web UI is not installed: pip install 'hourglass-temporal[ui]', or use --no-ui")
         yield None
         return
     with bound("127.0.0.1", None) as listening:

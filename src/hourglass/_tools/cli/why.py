@@ -91,11 +91,11 @@ def _page(diagnosis: Diagnosis) -> Iterator[Text]:
     now = diagnosis.now or time_ns()
     first, *further = diagnosis.findings
     yield _headline(_name(diagnosis), first, now)
-    yield from _told(first, now, "  ")
+    yield from _lines(first, now, "  ")
     for finding in further[: _MOST - 1]:
         yield Text("")
         yield _headline("It also", finding, now, bold=False)
-        yield from _told(finding, now, "  ")
+        yield from _lines(finding, now, "  ")
     if len(further) >= _MOST:
         yield Text(f"… and {len(further) - _MOST + 1} more; --json shows all")
     yield from _to_do(diagnosis)
@@ -123,7 +123,7 @@ def _headline(name: str, finding: Finding, now: int, *, bold: bool = True) -> Te
     return line
 
 
-def _told(finding: Finding, now: int, indent: str) -> Iterator[Text]:
+def _lines(finding: Finding, now: int, indent: str) -> Iterator[Text]:
     yield from _causes(finding.faults, indent)
     if finding.place:
         yield _indented(indent, _place(finding))
@@ -131,7 +131,7 @@ def _told(finding: Finding, now: int, indent: str) -> Iterator[Text]:
         yield _indented(indent, detail.replace(f"{Path.cwd()}{os.sep}", ""))
     if finding.inner is not None:
         yield _headline(f"{indent}↳ {_name(finding.inner)}", finding.inner.findings[0], now)
-        yield from _told(finding.inner.findings[0], now, f"{indent}    ")
+        yield from _lines(finding.inner.findings[0], now, f"{indent}    ")
 
 
 def _causes(faults: tuple[Fault, ...], indent: str) -> Iterator[Text]:
@@ -166,13 +166,13 @@ def _attempts(finding: Finding, now: int) -> Iterator[str]:
     if not finding.attempts or (finding.attempts == 1 and not finding.faults):
         return
     limit = f" of at most {finding.max_attempts}" if finding.max_attempts else ""
-    text = f"tried {finding.attempts}×{limit}"
+    text = f"{finding.attempts} attempt{'s' * (finding.attempts != 1)}{limit}"
     if finding.next_attempt is not None:
         left = finding.next_attempt - now
         text += (
-            f"; again at {clock(finding.next_attempt, now)} (in {duration(left)})"
+            f"; next attempt at {clock(finding.next_attempt, now)} (in {duration(left)})"
             if left > 0
-            else "; due again now"
+            else "; the next attempt is due"
         )
     yield text
 
@@ -240,7 +240,7 @@ def _another_run(diagnosis: Diagnosis, run_id: str, latest: str, options: str) -
         diagnosis.findings[0],
         what=f"has no run {run_id!r}",
         details=(f"its latest run is {latest}",),
-        actions=(Action("Diagnose that one:", command),),
+        actions=(Action("Diagnose that run:", command),),
     )
 
 
@@ -258,7 +258,7 @@ def _scheduled(diagnosis: Diagnosis, schedule: ScheduleDescription, options: str
     from hourglass._tools.timeline.watching import nanoseconds
 
     state, coming, action = schedule.schedule.state, schedule.info.next_action_times, schedule.schedule.action
-    paused = f": it is paused ({state.note})" if state.note else ": it is paused, and starts nothing"
+    paused = f": it is paused ({state.note})" if state.note else ": it is paused, and starts no workflows"
     begun = shlex.quote(f"WorkflowId STARTS_WITH '{action.options.get('id', schedule.id)}'")
     return replace(
         diagnosis.findings[0],

@@ -60,7 +60,7 @@ def connected(
         try:
             return Client.connect(target, namespace=namespace, codec=chosen, retention=retention)
         except ConnectionFailedError as error:
-            logger.warning("%s. It is retried in %g s", error, pause)
+            logger.warning("%s. Next attempt in %g s", error, pause)
         over.wait(pause)
         pause = min(2 * pause, _LAST_PAUSE)
     return None
@@ -105,7 +105,7 @@ def serve(options: WorkerOptions, process: Guarded | None, *, pinned: bool = Fal
         with _connected(options) as client:
             if client.target == "local:":
                 logger.warning(
-                    "an engine in memory belongs to this process: no other process can start workflows here"
+                    "an engine in memory belongs to this process: no other process can start workflows on it"
                 )
             worker = _worker(options, client, loaded.modules, process)
             if process is not None:
@@ -131,9 +131,9 @@ def _keep_to_a_processor(place: int) -> None:
     try:
         own = processors.bind(place).own
     except OSError as error:
-        logger.warning("this process cannot be bound to a processor, and uses all: %s", error)
+        logger.warning("this process could not be bound to a processor and uses all processors: %s", error)
         return
-    logger.info("bound to processor %d, except activities that run long (--no-pin: use all)", own)
+    logger.info("bound to processor %d, except long activities; use --no-pin to use all processors", own)
 
 
 def _connected(options: WorkerOptions) -> Client:
@@ -169,7 +169,7 @@ def _worker(
 def _started(worker: Worker, options: WorkerOptions, process: Guarded | None) -> None:
     for queue in options.task_queues[1:]:
         worker.start_worker(queue)
-        logger.info("worker on task queue %r is running as well", queue)
+        logger.info("a worker on task queue %r is running as well", queue)
     if process is not None:
         process.ready()
 
@@ -354,7 +354,7 @@ def _how_many(target: str | None, processes: int | None) -> int:
     if kind == "memory":
         if processes is not None and processes > 1:
             raise typer.BadParameter(
-                "an engine in memory belongs to one process: name a file, such as local:orders.db, or a server",
+                "an engine in memory supports only one process: use a file, such as local:orders.db, or a server",
                 param_hint="--processes",
             )
         return 1

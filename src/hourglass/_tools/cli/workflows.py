@@ -56,10 +56,10 @@ def cancel(
             connecting.to_many(
                 client,
                 query,
-                ("cancel", "cancelling", "asked to cancel"),
+                ("cancel", "cancelling", "requested cancellation"),
                 yes,
                 json,
-                lambda tell: client.cancel_workflows(query, reason=reason, progress=tell),
+                lambda report: client.cancel_workflows(query, reason=reason, progress=report),
             )
         elif workflow_id is not None:
             handle = client.get_workflow_handle(workflow_id, run_id=run_id)
@@ -68,8 +68,8 @@ def cancel(
             except WorkflowNotFoundError:
                 status = "RUNNING"  # activities without a workflow have no run to describe; others are rejected below
             handle.cancel(reason)
-            closed = f"{workflow_id} has closed already ({status.lower().replace('_', ' ')})"
-            connecting.tell(
+            closed = f"{workflow_id} is already closed ({status.lower().replace('_', ' ')})"
+            connecting.report(
                 f"requested cancellation of {workflow_id}" if status == "RUNNING" else closed,
                 json,
                 id=workflow_id,
@@ -102,11 +102,11 @@ def terminate(
                 ("terminate", "terminating", "terminated"),
                 yes,
                 json,
-                lambda tell: client.terminate_workflows(query, reason=reason, progress=tell),
+                lambda report: client.terminate_workflows(query, reason=reason, progress=report),
             )
         elif workflow_id is not None:
             client.get_workflow_handle(workflow_id, run_id=run_id).terminate(reason)
-            connecting.tell(f"terminated {workflow_id}", json, id=workflow_id)
+            connecting.report(f"terminated {workflow_id}", json, id=workflow_id)
 
 
 def reset(
@@ -133,7 +133,9 @@ def reset(
     """
     with connecting.one_workflow(workflow_id, run_id, target, namespace) as handle:
         again = handle.reset(before=before, event_id=event_id, reason=reason)
-    connecting.tell(f"{again.id} continues as run {again.run_id}", json, id=again.id, run_id=again.run_id)
+    connecting.report(
+        f"reset {again.id}: it continues as run {again.run_id}", json, id=again.id, run_id=again.run_id
+    )
 
 
 def fork(
@@ -161,11 +163,11 @@ def fork(
       hourglass fork order-1 --before ship --id order-1-again
     """
     if before is None and event_id is None:
-        raise UsageError("name the step: --before STEP, or --event-id N")
+        raise UsageError("choose the step with --before STEP or --event-id N")
     with connecting.one_workflow(workflow_id, run_id, target, namespace) as handle:
         made = handle.fork(id=id, before=before, event_id=event_id)
-    connecting.tell(
-        f"{workflow_id} continues as a copy, as {made.id} (run {made.run_id})",
+    connecting.report(
+        f"forked {workflow_id}: the copy is {made.id} (run {made.run_id})",
         json,
         id=made.id,
         run_id=made.run_id,
@@ -191,7 +193,9 @@ def pause(
     """
     with connecting.one_workflow(workflow_id, run_id, target, namespace) as handle, _advised():
         handle.pause(reason)
-    connecting.tell(f"paused {workflow_id}: hourglass resume {workflow_id} resumes it", json, id=workflow_id)
+    connecting.report(
+        f"paused {workflow_id}; to resume it: hourglass resume {workflow_id}", json, id=workflow_id
+    )
 
 
 def resume(
@@ -210,7 +214,7 @@ def resume(
     """
     with connecting.one_workflow(workflow_id, run_id, target, namespace) as handle, _advised():
         handle.unpause(reason)
-    connecting.tell(f"{workflow_id} continues", json, id=workflow_id)
+    connecting.report(f"resumed {workflow_id}", json, id=workflow_id)
 
 
 @contextmanager
@@ -222,8 +226,8 @@ def _advised() -> Iterator[None]:
         if error.status != "UNIMPLEMENTED":
             raise
         raise ServiceError(
-            f"{error}\n  a Temporal server pauses workflows only where its setting frontend.WorkflowPauseEnabled is true:"
-            "\n  temporal server start-dev --dynamic-config-value frontend.WorkflowPauseEnabled=true",
+            f"{error}\n  a Temporal server can pause workflows only if its setting frontend.WorkflowPauseEnabled is true:\n  "
+            "temporal server start-dev --dynamic-config-value frontend.WorkflowPauseEnabled=true",
             status=error.status,
         ) from error
 
@@ -253,18 +257,18 @@ def delete(
         elif workflow_id is not None:
             handle = client.get_workflow_handle(workflow_id, run_id=run_id)
             seen = handle.describe()
-            was = "is open, and would be terminated" if seen.close_time is None else "has closed"
-            connecting.confirm(f"remove {workflow_id}, which {was}, with its history", yes)
+            was = "is open and would be terminated" if seen.close_time is None else "is closed"
+            connecting.confirm(f"delete {workflow_id}, which {was}, with its history", yes)
             handle.delete()
-            connecting.tell(f"deleted {workflow_id} (run {seen.run_id})", json, id=workflow_id)
+            connecting.report(f"deleted {workflow_id} (run {seen.run_id})", json, id=workflow_id)
 
 
 def _delete_many(client: Client, query: str, yes: bool, json: bool) -> None:
     if not yes:
-        connecting.confirm(f"remove {connecting.workflows(client.count_workflows(query))} for good", yes)
+        connecting.confirm(f"permanently delete {connecting.workflows(client.count_workflows(query))}", yes)
     done, errors = 0, dict[str, ServiceError]()
     runs = list(client.list_workflows(query))
-    with connecting.progress("deleting") as tell:
+    with connecting.progress("deleting") as report:
         for run in runs:
             try:
                 client.get_workflow_handle(run.id, run_id=run.run_id).delete()
@@ -273,7 +277,7 @@ def _delete_many(client: Client, query: str, yes: bool, json: bool) -> None:
                 pass  # the workflow was deleted in the meantime, or its retention has passed
             except ServiceError as refused:
                 errors[run.id] = refused
-            tell(done + len(errors), len(runs))
+            report(done + len(errors), len(runs))
     document = {"found": len(runs), "done": done, "errors": errors}
     connecting.report_many(f"deleted: {done} of {len(runs)}", document, errors, json)
 
@@ -317,13 +321,13 @@ def signal(
                 ("signal", "signalling", "signalled"),
                 yes,
                 json,
-                lambda tell: client.signal_workflows(query, name, *values, progress=tell),
+                lambda report: client.signal_workflows(query, name, *values, progress=report),
             )
             return
         if workflow_id is None:
-            raise UsageError("name the workflow")
+            raise UsageError("pass the id of the workflow, or --query")
         client.get_workflow_handle(workflow_id, run_id=run_id).signal(name, *connecting.values(texts))
-        connecting.tell(f"signalled {workflow_id}: {name}", json, id=workflow_id, signal=name)
+        connecting.report(f"signalled {workflow_id}: {name}", json, id=workflow_id, signal=name)
 
 
 def query(
@@ -427,7 +431,7 @@ def start(
       hourglass start checkout '{"id": "o-1", "cents": 1200}' --id order-1
       hourglass start report daily --wait
     """
-    _refuse_a_file(workflow)
+    _reject_file(workflow)
     options: dict[str, Any] = {} if id is None else {"id": id}
     with connecting.connected(target, namespace, codec, makes_file=True) as client:
         handle = client.start_workflow(
@@ -436,7 +440,7 @@ def start(
         if wait:
             connecting.answer(handle.result(), json)
         else:
-            connecting.tell(
+            connecting.report(
                 f"started {handle.id} (run {handle.run_id})", json, id=handle.id, run_id=handle.run_id
             )
 
@@ -465,18 +469,17 @@ def result(
             connecting.answer(handle.result(timeout), json)
         except TimeoutError as error:
             raise ServiceTimeoutError(
-                f"{workflow_id} has not ended within {timeout:g} s\n  see hourglass why {workflow_id}",
+                f"{workflow_id} did not end within {timeout:g} s\n  see hourglass why {workflow_id}",
                 status="DEADLINE_EXCEEDED",
             ) from error
 
 
-def _refuse_a_file(workflow: str) -> None:
+def _reject_file(workflow: str) -> None:
     """Reject a file name. `run` accepts files, but an engine would take the name for a workflow type that no worker has."""
     file, _, name = workflow.rpartition(":") if ".py:" in workflow else (workflow, "", "")
     if file.endswith(".py"):
         raise UsageError(
-            f"{workflow!r} is a file; start needs the name of a workflow, and a worker has its code"
-            f"\n  hourglass worker {file}            in another terminal"
-            f"\n  hourglass start {name or 'NAME'} …"
-            f"\n  or both in one: hourglass run {workflow} …"
+            f"{workflow!r} is a file; start needs the name of a workflow, whose code runs in a worker\n  hourglass worker "
+            f"{file}            in another terminal\n  hourglass start {name or 'NAME'} …\n  or in one command: hourglass "
+            f"run {workflow} …"
         )

@@ -68,7 +68,8 @@ def fix_parent(story: Story, parent: str, queue: str, options: str) -> tuple[Act
     """
     return (
         Action(
-            f"Or, if its parent names the wrong queue, fix that (task_queue={queue!r}), and reset the parent:",
+            f"Or, if its parent chose the wrong queue, correct task_queue={queue!r} in the parent's code, and reset the "
+            "parent:",
             _command(f"reset {shlex.quote(parent)} --before {shlex.quote(story.workflow_type)}", options),
         ),
     )
@@ -76,31 +77,36 @@ def fix_parent(story: Story, parent: str, queue: str, options: str) -> tuple[Act
 
 def parked(cause: Cause, facts: Facts) -> tuple[Action, ...]:
     """Return the actions for a parked run: fix the code, or reset the run to a point that matches the code."""
-    give_up = Action("Or terminate it:", _command(f"terminate {_id(facts.story)}", facts.options))
+    terminate = Action("Or terminate it:", _command(f"terminate {_id(facts.story)}", facts.options))
     match cause:
         case Cause.NONDETERMINISM:
-            return (*_misfit(facts), give_up)
+            return (*_misfit(facts), terminate)
         case Cause.UNKNOWN_WORKFLOW:
             why = "Start the worker with the file or module that has this type:"
-            return (*start_worker(facts.story.task_queue, facts.options, why), give_up)
+            return (*start_worker(facts.story.task_queue, facts.options, why), terminate)
         case _:
-            return (Action(_PARKED[cause]), give_up)
+            return (Action(_PARKED[cause]), terminate)
 
 
 def fixed(facts: Facts) -> tuple[Action, ...]:
     """Return the actions if the worker's code fails the run, but the local code does not."""
-    why = "Restart the worker with this code; it continues by itself:"
+    why = "Restart the worker with this code; the workflow continues automatically:"
     return start_worker(facts.story.task_queue, facts.options, why)
 
 
 _PARKED = {
-    Cause.UNDECODABLE: "Make the code accept the arguments (types, converter, codec), and restart the worker; "
-    "it continues by itself. If the arguments were wrong, send them again.",
-    Cause.KILLS: "See the worker's log and the system's (a crash in an extension module, too much memory), and fix the cause. "
-    "It is retried when the workflow's file has changed, or after a while; a reset is tried at once.",
-    Cause.HUNG: "Find what blocks or computes for long in the workflow's code, and move it into an activity.",
-    Cause.TASK_FAILS: "If the next attempt fails as well, see the worker's log.",
-    Cause.BUG: "Fix the line and restart the worker; the run continues by itself.",
+    Cause.UNDECODABLE: (
+        "Make the code accept the arguments (types, converter, codec), and restart the worker; the workflow continues "
+        "automatically. If the arguments were wrong, send them again."
+    ),
+    Cause.KILLS: (
+        "Check the logs of the worker and of the system (a crash in an extension module, a lack of memory), and fix the "
+        "cause. The run is executed again when the workflow's file has changed, or after a while; after a reset, "
+        "immediately."
+    ),
+    Cause.HUNG: "Find the code of the workflow that blocks or computes for long, and move it into an activity.",
+    Cause.TASK_FAILS: "If the next attempt fails as well, check the worker's log.",
+    Cause.BUG: "Fix the line and restart the worker; the run continues automatically.",
 }
 
 
@@ -115,9 +121,12 @@ def _misfit(facts: Facts) -> tuple[Action, ...]:
     return (
         *(() if facts.replayed is not None else (line,)),
         Action(
-            "Restore the old code, or put the change behind workflow.patched('…'); it continues by itself."
+            "Restore the old code, or put the change behind workflow.patched('…'); the run continues automatically."
         ),
-        Action("Or start it again with today's code:", _command(f"reset {name} --event-id {first}", options)),
+        Action(
+            "Or reset the workflow, to execute it again with the current code:",
+            _command(f"reset {name} --event-id {first}", options),
+        ),
     )
 
 
@@ -125,7 +134,7 @@ def look_again(facts: Facts) -> tuple[Action, ...]:
     """Return the actions for a state that may soon be over."""
     return (
         Action(
-            "Check again in a moment, or follow it:",
+            "Check again in a moment, or follow the workflow:",
             _command(f"show {_id(facts.story)} --follow", facts.options),
         ),
     )
@@ -133,7 +142,7 @@ def look_again(facts: Facts) -> tuple[Action, ...]:
 
 def more_workers(facts: Facts) -> tuple[Action, ...]:
     """Return the actions if there are too few workers for the queue, or if they are unhealthy."""
-    why = "Check the workers (their log, /status), or start another one:"
+    why = "Check the workers (log, /status), or start another worker:"
     return start_worker(facts.story.task_queue, facts.options, why)
 
 
@@ -148,17 +157,17 @@ def unpause(facts: Facts, activity_id: str) -> tuple[Action, ...]:
     named = shlex.quote(facts.story.workflow_id)
     return (
         Action(
-            "Unpause it, in Temporal's web UI or with its command line:",
+            "Unpause the activity, in Temporal's web UI or with its command line:",
             f"temporal activity unpause --workflow-id {named} --activity-id {shlex.quote(activity_id)} "
             + facts.options.replace("--target", "--address"),
         ),
     )
 
 
-def refused_cancel(facts: Facts) -> tuple[Action, ...]:
+def ignored_cancellation(facts: Facts) -> tuple[Action, ...]:
     """Return the actions for a run that is still open after a cancellation request."""
     return (
-        Action("If it is cleaning up, wait. To end it without any clean-up:"),
+        Action("If the workflow is cleaning up, wait. To end it without any cleanup:"),
         Action("", _command(f"terminate {_id(facts.story)}", facts.options)),
     )
 
@@ -167,7 +176,7 @@ def failing_activity(facts: Facts) -> tuple[Action, ...]:
     """Return the actions for a failing activity. The engine retries it, and its code can be fixed in the meantime."""
     return (
         Action(
-            "Fix the cause, and restart the worker if the cause is in its code; the activity is retried by itself."
+            "Fix the cause, and restart the worker if the cause is in its code; the activity is retried automatically."
         ),
         Action(
             "Or request cancellation of the workflow:", _command(f"cancel {_id(facts.story)}", facts.options)
@@ -177,7 +186,7 @@ def failing_activity(facts: Facts) -> tuple[Action, ...]:
 
 def unknown_activity(facts: Facts, queue: str) -> tuple[Action, ...]:
     """Return the actions if the workers of the queue do not have the activity."""
-    why = "Start the worker with the file or module that has the activity as well; it is retried by itself:"
+    why = "Start the worker with the file or module of the activity as well; the activity is retried automatically:"
     return start_worker(queue, facts.options, why)
 
 
@@ -185,7 +194,7 @@ def longer_timeout(facts: Facts) -> tuple[Action, ...]:
     """Return the actions for an activity that takes longer than its timeout."""
     return (
         Action(
-            "Make it faster, send heartbeats, or raise its timeout in @activity.defn(…); then restart the worker."
+            "Make the activity faster, send heartbeats, or raise its timeout in @activity.defn(…); then restart the worker."
         ),
         Action(
             "Or request cancellation of the workflow:", _command(f"cancel {_id(facts.story)}", facts.options)
@@ -197,7 +206,7 @@ def send_signal(facts: Facts, names: tuple[str, ...]) -> tuple[Action, ...]:
     """Return the actions for a run that waits for a signal from a client."""
     return tuple(
         Action(
-            "Send it:" if at == 0 else "",
+            "Send the signal:" if at == 0 else "",
             _command(f"signal {shlex.quote(name)} {_id(facts.story)} VALUE", facts.options),
         )
         for at, name in enumerate(names)
@@ -212,13 +221,13 @@ def send_something(facts: Facts, without: str = "") -> tuple[Action, ...]:
     sent = [message for message in sent if message != ("update", without)]
     if not sent:
         return (
-            (Action("See the line: no known signal or update could change the condition."),)
-            if facts.stands
+            (Action("Check the line: no known signal or update could change the condition."),)
+            if facts.positions
             else ()
         )
     return tuple(
         Action(
-            "If one of its messages would make it continue, send that:" if at == 0 else "",
+            "If a signal or update would make the workflow continue, send it:" if at == 0 else "",
             _command(f"{kind} {shlex.quote(message)} {_id(facts.story)} …", facts.options),
         )
         for at, (kind, message) in enumerate(sent[:4])
@@ -228,19 +237,19 @@ def send_something(facts: Facts, without: str = "") -> tuple[Action, ...]:
 def let_go(facts: Facts) -> tuple[Action, ...]:
     """Return the actions for a fiber that waits for another fiber."""
     return (
-        Action("Another task of the workflow must act first: see where the others wait."),
+        Action("Another task of the workflow must act first: check where the other tasks wait."),
         *send_something(facts)[:4],
     )
 
 
 def nothing() -> tuple[Action, ...]:
     """Return the action that tells the reader to do nothing, because the run continues automatically."""
-    return (Action("Nothing: it continues by itself then."),)
+    return (Action("Nothing: the workflow continues automatically at that time."),)
 
 
 def ask_child(child_id: str, options: str) -> tuple[Action, ...]:
     """Return the action that diagnoses a child."""
-    return (Action("More about the child:", _command(f"why {shlex.quote(child_id)}", options)),)
+    return (Action("Diagnose the child:", _command(f"why {shlex.quote(child_id)}", options)),)
 
 
 def after_failure(facts: Facts, step: str) -> tuple[Action, ...]:
@@ -248,7 +257,7 @@ def after_failure(facts: Facts, step: str) -> tuple[Action, ...]:
     name, options = _id(facts.story), facts.options
     again = f"reset {name} --before {shlex.quote(step)}" if step else f"reset {name}"
     return (
-        Action("See what it did:", _command(f"show {name}", options)),
+        Action("Show what it did:", _command(f"show {name}", options)),
         Action("Once the cause is fixed, continue from there:", _command(again, options)),
     )
 
@@ -263,11 +272,13 @@ def after_undoing(facts: Facts, first: str, since: Sequence[Span]) -> tuple[Acti
     ran = ", ".join(dict.fromkeys(span.name for span in since))
     start = f"start {shlex.quote(facts.story.workflow_type)} … --id {name}{_on(facts.story.task_queue)}"
     again = Action(
-        f"Or repeat it from before {first}, the first step that may be undone:",
+        f"Or reset it to before {first}, the first step that may have been undone:",
         _command(f"reset {name} --before {shlex.quote(first)}", options),
     )
     return (
-        Action(f"See what it did, and that {ran} left nothing behind:", _command(f"show {name}", options)),
+        Action(
+            f"Show what it did, and check that {ran} left nothing behind:", _command(f"show {name}", options)
+        ),
         Action("Once the cause is fixed, start it again:", _command(start, options)),
         *((again,) if first else ()),
     )
@@ -275,19 +286,21 @@ def after_undoing(facts: Facts, first: str, since: Sequence[Span]) -> tuple[Acti
 
 def see(facts: Facts) -> tuple[Action, ...]:
     """Return the action that shows the whole story."""
-    return (Action("See what it did:", _command(f"show {_id(facts.story)}", facts.options)),)
+    return (Action("Show what it did:", _command(f"show {_id(facts.story)}", facts.options)),)
 
 
 def ask_elsewhere(facts: Facts, target: str) -> tuple[Action, ...]:
     """Return the actions for a run that was moved to another target."""
     command = _command(f"why {_id(facts.story)}", f"--target {shlex.quote(target)}")
-    return (Action("Ask there:", command), *see(facts))
+    return (Action("Diagnose it on the server:", command), *see(facts))
 
 
 def search(similar: Sequence[str], options: str) -> tuple[Action, ...]:
     """Return the actions if the workflow was not found, because of a wrong id or a wrong target."""
     first = [
-        Action("Diagnose the workflow that you meant:", _command(f"why {shlex.quote(workflow_id)}", options))
+        Action(
+            "Diagnose the workflow with the correct id:", _command(f"why {shlex.quote(workflow_id)}", options)
+        )
         for workflow_id in similar[:1]
     ]
     return (
@@ -303,5 +316,5 @@ def reach(options: str) -> tuple[Action, ...]:
     """Return the actions if the server, or the file of the embedded engine, cannot be reached."""
     return (
         Action("Check the target and the connection:", _command("doctor", options)),
-        Action("Or name another one: --target host:port, --target local:FILE, or HOURGLASS_TARGET."),
+        Action("Or choose another target: --target host:port, --target local:FILE, or HOURGLASS_TARGET."),
     )

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from hourglass._tools.timeline.faults import Stand
+from hourglass._tools.timeline.faults import Position
 from hourglass._tools.timeline.spans import Fault, Story
 
 if TYPE_CHECKING:
@@ -22,30 +22,30 @@ class Cause(StrEnum):
 
     UNREACHABLE = "target unreachable"
     NOT_FOUND = "workflow not found"
-    NONDETERMINISM = "code does not fit the history"
+    NONDETERMINISM = "code does not match the history"
     UNDECODABLE = "payload cannot be decoded"
     UNKNOWN_WORKFLOW = "workflow type unknown to the worker"
     HUNG = "workflow code hangs"
-    KILLS = "the worker's process dies of it"
+    KILLS = "code kills the worker's process"
     BUG = "bug in the workflow's code"
     TASK_FAILS = "workflow task fails"
-    WRONG_QUEUE = "no worker on the task queue, but on others"
-    NO_VERSION = "no worker of the version that it needs"
+    WRONG_QUEUE = "no worker on the task queue, but on other task queues"
+    NO_VERSION = "no worker of the required version"
     NO_WORKER = "no worker on the task queue"
     UNKNOWN_ACTIVITY = "activity type unknown to the worker"
     ACTIVITY_TIMES_OUT = "activity times out and is retried"
     ACTIVITY_FAILS = "activity fails and is retried"
-    NO_ACTIVITY_WORKER = "no worker takes the activity"
+    NO_ACTIVITY_WORKER = "no worker for the activity"
     PAUSED = "activity is paused"
-    WORKER_BUSY = "workers take long to take the task"
-    CANCELLING = "was asked to cancel and has not ended"
-    CODE_RUNS = "workflow code runs"
-    ACTIVITY_RUNS = "activity runs"
-    ACTIVITY_QUEUED = "activity waits to be taken"
+    WORKER_BUSY = "workers are slow to receive the task"
+    CANCELLING = "cancellation requested, but not ended"
+    CODE_RUNS = "workflow code is running"
+    ACTIVITY_RUNS = "activity is running"
+    ACTIVITY_QUEUED = "activity waits for a worker"
     CHILD = "waits for a child workflow"
     UPDATE = "an update has not returned"
     LOCK = "waits for a lock"
-    UNHEARD = "was sent a signal that nothing takes"
+    UNHEARD = "received a signal without a handler"
     SIGNAL = "waits for a signal"
     CONDITION = "waits for a condition"
     MESSAGE = "waits for a message"
@@ -145,7 +145,7 @@ class QueueFacts:
 class Facts:
     """The known facts of a run: its story, its events, and the results of queries.
 
-    `stands` (the positions of fibers) and the names of messages are answers of the run's worker; `unanswered` is the reason
+    `positions` (the positions of fibers) and the names of messages are answers of the run's worker; `unanswered` is the reason
     if there are none. `takes_any` means that a handler accepts signals of every name. `children` contains diagnoses by
     workflow id. `options` are the options with which commands find the same target. `replayed` is the difference between the
     local code and the history, if they were compared; `fits` means that they match. `pinned` is the version that the run is
@@ -157,7 +157,7 @@ class Facts:
     now: int
     events: tuple[HistoryEvent, ...]
     queues: Mapping[str, QueueFacts] = field(default_factory=dict)
-    stands: tuple[Stand, ...] = ()
+    positions: tuple[Position, ...] = ()
     awaited: tuple[str, ...] = ()
     signals: tuple[str, ...] = ()
     updates: tuple[str, ...] = ()

@@ -16,7 +16,7 @@ from hourglass._tools.diagnosis import advice, reasons_tasks
 from hourglass._tools.diagnosis.diagnosis import Cause, Diagnosis, Facts, Finding, QueueFacts
 from hourglass._tools.diagnosis.reasons_closed import closed
 from hourglass._tools.timeline.captions import status
-from hourglass._tools.timeline.faults import Stand, Waits, authors_place, place_of, root
+from hourglass._tools.timeline.faults import Position, Waits, authors_place, place_of, root
 from hourglass._tools.timeline.spans import Kind, Phase, Span
 from hourglass._tools.timeline.text import S, clean, duration
 from hourglass._tools.timeline.timeline import is_open_turn
@@ -116,7 +116,7 @@ def _full(queue: QueueFacts | None) -> tuple[str, ...]:
         else f"the {many} workers that poll for activities have"
     )
     return (
-        f"{who} no free slot for it: the limit of concurrent activities, or of activities per second, is reached",
+        f"{who} no free slot for the activity: the limit of concurrent activities, or of activities per second, is reached",
     )
 
 
@@ -137,7 +137,7 @@ def _retried(facts: Facts, span: Span, tried: Finding, queue: str) -> Finding:
         return replace(
             tried,
             cause=Cause.UNKNOWN_ACTIVITY,
-            what=f"waits for activity {span.name}, which the worker does not know",
+            what=f"waits for activity {span.name}, which is not registered with the worker",
             actions=advice.unknown_activity(facts, queue),
         )
     if last.type.startswith(("timeout", "TimedOutError")):
@@ -184,8 +184,8 @@ def called_at(facts: Facts, kind: Waits) -> tuple[str, ...]:
     """Return the code position that waits for this kind of event, or else for a task. Return none if several positions are
     possible.
     """
-    exact = [position for position in facts.stands if position.waits is kind]
-    candidates = exact or [position for position in facts.stands if position.waits is Waits.TASK]
+    exact = [position for position in facts.positions if position.waits is kind]
+    candidates = exact or [position for position in facts.positions if position.waits is Waits.TASK]
     return (f"the code waits at {candidates[0].place}: {candidates[0].code}",) if len(candidates) == 1 else ()
 
 
@@ -198,17 +198,17 @@ def open_steps(facts: Facts) -> list[Finding]:
     return [_STEPS[span.kind](facts, span) for span in open_spans]
 
 
-def standing_lines(facts: Facts, steps: Sequence[Finding]) -> list[Finding]:
+def waiting_positions(facts: Facts, steps: Sequence[Finding]) -> list[Finding]:
     """Return findings that the steps do not show: messages, conditions and locks that the code waits for, with their
     lines."""
     # If a wait for a signal has a timeout, and its timer names the signal, the wait is already covered by a step.
     has_signal_step = any(position.cause is Cause.SIGNAL for position in steps)
-    stands = [
+    positions = [
         position
-        for position in facts.stands
+        for position in facts.positions
         if not (has_signal_step and position.waits is Waits.SIGNAL and position.limited)
     ]
-    findings = [made for position in stands if (made := _stand(facts, position)) is not None]
+    findings = [made for position in positions if (made := _position(facts, position)) is not None]
     if findings or steps:
         return _limited(facts, findings)
     return [
@@ -249,7 +249,7 @@ def _timer(facts: Facts, span: Span) -> Finding:
 
 def _limited_signal(facts: Facts, span: Span, due: int) -> Finding:
     """Return the finding for a wait for a signal with a timeout. The finding describes the signal instead of the timer."""
-    places = [position for position in facts.stands if position.waits is Waits.SIGNAL and position.limited]
+    places = [position for position in facts.positions if position.waits is Waits.SIGNAL and position.limited]
     return Finding(
         cause=Cause.SIGNAL,
         what=f"waits for signal {span.signal!r}",
@@ -263,9 +263,11 @@ def _limited_signal(facts: Facts, span: Span, due: int) -> Finding:
 
 def _not_known(facts: Facts) -> tuple[str, ...]:
     """Return a hint that a timer may be the timeout of another wait, visible only in the code."""
-    if facts.stands or not facts.unanswered:
+    if facts.positions or not facts.unanswered:
         return ()
-    return (f"perhaps for a message before that; where its code waits is unknown: {facts.unanswered}",)
+    return (
+        f"it may wait for a message before that; the place where its code waits is unknown: {facts.unanswered}",
+    )
 
 
 def _child(facts: Facts, span: Span) -> Finding:
@@ -283,13 +285,15 @@ def _child(facts: Facts, span: Span) -> Finding:
 
 
 def _update(facts: Facts, span: Span) -> Finding:
-    stand = next((position for position in facts.stands if position.fiber == f"update {span.name}"), None)
+    position = next(
+        (position for position in facts.positions if position.fiber == f"update {span.name}"), None
+    )
     return Finding(
         cause=Cause.UPDATE,
-        what=f"handles update {span.name!r}, which has not returned",
+        what=f"handles update {span.name!r}, which has not completed",
         since=span.start,
-        place="" if stand is None else stand.place,
-        code="" if stand is None else stand.code,
+        place="" if position is None else position.place,
+        code="" if position is None else position.code,
         details=(f"where its handler waits is unknown: {facts.unanswered}",) if facts.unanswered else (),
         actions=advice.send_something(facts, without=span.name),
     )
@@ -310,16 +314,18 @@ _STEPS: dict[Kind, Step] = {
 }
 
 
-def _stand(facts: Facts, stand: Stand) -> Finding | None:
-    if stand.fiber.startswith("update "):
+def _position(facts: Facts, position: Position) -> Finding | None:
+    if position.fiber.startswith("update "):
         return None  # part of the update's finding
-    made = _STANDS.get(stand.waits)
+    made = _FINDINGS.get(position.waits)
     if made is None:
         return None
-    return replace(made(facts, stand), since=waiting_since(facts), place=stand.place, code=stand.code)
+    return replace(
+        made(facts, position), since=waiting_since(facts), place=position.place, code=position.code
+    )
 
 
-def _signal(facts: Facts, stand: Stand) -> Finding:
+def _signal(facts: Facts, position: Position) -> Finding:
     names = facts.awaited or facts.signals
     quoted = " or ".join(repr(name) for name in names)
     return Finding(
@@ -329,7 +335,7 @@ def _signal(facts: Facts, stand: Stand) -> Finding:
     )
 
 
-def _condition(facts: Facts, stand: Stand) -> Finding:
+def _condition(facts: Facts, position: Position) -> Finding:
     return Finding(
         cause=Cause.CONDITION,
         what="waits for a condition in its code to become true",
@@ -337,11 +343,11 @@ def _condition(facts: Facts, stand: Stand) -> Finding:
     )
 
 
-def _lock(facts: Facts, stand: Stand) -> Finding:
-    siblings = [position for position in facts.stands if position is not stand]
+def _lock(facts: Facts, position: Position) -> Finding:
+    siblings = [position for position in facts.positions if position is not position]
     return Finding(
         cause=Cause.LOCK,
-        what=f"waits for {_LOCKS.get(stand.call, 'a lock')} in its code",
+        what=f"waits for {_LOCKS.get(position.call, 'a lock')} in its code",
         details=tuple(
             f"meanwhile {position.fiber} is at {position.place}: {position.code}" for position in siblings[:3]
         ),
@@ -354,9 +360,9 @@ _LOCKS = {
     "acquire": "a lock or semaphore that is held",
     "wait": "an event to be set",
     "get": "an item in a queue",
-    "put": "room in a queue",
+    "put": "a free place in a queue",
 }
-_STANDS: dict[Waits, Callable[[Facts, Stand], Finding]] = {
+_FINDINGS: dict[Waits, Callable[[Facts, Position], Finding]] = {
     Waits.SIGNAL: _signal,
     Waits.CONDITION: _condition,
     Waits.LOCK: _lock,
@@ -366,7 +372,7 @@ _STANDS: dict[Waits, Callable[[Facts, Stand], Finding]] = {
 def _limited(facts: Facts, findings: list[Finding]) -> list[Finding]:
     """Combine a wait that has a timeout with its timer, if there is exactly one wait and one timer."""
     timers = [item for item in facts.story.spans[1:] if item.end is None and item.kind is Kind.TIMER]
-    limited = [item.place for item in facts.stands if item.limited]
+    limited = [item.place for item in facts.positions if item.limited]
     if len(timers) != 1 or len(limited) != 1:
         return findings
     due = timers[0].start + _timer_length(facts, timers[0])
@@ -412,12 +418,12 @@ def _open(facts: Facts) -> list[Finding]:
         parked = any(finding.attempts for finding in stuck)  # the failing task reports it
         return [*(() if parked else reasons_tasks.misfit(facts)), *stuck, *cancellation]
     steps = open_steps(facts)
-    standing = standing_lines(facts, steps)
+    waiting = waiting_positions(facts, steps)
     # the timer of a wait with a timeout is covered by the finding for that wait
-    limits = {finding.until for finding in standing}
+    limits = {finding.until for finding in waiting}
     steps = [finding for finding in steps if finding.cause is not Cause.TIMER or finding.until not in limits]
     served = reasons_tasks.not_served(facts)
-    return [*reasons_tasks.misfit(facts), *served, *cancellation, *_unheard(facts), *steps, *standing]
+    return [*reasons_tasks.misfit(facts), *served, *cancellation, *_unheard(facts), *steps, *waiting]
 
 
 def _unheard(facts: Facts) -> list[Finding]:
@@ -443,7 +449,7 @@ def _unheard(facts: Facts) -> list[Finding]:
                     cause=Cause.UNHEARD,
                     what=f"received signal {name!r}, which has no handler",
                     since=at,
-                    details=(f"was {meant[0]!r} meant?",),
+                    details=(f"did you mean {meant[0]!r}?",),
                     actions=advice.send_signal(facts, (meant[0],)),
                 )
             )
@@ -462,10 +468,10 @@ def _cancelling(facts: Facts) -> list[Finding]:
     return [
         Finding(
             cause=Cause.CANCELLING,
-            what="was asked to cancel and has not ended: its code is cleaning up, or ignores the request",
+            what="received a cancellation request, but has not ended: its code is cleaning up, or ignores the request",
             since=request.time_ns,
             details=(f"reason: {reason}",) if reason else (),
-            actions=advice.refused_cancel(facts),
+            actions=advice.ignored_cancellation(facts),
         )
     ]
 
@@ -474,7 +480,7 @@ def not_found(workflow_id: str, similar: Sequence[str], options: str) -> Diagnos
     """Return the diagnosis of a workflow that does not exist."""
     finding = Finding(
         cause=Cause.NOT_FOUND,
-        what="is unknown here",
+        what="does not exist on this target",
         details=(f"similar ids: {', '.join(similar)}",)
         if similar
         else ("no other workflow has a similar id",),

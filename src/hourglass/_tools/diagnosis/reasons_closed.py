@@ -41,7 +41,7 @@ def _failed(facts: Facts) -> Finding:
         ran = ", ".join(dict.fromkeys(later.name for later in since))
         details = (
             *details,
-            f"since then it ran {ran}",
+            f"after that it ran {ran}",
             *(f"{later.name} {_ended(later)}, too" for later in since if later.outcome.bad),
         )
     return Finding(
@@ -112,7 +112,7 @@ def _ended(step: Span) -> str:
 
 def _timed_out(facts: Facts) -> Finding:
     ran = (facts.story.end or 0) - facts.story.start
-    details = [f"when it timed out, it waited for {wait}" for wait in _left(facts)]
+    details = [f"it timed out while it waited for {wait}" for wait in _left(facts)]
     for name in ("run_timeout", "execution_timeout"):
         limit = round(getattr(reasons_tasks.started(facts).spec, name) * S)
         if limit and limit <= ran + _SLACK:
@@ -151,7 +151,7 @@ def _terminated(facts: Facts) -> Finding:
     if match := _MOVED.match(reason):  # a reset here would execute the run twice
         return Finding(
             cause=Cause.CONTINUED,
-            what=f"has {reason}, and continues there",
+            what=f"was {reason}, where it continues",
             since=facts.story.end,
             actions=advice.ask_elsewhere(facts, match[1]),
         )
@@ -193,14 +193,14 @@ def _continued(facts: Facts) -> Finding:
 
 
 def _waited(facts: Facts) -> tuple[str, ...]:
-    return tuple(f"it waited for {wait}" for wait in _left(facts))
+    return tuple(f"it was waiting for {wait}" for wait in _left(facts))
 
 
 def _trouble(facts: Facts) -> tuple[str, ...]:
     """Return the problems that a successful run had before it completed."""
     lines = []
     if facts.story.failed_tasks:
-        lines.append(f"its workflow task failed {facts.story.failed_tasks}× before")
+        lines.append(f"its workflow task had failed {facts.story.failed_tasks}×")
     for span in facts.story.spans[1:]:
         if span.kind is Kind.ACTIVITY and (span.outcome.bad or span.attempts > 1):
             lines.append(f"activity {span.name} {span.outcome} ({counted(span) or '1 attempt'})")

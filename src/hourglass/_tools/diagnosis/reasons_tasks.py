@@ -67,10 +67,10 @@ def unserved(facts: Facts, queue: QueueFacts, since: int | None) -> list[Finding
 
 def _sentence(facts: Facts, queue: QueueFacts, needed: str) -> str:
     if facts.pinned:
-        return f"is pinned to version {needed}, and no worker of it polls its task queue {queue.name!r}"
+        return f"is pinned to version {needed}, and no worker of that version polls its task queue {queue.name!r}"
     if needed:
-        return f"waits for version {needed}, which is current, and no worker of it polls task queue {queue.name!r}"
-    return f"waits for a worker without a version, for no version is current on task queue {queue.name!r}"
+        return f"waits for version {needed}, which is current, and no worker of that version polls task queue {queue.name!r}"
+    return f"waits for a worker without a version, because no version is current on task queue {queue.name!r}"
 
 
 def _listed(versions: list[str]) -> str:
@@ -94,12 +94,12 @@ _CAUSES = {
 }
 _SENTENCES = {
     Cause.NONDETERMINISM: "cannot continue, because its code no longer matches its history",
-    Cause.UNKNOWN_WORKFLOW: "cannot continue, because the worker does not know its type",
+    Cause.UNKNOWN_WORKFLOW: "cannot continue, because its type is not registered with the worker",
     Cause.UNDECODABLE: "cannot continue, because its code does not accept its arguments",
     Cause.KILLS: "is quarantined, because the worker's process died while it was executing",
-    Cause.HUNG: "cannot continue, because its code does not answer in time",
+    Cause.HUNG: "cannot continue, because its code does not return in time",
     Cause.TASK_FAILS: "cannot continue for now: its workflow task fails and is retried",
-    Cause.BUG: "is parked by a bug in its code, which raises an exception",
+    Cause.BUG: "is parked, because a bug in its code raises an exception",
 }
 _UNHANDLED = "workflow worker unhandled failure"
 _PLACE = re.compile(r"\bat (\S+\.py:\d+)")
@@ -123,7 +123,7 @@ def misfit(facts: Facts) -> list[Finding]:
     return [
         Finding(
             cause=Cause.NONDETERMINISM,
-            what="no longer fits this code, and would not continue after a reset either"
+            what="no longer matches this code, and would not continue after a reset either"
             if closed
             else "will not continue with this code, which does not match its history",
             place=facts.replayed.place,
@@ -153,7 +153,7 @@ def not_served(facts: Facts) -> list[Finding]:
             cause=Cause.WRONG_QUEUE,
             what=what,
             since=since,
-            details=(detail + (f": was {meant[0]!r} meant?" if meant else ""),),
+            details=(detail + (f": did you mean {meant[0]!r}?" if meant else ""),),
             actions=(
                 *advice.start_worker(queue.name, facts.options),
                 *_elsewhere(facts, meant[0] if meant else served[0]),
@@ -184,7 +184,7 @@ def _gone(facts: Facts, queue: QueueFacts) -> list[Finding]:
     return [
         Finding(
             cause=Cause.NO_WORKER,
-            what=f"has no worker: those of task queue {queue.name!r} have ended, or accept no more work",
+            what=f"has no worker: the workers of task queue {queue.name!r} have ended, or accept no more tasks",
             since=since,
             details=(f"{who} was last seen {duration(facts.story.until - last)} ago",),
             actions=advice.start_worker(queue.name, facts.options),

@@ -238,11 +238,11 @@ class Project:
             )
         except UnicodeDecodeError as error:
             broken = UnreadableFile(
-                shown, 1, 1, f"it is not {error.encoding}: {error.reason} at byte {error.start}"
+                shown, 1, 1, f"the file is not valid {error.encoding}: {error.reason} at byte {error.start}"
             )
         except OSError as error:
-            broken = UnreadableFile(shown, 1, 1, f"it cannot be read: {error.strerror or error}")
+            broken = UnreadableFile(shown, 1, 1, f"the file cannot be read: {error.strerror or error}")
         except (ValueError, RecursionError, MemoryError) as error:
-            broken = UnreadableFile(shown, 1, 1, f"it cannot be parsed: {error}")
+            broken = UnreadableFile(shown, 1, 1, f"the file cannot be parsed: {error}")
         self.broken.append(broken)
         return None

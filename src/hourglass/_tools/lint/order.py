@@ -132,19 +132,19 @@ def ordered_by_syntax(node: ast.AST) -> Iterator[tuple[ast.expr, str]]:
     """
     match node:
         case ast.For(iter=iterable):
-            yield iterable, "the loop walks"
+            yield iterable, "the loop iterates over"
         case ast.Starred(value=value, ctx=ast.Load()):
             yield value, "the star unpacks"
         case ast.YieldFrom(value=value):
-            yield value, "yield from walks"
+            yield value, "yield from iterates over"
         case ast.Assign(targets=[ast.Tuple() | ast.List()], value=value):
             yield value, "the assignment unpacks"
         case ast.FormattedValue(value=value):
-            yield value, "the text shows"
+            yield value, "the string contains"
         case ast.Call(func=ast.Attribute(value=owner, attr="pop"), args=[]):
             yield owner, "pop takes any element of"
         case ast.Call(func=ast.Attribute(attr="join" | "extend" as name), args=[value]):
-            yield value, f"{name} walks"
+            yield value, f"{name} iterates over"
         case _:
             pass
 
@@ -153,7 +153,7 @@ def ordered_by_comprehension(node: ast.AST, free: set[ast.AST]) -> Iterator[tupl
     """Yield the iterables of a comprehension, unless its result is unordered or the order is not used."""
     if isinstance(node, _COMPREHENSIONS) and node not in free:
         for generator in node.generators:
-            yield generator.iter, "the comprehension walks"
+            yield generator.iter, "the comprehension iterates over"
 
 
 def ordered_by_call(node: ast.Call, name: str) -> Iterator[tuple[ast.expr, str]]:
@@ -161,7 +161,7 @@ def ordered_by_call(node: ast.Call, name: str) -> Iterator[tuple[ast.expr, str]]
     if name in _ORDERED or name in _ORDERED_HERE:
         shown = name.removeprefix("hourglass.")
         for argument in node.args:
-            yield argument, f"{shown}() takes"
+            yield argument, f"{shown}() iterates over"
 
 
 def bare(nodes: Sequence[ast.expr]) -> Iterator[ast.expr]:

@@ -30,112 +30,137 @@ class Rule:
     right: str = ""
 
 
-_AGAIN = "Workflow code is executed again after a crash or a deploy, on the recorded results of what it asked for. "
+_AGAIN = (
+    "Workflow code is executed again after a crash or a deploy, with the recorded results of its commands. "
+)
 
 _ALL = (
     Rule(
         BROKEN,
         "file cannot be read",
-        "what cannot be parsed cannot be checked",
+        "a file that cannot be parsed cannot be checked",
         "fix the file",
-        "The file is not valid Python for the interpreter that runs the check, or cannot be read or decoded. The other files "
-        "are checked all the same; calls into this one are not followed.",
+        (
+            "The file is not valid Python for the interpreter that runs the check, or cannot be read or decoded. The other "
+            "files are still checked; calls into this file are not followed."
+        ),
     ),
     Rule(
         CLOCK,
         "reads a clock",
-        "executed again, it sees another time",
+        "the time differs when the code is executed again",
         "use workflow.now() or workflow.time()",
         _AGAIN
-        + "A clock has gone on by then: a branch is taken that was not taken before, a timer has another length, an "
-        "activity gets another argument. workflow.now() is the time of the recorded step, the same on every execution.",
+        + (
+            "The clock then shows a later time: the code may take another branch, start a timer with another duration, or "
+            "pass another argument to an activity. workflow.now() is the time of the recorded step, the same on every "
+            "execution."
+        ),
         "deadline = datetime.now() + timedelta(days=3)",
         "deadline = workflow.now() + timedelta(days=3)",
     ),
     Rule(
         RANDOM,
         "reads randomness",
-        "executed again, it draws something else",
+        "the values differ when the code is executed again",
         "use workflow.random() or workflow.uuid4()",
         _AGAIN
-        + "Random numbers and fresh UUIDs are others then. workflow.random() is a generator that is seeded by the run, "
-        "workflow.uuid4() an id from it: the same on every execution, different for every run.",
+        + (
+            "Random numbers and new UUIDs then differ. workflow.random() is a generator seeded by the run, and "
+            "workflow.uuid4() draws from it: both return the same values on every execution, and different values for each "
+            "run."
+        ),
         "order_id = str(uuid.uuid4())",
         "order_id = str(workflow.uuid4())",
     ),
     Rule(
         SLEEP,
         "blocks the thread",
-        "it holds up every workflow of this worker, and a crash begins it again",
+        "the sleep blocks all workflows of this worker, and starts again after a crash",
         "use workflow.sleep()",
-        "time.sleep stops the thread that runs the workflows of this worker, is not recorded, and starts again from nothing "
-        "after a crash. workflow.sleep is durable and costs nothing, for seconds or for months.",
+        (
+            "time.sleep stops the thread that runs the workflows of this worker, is not recorded, and starts from the beginning "
+            "after a crash. workflow.sleep is durable and costs nothing, for seconds or for months."
+        ),
         "time.sleep(60)",
         "workflow.sleep(60)",
     ),
     Rule(
         SET_ORDER,
-        "uses the order of a set",
-        "another process walks the same set in another order",
-        "sort it: for each in sorted(…)",
-        "The order of a set of strings depends on a secret that each Python process draws again, that of a set of objects on "
-        "their addresses. A worker that takes over a run asks for the same things in another order, which does not fit the "
-        "history. Sort, or keep what you have in a list or a dict, which remember the order of insertion. Membership tests, "
-        "len, min, max, sum, any, all and sorted are fine.",
+        "depends on the order of a set",
+        "another process iterates over the same set in another order",
+        "sort the set: for item in sorted(…)",
+        (
+            "The order of a set of strings depends on a random seed of the Python process, and the order of a set of objects on "
+            "their addresses. A worker that takes over a run would issue the same commands in another order, which does not "
+            "match the history. Sort the set, or use a list or a dict, which keep the order of insertion. Membership tests, "
+            "len, min, max, sum, any, all and sorted are fine."
+        ),
         "for name in {item.name for item in items}:\n    reserve(name)",
         "for name in sorted({item.name for item in items}):\n    reserve(name)",
     ),
     Rule(
         ENVIRONMENT,
         "reads the environment",
-        "another machine, or the same after a deploy, answers something else",
+        "the environment differs on another machine, or after a deployment",
         "pass it as an argument, or read it in an activity",
         _AGAIN
-        + "That may happen on another machine, with other environment variables, another process id, another host name "
-        "and other command line arguments.",
+        + (
+            "This may happen on another machine, with other environment variables, another process id, another host name "
+            "and other command line arguments."
+        ),
         'if os.environ.get("STRICT"):\n    verify(order)',
         "if order.strict:\n    verify(order)",
     ),
     Rule(
         FILES,
         "touches files",
-        "executed again, or on another machine, the files are others",
-        "do it in an activity",
+        "the files may differ when the code is executed again, or on another machine",
+        "access files in an activity",
         _AGAIN
-        + "Files have changed by then, or are on another machine, and their names come in any order. An activity reads "
-        "them once, and its result is recorded.",
+        + (
+            "By then the files may have changed, or be on another machine, and their names are listed in any order. An "
+            "activity reads them once, and its result is recorded."
+        ),
         'rates = json.loads(Path("rates.json").read_text())',
         "rates = load_rates()  # an activity",
     ),
     Rule(
         NETWORK,
-        "talks to the outside",
-        "it is done again on every execution, and the answer is another",
-        "do it in an activity",
+        "uses the network or another process",
+        "the request is sent again on every execution, and the response may differ",
+        "send the request in an activity",
         _AGAIN
-        + "A request would be sent again each time, and its answer would differ. An activity sends it, is retried when it "
-        "fails, and its result is recorded. The same goes for databases and other processes.",
+        + (
+            "The request would be sent each time, and its response could differ. An activity sends the request, is retried "
+            "when it fails, and its result is recorded. The same applies to databases and other processes."
+        ),
         "price = httpx.get(url).json()",
         "price = fetch_price(url)  # an activity",
     ),
     Rule(
         THREADS,
-        "starts threads or a loop",
-        "threads continue when they like, not when the history says so",
+        "starts threads or an event loop",
+        "the history does not record when threads continue",
         "use workflow.spawn() or workflow.map(), or do it in an activity",
-        "Which thread is first is decided by the operating system, again each time. What runs in other threads is not part of "
-        "the workflow: it cannot call activities or wait. workflow.spawn runs functions side by side in an order that is the "
-        "same on every execution. asyncio's tasks are for `async def` code, which has an event loop of the workflow's own.",
+        (
+            "The operating system decides each time which thread runs first. Code in other threads is not part of the workflow: "
+            "it cannot call activities or wait. workflow.spawn runs functions concurrently, in an order that is the same on "
+            "every execution. asyncio's tasks are for `async def` code, which has the workflow's own event loop."
+        ),
         "with ThreadPoolExecutor() as pool:\n    results = list(pool.map(price, items))",
         "results = workflow.map(price, items, limit=10)",
     ),
     Rule(
         LOCKS,
-        "uses what threads wait with",
-        "it stops the thread that runs all workflows, or lets two of them in at once",
+        "synchronizes threads",
+        "it blocks the thread of all workflows, or admits two of them at once",
         "use workflow.Lock, Semaphore, Queue or Event",
-        "Workflows of one worker share a thread. A threading.Lock that is held across a wait blocks them all, an RLock admits "
-        "them all. workflow.Lock and its like wait durably and wake in the same order on every execution.",
+        (
+            "The workflows of a worker share a thread. A threading.Lock that is held during a wait blocks all of them; an RLock "
+            "admits all of them. workflow.Lock, Semaphore, Queue and Event wait durably and wake their waiters in the same "
+            "order on every execution."
+        ),
         "with threading.Lock():\n    charge(order)",
         "with lock:  # made with workflow.Lock() in this workflow\n    charge(order)",
     ),
@@ -144,72 +169,89 @@ _ALL = (
         "depends on a global that changes",
         "other runs and other processes see another value",
         "keep it in a local variable or on self; pass it as an argument",
-        "A module's variables are shared by all runs in a process, live as long as the process, and start again in the next. A "
-        "workflow that reads what has changed, or changes what it reads, does something else when it is executed again. State "
-        "of a run belongs into local variables or on self: it is rebuilt with the run. Constants are fine.",
+        (
+            "A module's variables are shared by all runs in a process, live as long as the process, and start again in the "
+            "next. A workflow that reads or changes such a variable may behave differently when it is executed again. The state "
+            "of a run belongs in local variables or on self, where it is rebuilt with the run. Constants are fine."
+        ),
         "counter += 1  # a global\nnotify(counter)",
         "self.counter += 1\nnotify(self.counter)",
     ),
     Rule(
         IMPORT_TIME,
-        "reads what differs between processes",
+        "reads a value that differs between processes",
         "each process computes it again when it imports the module",
         "compute it in the workflow from workflow.now() or workflow.random(), or pass it as an argument",
-        "The variable is set when its module is imported, from a clock, from randomness or from the environment. A worker "
-        "that is started later has another value, and executes open runs with it.",
+        (
+            "The variable is set when its module is imported, from a clock, from randomness or from the environment. A worker "
+            "that starts later has another value, and uses it to execute open runs."
+        ),
         "STARTED = datetime.now()\n…\nage = workflow.now() - STARTED",
         "age = workflow.now() - workflow.info().start_time",
     ),
     Rule(
         IDENTITY,
         "depends on addresses or hash seeds",
-        "id() and hash() are others in the next process",
+        "id() and hash() differ in the next process",
         "use a key of your own, or hashlib",
-        "id() is a memory address. hash() of a string, and of all that contains one, depends on a secret that each Python "
-        "process draws again. For buckets and keys use zlib.crc32 or hashlib, which give the same everywhere.",
+        (
+            "id() is a memory address. hash() of a string, or of a value that contains a string, depends on a random seed of "
+            "the Python process. For buckets and keys use zlib.crc32 or hashlib, which return the same value everywhere."
+        ),
         "shard = hash(order.id) % 8",
         "shard = zlib.crc32(order.id.encode()) % 8",
     ),
     Rule(
         CACHED,
-        "caches what must be asked for",
-        "a run that finds the value in the cache does not ask, and its history does",
+        "caches the result of a command",
+        "a run that finds the value in the cache does not issue the command that its history contains",
         "remove the cache: results are recorded in the run's history",
-        "functools.cache keeps results for the whole process. The first run calls the activity, the next one does not; executed "
-        "again in another process it does. Within a run, keep the result in a variable.",
+        (
+            "functools.cache keeps results for the whole process. The first run calls the activity, the next run does not; if "
+            "that run is executed again in another process, it does. Within a run, keep the result in a variable."
+        ),
         "@functools.cache\ndef rate(currency):\n    return fetch_rate(currency)  # an activity",
         "def rate(currency):\n    return fetch_rate(currency)",
     ),
     Rule(
         REPLAY_BRANCH,
-        "asks depending on replay or log level",
-        "executed again, it goes the other way",
-        "ask in both cases; for log lines use workflow.logger, which is quiet during replay",
-        "workflow.is_replaying() is by definition different the second time, and a log level is a setting of a process. What a "
-        "workflow asks for must depend on neither. Skipping a log line or a metric is fine.",
+        "issues commands depending on replay or log level",
+        "when the code is executed again, it takes the other branch",
+        "issue the command in both cases; for log messages use workflow.logger, which is quiet during replay",
+        (
+            "workflow.is_replaying() differs by definition when the code is executed again, and a log level is a setting of the "
+            "process. The commands of a workflow must depend on neither. Skipping a log message or a metric is fine."
+        ),
         "if not workflow.is_replaying():\n    notify(order)",
         "notify(order)",
     ),
     Rule(
         CHANGED_MEANWHILE,
-        "waits while it walks what others change",
+        "waits while it iterates over a collection that changes",
         "while it waits, a handler or another task changes the collection",
-        "walk a copy: for each in list(…)",
-        "While a loop waits in its body, handlers of signals and updates run, and spawned functions. If they change the dict or "
-        "list that is being walked, Python raises or skips elements, and the run is parked.",
+        "iterate over a copy: for item in list(…)",
+        (
+            "While the body of a loop waits, handlers of signals and updates and spawned functions run. If they change the dict "
+            "or list over which the loop iterates, Python raises an exception or skips elements, and the run may be parked."
+        ),
         "for name, item in self.items.items():\n    ship(item)",
         "for name, item in list(self.items.items()):\n    ship(item)",
     ),
     Rule(
         NEVER_CAUGHT,
-        "catches what never arrives",
-        "it was raised elsewhere, and does not come here itself",
-        "catch ActivityError (of a child ChildWorkflowError) and look at error.cause, whose type is the name of the class",
-        "An activity or a child workflow runs in another place, perhaps in another language. What it raises comes to the "
-        "workflow as the cause of an ActivityError or a ChildWorkflowError, once its retries are over: except Declined lets "
-        "that pass, and the run fails. The cause is an ApplicationError whose type is the name of the class that was raised; "
-        "that of a time limit is a TimedOutError. Name the type in non_retryable_error_types, or raise ApplicationError(…, "
-        "non_retryable=True), where trying again does not help.",
+        "catches an exception that never arrives",
+        "the exception arrives as the cause of another one",
+        (
+            "catch ActivityError (for a child workflow, ChildWorkflowError) and check error.cause, whose type is the name of "
+            "the exception class"
+        ),
+        (
+            "An activity or a child workflow may run in another process, or even in another language. After its last retry, the "
+            "workflow receives its exception as the cause of an ActivityError or a ChildWorkflowError, which `except Declined` "
+            "does not catch, so the run fails. The cause is an ApplicationError whose type is the name of the exception class; "
+            "after a timeout it is a TimedOutError. If a retry cannot help, list the type in non_retryable_error_types, or "
+            "raise ApplicationError(…, non_retryable=True)."
+        ),
         "try:\n    charge(order)  # an activity\nexcept Declined:\n    refuse(order)",
         "try:\n    charge(order)\nexcept ActivityError as error:\n"
         '    if not isinstance(error.cause, ApplicationError) or error.cause.type != "Declined":\n        raise\n'
@@ -218,11 +260,13 @@ _ALL = (
     Rule(
         ENDLESS,
         "calls itself without end",
-        "each run waits for a child that starts the next, and none ever ends",
-        "begin again with workflow.continue_as_new(…), or return before it",
-        "In a workflow, a call of a workflow starts a child: a run of its own, which the caller waits for. One that calls itself "
-        "whatever happens starts children until the disk is full. workflow.continue_as_new ends the run and begins the next "
-        "one with new arguments. To call the function itself, put what it does into one that is no workflow.",
+        "each run waits for a child that starts the next child, and none ever ends",
+        "start again with workflow.continue_as_new(…), or return before the call",
+        (
+            "When a workflow calls a workflow, it starts a child run and waits for it. A workflow that calls itself "
+            "unconditionally starts children until the disk is full. workflow.continue_as_new ends the run and starts the next "
+            "one with new arguments. To call the code directly, move it into a function that is not a workflow."
+        ),
         "@workflow.defn\ndef watch(account):\n    look_at(account)\n    workflow.sleep(3600)\n    watch(account)",
         "@workflow.defn\ndef watch(account):\n    look_at(account)\n    workflow.sleep(3600)\n"
         "    workflow.continue_as_new(account)",

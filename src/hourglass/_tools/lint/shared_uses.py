@@ -126,7 +126,7 @@ class SharedUses:
             return
         made = made_at_import(variable, self._resolver)
         if made is not None:
-            yield rules.IMPORT_TIME, f"{variable.name} is made from {made} when its module is imported"
+            yield rules.IMPORT_TIME, f"{variable.name} is computed from {made} when its module is imported"
 
     def _is_ours(self, variable: Shared) -> bool:
         """Whether a variable holds a channel or another object of Hourglass that is meant to be shared."""

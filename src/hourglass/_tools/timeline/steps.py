@@ -330,7 +330,7 @@ def _local_activity(story: StoryDraft, event: h.HistoryEvent, a: h.LocalActivity
     draft.close(event, _local_outcome(a.failure), chain(a.failure))
     draft.end = min(draft.start + ran, event.time_ns)
     if a.backoff_ns:
-        draft.note("to be retried")
+        draft.note("will be retried")
     if a.result is not None:
         draft.show("result", story.peek((a.result,)))
 
@@ -413,7 +413,7 @@ def _step_ended(outcome: Outcome, key: str = "scheduled_event_id") -> Handler:
 
 
 _WHY_NO_RETRY = {
-    RetryState.NON_RETRYABLE_FAILURE: "not to be retried",
+    RetryState.NON_RETRYABLE_FAILURE: "non-retryable",
     RetryState.MAXIMUM_ATTEMPTS_REACHED: "no attempts left",
     RetryState.TIMEOUT: "no time left for another attempt",
 }
@@ -421,7 +421,7 @@ _WHY_NO_RETRY = {
 
 def _asked_to_cancel(story: StoryDraft, event: h.HistoryEvent, a: Any) -> None:
     if draft := story.drafts.get(a.scheduled_event_id):
-        draft.note("asked to cancel")
+        draft.note("cancellation requested")
 
 
 def _timer_started(story: StoryDraft, event: h.HistoryEvent, a: h.TimerStarted) -> None:
@@ -452,7 +452,7 @@ def _child_started(story: StoryDraft, event: h.HistoryEvent, a: h.ChildWorkflowE
         draft.target = clean(a.run_id)
 
 
-def _refused(story: StoryDraft, event: h.HistoryEvent, a: Any) -> None:
+def _rejected(story: StoryDraft, event: h.HistoryEvent, a: Any) -> None:
     """Close the span of a child that could not be started, or of an unreachable workflow, with the cause of the failure."""
     if draft := story.drafts.get(a.initiated_event_id):
         draft.close(event, Outcome.FAILED, (Fault("refused", words(a.cause)),))
@@ -495,7 +495,7 @@ STEPS: dict[type[h.Attributes], Handler] = {
     h.TimerFired: _step_ended(Outcome.DONE, "started_event_id"),
     h.TimerCanceled: _step_ended(Outcome.CANCELLED, "started_event_id"),
     h.StartChildWorkflowExecutionInitiated: _child_initiated,
-    h.StartChildWorkflowExecutionFailed: _refused,
+    h.StartChildWorkflowExecutionFailed: _rejected,
     h.ChildWorkflowExecutionStarted: _child_started,
     h.ChildWorkflowExecutionCompleted: _step_ended(Outcome.DONE, "initiated_event_id"),
     h.ChildWorkflowExecutionFailed: _step_ended(Outcome.FAILED, "initiated_event_id"),
@@ -503,10 +503,10 @@ STEPS: dict[type[h.Attributes], Handler] = {
     h.ChildWorkflowExecutionTimedOut: _step_ended(Outcome.TIMED_OUT, "initiated_event_id"),
     h.ChildWorkflowExecutionTerminated: _step_ended(Outcome.TERMINATED, "initiated_event_id"),
     h.SignalExternalWorkflowExecutionInitiated: _signal_sent,
-    h.SignalExternalWorkflowExecutionFailed: _refused,
+    h.SignalExternalWorkflowExecutionFailed: _rejected,
     h.ExternalWorkflowExecutionSignaled: _step_ended(Outcome.DONE, "initiated_event_id"),
     h.RequestCancelExternalWorkflowExecutionInitiated: _cancel_sent,
-    h.RequestCancelExternalWorkflowExecutionFailed: _refused,
+    h.RequestCancelExternalWorkflowExecutionFailed: _rejected,
     h.ExternalWorkflowExecutionCancelRequested: _step_ended(Outcome.DONE, "initiated_event_id"),
     h.NexusOperationScheduled: _nexus_scheduled,
     h.NexusOperationStarted: _nexus_started,

@@ -245,12 +245,12 @@ class _Painter:
         seen = {segment.phase for span in self.story.spans[1:] for segment in span.segments}
         seen |= {segment.phase for segment in self.story.run.segments if segment.phase is Phase.WAITING}
         glyphs = self.glyphs
-        parts = [f"{glyphs.task} workflow code runs"]
+        parts = [f"{glyphs.task} workflow code is running"]
         parts += [f"{glyphs.phases[phase]} {label}" for phase, label in _LEGEND if phase in seen]
         if any(span.kind in (Kind.CHILD, Kind.NEXUS) for span in self.story.spans):
             parts.append(f"{glyphs.child} child")
         if self.scale.breaks:
-            parts.append(f"{glyphs.torn} cut short")
+            parts.append(f"{glyphs.torn} time omitted")
         yield ()
         yield from self._wrapped(parts)
 
@@ -267,7 +267,7 @@ _LEGEND = (
     (Phase.RUNNING, "runs"),
     (Phase.QUEUED, "queued"),
     (Phase.FAILED, "failed"),
-    (Phase.BACKOFF, "waits to try again"),
+    (Phase.BACKOFF, "waits for a retry"),
     (Phase.WAITING, "waits"),
     (Phase.POINT, "happened"),
 )

@@ -276,7 +276,7 @@ def _what(event: h.HistoryEvent, story: StoryDraft) -> str:
             if _is_of_limit(draft.kind, draft.name, " ".join(draft.notes)) or _TURN.match(draft.name):
                 return _A_TURN
             if draft.signal:
-                return f"signal {draft.signal}, which did not come"
+                return f"signal {draft.signal}, which did not arrive"
             return (
                 f"the start of {span_name}" if isinstance(a, h.ChildWorkflowExecutionStarted) else span_name
             )
@@ -299,7 +299,7 @@ def waiting_for(story: StoryDraft, until: int) -> tuple[str, ...]:
     if last is not None and last.outcome is Outcome.OPEN:
         return (_waited_task(last, until),)
     if last is not None and last.outcome.bad:
-        return ("its code to be fixed: the workflow task fails, and is retried",)
+        return ("a fix of its code: the workflow task fails and is retried",)
     if last is None:
         delay = story.first_task_delay
         return (f"its start, delayed by {duration(delay)}",) if delay else ("its first workflow task",)
@@ -313,7 +313,7 @@ def waiting_for(story: StoryDraft, until: int) -> tuple[str, ...]:
 
 def _waited_task(task: TaskDraft, until: int) -> str:
     if task.started is not None:
-        return f"its workflow task to end, begun {duration(until - task.started)} ago"
+        return f"the end of its workflow task, started {duration(until - task.started)} ago"
     return f"a worker: its workflow task was scheduled {duration(until - task.scheduled)} ago"
 
 
@@ -327,7 +327,7 @@ def _step(draft: SpanDraft, until: int) -> str:
         return (
             f"signal {draft.signal}, for at most {duration(left)} more"
             if left > 0
-            else f"{step_name}, whose time is over"
+            else f"{step_name}, which is overdue"
         )
     if draft.due is not None:
         left = draft.due - until
@@ -346,7 +346,7 @@ def _step(draft: SpanDraft, until: int) -> str:
             else f"{step_name}, due for {duration(-left)}"
         )
     if draft.kind is Kind.ACTIVITY and draft.begun is None and draft.attempts == 1:
-        return f"{step_name}, not begun for {duration(until - draft.start)}"
+        return f"{step_name}, not started for {duration(until - draft.start)}"
     return f"{step_name}, for {duration(until - draft.start)}"
 
 

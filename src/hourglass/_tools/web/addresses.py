@@ -39,5 +39,5 @@ def run_at(path: str) -> tuple[str, str]:
     try:
         _, _, workflow_id, run_id = path.split("/")
     except ValueError:
-        raise ValueError(f"{path[:80]!r} is not the page of a run") from None
+        raise ValueError(f"{path[:80]!r} is not the path of a run") from None
     return unquoted(unquoted(workflow_id)), unquoted(unquoted(run_id))

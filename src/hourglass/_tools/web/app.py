@@ -175,7 +175,7 @@ class PageApp:
 
         async def respond(request: Request) -> Response:
             if unreachable := self._site.health_monitor.health().unreachable:
-                return requests.failure(self._site, request, 503, f"nothing was done: {unreachable}")
+                return requests.failure(self._site, request, 503, f"no action was performed: {unreachable}")
             return await anyio.to_thread.run_sync(handle, request, await requests.fields(request))
 
         return respond

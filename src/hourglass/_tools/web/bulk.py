@@ -51,7 +51,10 @@ class ConfirmedScope:
         if not expected.isdecimal() or len(expected) > 12 or self.count > int(expected):
             return f"more workflows match now: {self.count}"
         if int(expected) > TYPED_ABOVE and typed.replace(",", "").strip() != expected:
-            return f"type the number {expected} to confirm: {typed.strip()[:40] or 'nothing'} was typed, and nothing was done"
+            return (
+                f"type the number {expected} to confirm: {typed.strip()[:40] or 'nothing'} was typed, so no action was "
+                "performed"
+            )
         return ""
 
 

@@ -19,7 +19,7 @@ from urllib.parse import urlencode
 from hourglass._built_in import check_brackets, without_keepers
 from hourglass._tools.diagnosis import problems
 from hourglass._tools.diagnosis.problems import ProblemCount
-from hourglass._tools.timeline.standing import FILTERED, Problem
+from hourglass._tools.timeline.run_state import FILTERED, Problem
 from hourglass.client import Client, WorkflowExecution, WorkflowExecutionCount, WorkflowStatus
 
 PAGE_SIZE = 50
@@ -104,7 +104,7 @@ def parse_time(value: str) -> str:
     """Return a time in the format of filters. A time without a zone is taken as UTC. Raise `ValueError` for an invalid
     time."""
     if not _TIME.match(value):
-        raise ValueError(f"{value!r} is not a time: write for example 2026-01-31 12:00 (UTC)")
+        raise ValueError(f"{value!r} is not a time; use for example 2026-01-31 12:00 (UTC)")
     parsed = datetime.fromisoformat(value.replace(" ", "T"))
     if parsed.tzinfo is None:
         parsed = parsed.replace(tzinfo=UTC)

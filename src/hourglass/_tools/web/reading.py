@@ -143,7 +143,7 @@ class PageReads:
         peek = self._site.peek(requests.requests_payloads(request))
         shows = requests.shows_payloads(self._site, request)
         watched = Watched(self._site.client, workflow_id, run_id, peek, failures=shows)
-        description, events = watched.look()
+        description, events = watched.fetch()
         return description, watched.story_from(description, events), events
 
     def why(self, request: Request) -> Response:
@@ -225,7 +225,7 @@ class PageReads:
         time_travel = self._site.time_travel
         if time_travel is None:
             raise UsageError(
-                "no code is loaded: start the web UI with the file of the workflows, hourglass ui app.py"
+                "no code is loaded: start the web UI with the file of the workflows, for example hourglass ui app.py"
             )
         history = self._site.client.get_workflow_handle(workflow_id, run_id=run_id).history()
         walked = time_travel.walk(history, requests.number(request, "at"))

@@ -160,7 +160,7 @@ class TimeTravel:
 
     def _decode_payloads(self, request: Decode) -> Decoded:
         if self._codec is None:
-            return Decoded(error="there is no codec")
+            return Decoded(error="no codec is configured")
         try:
             codec = self._codec if request.context is None else in_context(self._codec, request.context)
             return Decoded(payloads=list(run_codec(codec, "decode", list(request.payloads))))

@@ -66,7 +66,7 @@ def arguments(fields: Mapping[str, Any]) -> list[Any]:
 def required_name(name: str, kind: str) -> str:
     """Return the name of a message. Raise `UsageError` if it is empty."""
     if not name:
-        raise UsageError(f"the {kind} has no name")
+        raise UsageError(f"the name of the {kind} is missing")
     return name
 
 

@@ -114,7 +114,7 @@ def _reset_point(events: Sequence[HistoryEvent], event_id: int) -> int:
     ends = [event.id for event in events if isinstance(event.attributes, WorkflowTaskCompleted)]
     candidates = [end for end in ends if end <= event_id] or ends[:1]
     if not candidates:
-        raise UsageError("the run has completed no workflow task yet: there is nothing to reset to")
+        raise UsageError("the run cannot be reset, because it has not completed a workflow task yet")
     return candidates[-1]
 
 

@@ -157,7 +157,7 @@ def too_many_guesses() -> Rejection:
 
 
 def _not_logged_in(method: str, headers: dict[str, str]) -> Rejection:
-    message = f"a token is needed: in the header Authorization (Bearer …), or log in at {LOGIN}"
+    message = f"a token is required: send the header Authorization (Bearer …), or log in at {LOGIN}"
     if method in _SAFE and "text/html" in headers.get("accept", ""):
         return Rejection(303, message, (("location", LOGIN),))
     return Rejection(401, message, (("www-authenticate", "Bearer"),))
@@ -171,9 +171,9 @@ def _cross_site(link: str, headers: dict[str, str]) -> Rejection:
     # Only one slash at the beginning, because two would lead to another host.
     link = escape("/" + link.lstrip("/\\"))
     page = (
-        '<!doctype html><html lang="en"><meta charset="utf-8"><title>Hourglass</title>'
-        '<link rel="stylesheet" href="/static/page.css"><main><h1>A link from another site</h1>'
-        f'<p>Another site led you here. Nothing was done.</p><p><a href="{link}">Open {link}</a></p></main></html>'
+        '<!doctype html><html lang="en"><meta charset="utf-8"><title>Hourglass</title><link rel="stylesheet" '
+        'href="/static/page.css"><main><h1>A link from another site</h1><p>Another site led you here. No action was '
+        f'performed.</p><p><a href="{link}">Open {link}</a></p></main></html>'
     )
     return Rejection(403, page, content_type="text/html; charset=utf-8")
 
@@ -181,10 +181,10 @@ def _cross_site(link: str, headers: dict[str, str]) -> Rejection:
 def _check_body(headers: dict[str, str], largest: int) -> Rejection | None:
     """Reject a body that is too large, or that does not announce its length."""
     if "transfer-encoding" in headers:
-        return Rejection(411, "a Content-Length is required")
+        return Rejection(411, "the Content-Length header is required")
     length = headers.get("content-length", "0")
     if not (length.isascii() and length.isdigit()):
-        return Rejection(400, "the Content-Length is not a number")
+        return Rejection(400, "the Content-Length header must be a number")
     if len(length) > 19 or int(length) > largest:
         return Rejection(413, f"the body is too large: at most {largest} bytes are allowed")
     return None

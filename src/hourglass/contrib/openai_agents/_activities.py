@@ -82,7 +82,7 @@ class ModelRequest(msgspec.Struct, kw_only=True):
 
 
 async def _never(*args: Any) -> Any:
-    raise RuntimeError("a model does not call tools itself")
+    raise RuntimeError("this tool must be called in the workflow, not by the model")
 
 
 async def request_response(

@@ -111,8 +111,8 @@ class DurableRunner(Generic[C]):
     ) -> None:
         if workflow.in_workflow():
             raise UsageError(
-                "a DurableRunner cannot be made in a workflow: its activities must be known to workers. Make it where the "
-                "workflow is defined, at the top of the module"
+                "a DurableRunner cannot be created in a workflow, because workers must register its activities: create it "
+                "at the top of the module that defines the workflow"
             )
         self._original = agent
         self._prefix = f"{name}." if name else ""
@@ -136,7 +136,7 @@ class DurableRunner(Generic[C]):
         unknown = sorted(set(self._tool_options) - tool_names)
         if unknown:
             raise UsageError(
-                f"tool_options: agent {name} and those it hands over to have no tool {', '.join(unknown)}"
+                f"tool_options: agent {name} and the agents to which it hands over have no tool {', '.join(unknown)}"
             )
         names = [original.name for original in self._originals]
         duplicates = sorted({name for name in names if names.count(name) > 1})
@@ -207,7 +207,7 @@ class DurableRunner(Generic[C]):
         durable = self._durable.get(id(agent))
         if durable is None:
             raise UsageError(
-                f"agent {agent.name} is not known to this DurableRunner, so no worker has its activities: "
+                f"agent {agent.name} is not part of this DurableRunner, so no worker has its activities: use "
                 f"DurableRunner(…, agents=[{agent.name}])"
             )
         return durable
@@ -221,8 +221,8 @@ class DurableRunner(Generic[C]):
             return existing
         if agent.model_settings.retry is not None:
             raise UsageError(
-                f"agent {agent.name} has ModelSettings.retry, which would multiply with the retries of its activities: leave it "
-                f"out, and use model_options={{'retry_policy': RetryPolicy(…)}}"
+                f"agent {agent.name} has ModelSettings.retry, which would multiply the retries of its activities: omit it, "
+                "and use model_options={'retry_policy': RetryPolicy(…)}"
             )
         durable = self._durable[id(agent)] = dataclasses.replace(agent)
         self._originals.append(agent)
@@ -303,19 +303,19 @@ def _run_config_of(config: RunConfig | None, options: dict[str, Any]) -> RunConf
     """
     if options.get("session") is not None:
         raise UsageError(
-            "a session reads and writes outside of the workflow, whose state is durable anyway. Pass "
-            "`result.to_input_list()` and the new input to the next run"
+            "a workflow cannot use a session, which does I/O; its own state is durable. Pass `result.to_input_list()` and "
+            "the new input to the next run"
         )
     run_config = RunConfig() if config is None else config
     if not isinstance(run_config, RunConfig):
-        raise UsageError(f"run_config is a RunConfig, not {type(run_config).__name__}")
+        raise UsageError(f"run_config must be a RunConfig, not {type(run_config).__name__}")
     if run_config.model is not None:
         raise UsageError(
-            "run_config.model is not supported in a workflow, because workers need to know it: use Agent(model=…)"
+            "run_config.model is not supported in a workflow, because workers must know the model: use Agent(model=…)"
         )
     if run_config.model_settings is not None and run_config.model_settings.retry is not None:
         raise UsageError(
-            "run_config.model_settings.retry would multiply with the retries of activities: leave it out, and use "
+            "run_config.model_settings.retry would multiply the retries of activities: omit it, and use "
             "DurableRunner(model_options={'retry_policy': RetryPolicy(…)})"
         )
     return dataclasses.replace(run_config, tracing_disabled=True)
@@ -423,8 +423,8 @@ class _DurableServer(MCPServer):
 
     async def list_prompts(self) -> ListPromptsResult:
         """Raise `UsageError`, because prompts are not available in a workflow."""
-        raise UsageError("prompts of an MCP server are read in an activity of yours")
+        raise UsageError("a workflow cannot read the prompts of an MCP server: read them in an activity")
 
     async def get_prompt(self, name: str, arguments: dict[str, Any] | None = None) -> GetPromptResult:
         """Raise `UsageError`, because prompts are not available in a workflow."""
-        raise UsageError("prompts of an MCP server are read in an activity of yours")
+        raise UsageError("a workflow cannot read the prompts of an MCP server: read them in an activity")

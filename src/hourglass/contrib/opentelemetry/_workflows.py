@@ -500,7 +500,7 @@ def workflow_span(name: str, *, attributes: Attributes | None = None) -> Iterato
         yield
 
 
-NO_IDS = "spans of workflows with durations need ids that follow from the run: TracerProvider(id_generator=RunIdGenerator())"
+NO_IDS = "workflow spans with durations need ids that are derived from the run: use TracerProvider(id_generator=RunIdGenerator())"
 
 
 def _trace_of(function: str) -> RunTrace:

@@ -158,7 +158,7 @@ class HourglassDurability(BaseDurabilityCapability[AgentDepsT]):
         """
         if not self._bound:
             raise UsageError(
-                "this HourglassDurability belongs to no agent: pass it to one, Agent(…, capabilities=[durability])"
+                "this HourglassDurability does not belong to an agent: pass it to Agent(…, capabilities=[durability])"
             )
         return [
             bound_activity
@@ -169,8 +169,8 @@ class HourglassDurability(BaseDurabilityCapability[AgentDepsT]):
     def _check_bindable(self) -> None:
         if workflow.in_workflow():
             raise UsageError(
-                "a durable agent cannot be made in a workflow: its activities must be known to workers. Make it where the "
-                "workflow is defined, at the top of the module"
+                "a durable agent cannot be created in a workflow, because workers must register its activities: create it "
+                "at the top of the module that defines the workflow"
             )
 
     def _bind_to_agent(self, agent: AbstractAgent[AgentDepsT, Any]) -> None:
@@ -267,8 +267,8 @@ class _Options(DurableOperationConfig[dict[str, Any]]):
         if tool_options is False:
             if not getattr(tool, "is_async", False):
                 raise UserError(
-                    f"tool {tool_name} has metadata {{'hourglass': False}}, so that it runs in the workflow: only an `async def` "
-                    f"function of a FunctionToolset can"
+                    f"tool {tool_name} has metadata {{'hourglass': False}}, so that it would run in the workflow: only an "
+                    "`async def` function of a FunctionToolset can do that"
                 )
             return False
         if not isinstance(tool_options, Mapping):

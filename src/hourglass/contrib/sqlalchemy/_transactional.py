@@ -77,7 +77,7 @@ def transactional(engine: EngineSource | None = None, /) -> _TransactionalDecora
     """
     if engine is not None and not isinstance(engine, (Engine, AsyncEngine)) and not callable(engine):
         raise DefinitionError(
-            f"@transactional takes an Engine or a function that returns one, not {type(engine).__name__}"
+            f"@transactional needs an Engine or a function that returns one, not {type(engine).__name__}"
         )
     return cast(_TransactionalDecorator, functools.partial(_decorate, engine))
 
@@ -146,7 +146,8 @@ class _Function(NamedTuple):
         is_async = inspect.iscoroutinefunction(fn)
         if is_async != issubclass(kind, (AsyncSession, AsyncConnection)):
             raise DefinitionError(
-                f"{fn.__qualname__}: an async def takes an AsyncSession or AsyncConnection, a def a Session or Connection"
+                f"{fn.__qualname__}: an `async def` function needs an AsyncSession or AsyncConnection, a `def` function a "
+                "Session or Connection"
             )
         outer = inner.replace(parameters=[*parameters[:at], *parameters[at + 1 :]])
         return cls(fn, at, kind, outer, is_async, Signature.of(fn, what=fn.__qualname__))
@@ -238,8 +239,8 @@ def _rejecting_commits(connection: Connection, function: _Function) -> Iterator[
 def _check_open(is_active: bool, function: _Function) -> None:
     if not is_active:
         raise _usage_error(
-            f"{function.fn.__qualname__} rolls its transaction back itself, and the record with it: raise an error instead, "
-            "or use begin_nested()"
+            f"{function.fn.__qualname__} rolls back its transaction, and with it the record of its result: raise an error "
+            "instead, or use begin_nested()"
         )
 
 
@@ -274,9 +275,9 @@ def _check_transaction(connection: Connection, function: _Function) -> None:
         connection.exec_driver_sql(f"RELEASE SAVEPOINT {_SAVEPOINT}")
     except DBAPIError:
         raise _usage_error(
-            f"{function.fn.__qualname__} ended its transaction itself, by a statement or by the driver, or went on after a "
-            "statement that failed: its effect may be committed, and its result is not recorded. Leave commits and rollbacks "
-            "to @transactional, and put statements that may fail into begin_nested()"
+            f"{function.fn.__qualname__} ended its transaction, by a statement or through the driver, or continued after a "
+            "statement that failed: its effect may be committed, and its result is not recorded. Leave commits and "
+            "rollbacks to @transactional, and run statements that may fail in begin_nested()"
         ) from None
 
 
@@ -292,8 +293,8 @@ def _reject_session_commit(session: Session, function: _Function) -> None:
 
 def _commits_itself(function: _Function) -> ApplicationError:
     return _usage_error(
-        f"{function.fn.__qualname__} commits its transaction itself: @transactional commits it, together with the "
-        "record, when the function returns. Leave the commit out"
+        f"{function.fn.__qualname__} commits its transaction: remove the commit. @transactional commits the transaction, "
+        "together with the record, when the function returns"
     )
 
 
@@ -329,8 +330,8 @@ class _Record(NamedTuple):
             )
         if context in _started_attempts:
             raise _usage_error(
-                f"activity {info.activity_type} calls a second @transactional function: the record of an activity holds the "
-                "result of one. Do both in one function, or make each an activity"
+                f"activity {info.activity_type} calls a second @transactional function, but an activity can record the "
+                "result of only one. Do both in one function, or make each an activity"
             )
         _started_attempts.add(context)
         key = {
@@ -383,8 +384,8 @@ class _Record(NamedTuple):
         if row.result is None:
             raise _usage_error(
                 f"the record of activity {self.activity_type} was committed without a result, by a COMMIT inside the "
-                "function: whether its effect is complete is not known. Check it, and delete the row of hourglass_steps to "
-                "run the activity again"
+                "function: it is unknown whether its effect is complete. Check the effect, and delete the row of "
+                "hourglass_steps to run the activity again"
             )
         return self.equipment.converter.decode(
             msgspec.json.decode(row.result, type=Payload), self.return_type

@@ -155,8 +155,8 @@ def signal(  # type: ignore[misc]
 def _write(session: Session | Connection, kind: str, workflow_id: str, request: Request[Any]) -> None:
     if not isinstance(session, (Session, Connection)):
         raise UsageError(
-            f"the outbox is written with a Session or a Connection, not {type(session).__name__}; of an async one: "
-            "await session.run_sync(outbox.start_workflow, …)"
+            f"the outbox needs a Session or a Connection, not {type(session).__name__}; for an async session: await "
+            "session.run_sync(outbox.start_workflow, …)"
         )
     session.execute(
         insert(rows).values(
@@ -225,7 +225,7 @@ class Outbox:
 
     def __enter__(self) -> Outbox:
         if self._thread is not None:
-            raise UsageError("this Outbox runs already")
+            raise UsageError("this Outbox is already running")
         self._stopped.clear()
         self._thread = threading.Thread(target=self.run, name="hourglass-outbox", daemon=True)
         self._thread.start()

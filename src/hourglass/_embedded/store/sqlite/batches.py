@@ -170,7 +170,10 @@ class Batch:
     @property
     def last_events(self) -> tuple[int, int] | None:
         """The events written last, by the key of their run and the id of the first event; None if there are no events."""
-        return next(((row[0], row[FIRST_ID]) for row in reversed(self.rows) if row[FIRST_ID]), None)
+        for row in reversed(self.rows):
+            if row[FIRST_ID]:
+                return row[0], row[FIRST_ID]
+        return None
 
 
 class BatchBuilder:
@@ -195,7 +198,8 @@ class BatchBuilder:
         if forget:
             batch.forgotten_ids = [run_id for run_id, _ in self._find("key", "run_id", forget)]
         merged, schedules = coalesce(changes)
-        batch.schedules = [records.row(schedule) for schedule in schedules]
+        if schedules:
+            batch.schedules = [records.row(schedule) for schedule in schedules]
         self._cache_stored(merged)
         for run_change in merged:
             self._add(batch, run_change)
@@ -260,10 +264,10 @@ class BatchBuilder:
             return self.cache.begin(run)
         if run.is_open:
             raise Unwritable(
-                f"the file {self._path} does not contain the run {run.run_id}, to which a change belongs",
+                f"a change cannot be stored, because the file {self._path} does not contain its run {run.run_id}",
                 status="DATA_LOSS",
             )
-        logger.warning("run %s was deleted and is not changed", run.run_id)
+        logger.warning("a change of run %s was discarded, because the run has been deleted", run.run_id)
         return None
 
     def _cache_stored(self, changes: Iterable[RunChange]) -> None:

@@ -28,7 +28,7 @@ from hourglass._embedded.store.sqlite.file_watch import (
     LogOverwritten,
 )
 from hourglass._embedded.store.sqlite.writer import PAGE, BatchWriter, Numbered, Readmitted, SeparateChanges
-from hourglass._embedded.store.store import Refusal
+from hourglass._embedded.store.store import Refusal, RunChange, ScheduleChange
 
 logger = logging.getLogger("hourglass")
 
@@ -50,6 +50,9 @@ LOG_WAIT_MS = 200
 
 LOG_PAUSE, LOG_LONGEST_PAUSE = 1.0, 60.0
 """Seconds until the next attempt to empty the WAL: the first delay and the longest."""
+
+
+_LOSSES = (FileMoved, FileOverwritten, FileRestored, LogLost, LogOverwritten)
 
 
 class FileSink:
@@ -93,9 +96,12 @@ class FileSink:
         """Return the changes of these turns, and queued deletions, as a batch."""
         if self._writer.barred:
             return self.build_separately(turns)
-        changes = [change for turn in turns for change in turn.changes]
+        changes: list[RunChange | ScheduleChange] = []
+        forget: list[int] = []
+        for turn in turns:
+            changes += turn.changes
+            forget += turn.forget
         with NO_FORK.lock:
-            forget = [key for turn in turns for key in turn.forget]
             if self._to_forget:
                 keys = list(islice(self._to_forget, max(FORGET_RUNS, len(changes))))
                 forget += self._writer.first_within(keys, FORGET_BYTES)
@@ -112,35 +118,33 @@ class FileSink:
 
     def commit(self, batch: Batch | SeparateChanges) -> None:
         """Write a batch if the file is still ours, and report its refused changes."""
+        watch = self._watch
         with NO_FORK.lock:
-            self._raise_loss(self._watch.check_before_commit)
             try:
-                self._write(batch)
-            except Exception:
-                # The content may have been replaced while this commit waited for the lock.
-                self._raise_loss(self._watch.check_before_commit)
-                raise
-            self._watch.note_commit(batch.last_events, batch.forgotten)
-            # Checked after the commit, too: a change is acknowledged only if the files were still in place after the
-            # write.
-            self.check()
+                watch.check_before_commit()
+                try:
+                    if isinstance(batch, Batch):
+                        self._writer.write(batch)
+                    else:
+                        self._writer.write_separately(batch)
+                except Exception:
+                    # The content may have been replaced while this commit waited for the lock.
+                    watch.check_before_commit()
+                    raise
+                watch.note_commit(batch.last_events, batch.forgotten)
+                # Checked after the commit, too: a change is acknowledged only if the files were still in place after
+                # the write.
+                watch.check()
+            except _LOSSES as loss:
+                raise watch.save(loss) from None
         if isinstance(batch, SeparateChanges):
             self._on_refusals(batch.refused)
 
-    def _write(self, batch: Batch | SeparateChanges) -> None:
-        if isinstance(batch, Batch):
-            self._writer.write(batch)
-        else:
-            self._writer.write_separately(batch)
-
     def check(self) -> None:
         """Raise if the file, its WAL or the WAL's index was replaced, or another process owns the file."""
-        self._raise_loss(self._watch.check)
-
-    def _raise_loss(self, check: Callable[[], None]) -> None:
         try:
-            check()
-        except (FileMoved, FileOverwritten, FileRestored, LogLost, LogOverwritten) as loss:
+            self._watch.check()
+        except _LOSSES as loss:
             raise self._watch.save(loss) from None
 
     def idle(self) -> None:
@@ -150,7 +154,8 @@ class FileSink:
 
     def after_commit(self, batch: Batch | SeparateChanges) -> None:
         """Checkpoint if the WAL has grown enough, and empty the WAL if it is too long."""
-        self._note_forgotten(batch.forgotten)
+        if batch.forgotten:
+            self._note_forgotten(batch.forgotten)
         if self._watch.log_growth < self._checkpoint_pages:
             return
         try:
@@ -188,8 +193,8 @@ class FileSink:
         if not self._warned or pages > 4 * self._warned:
             self._warned = pages
             logger.warning(
-                "the log of %s has grown to %d MiB, because a connection has been reading an old state of the file for long (a "
-                "transaction that was left open, a long query, a copy): it cannot be emptied before that ends",
+                "the write-ahead log of %s has grown to %d MiB. It cannot be emptied while a connection reads an old "
+                "state of the file: close open transactions, and end long queries and copies of the file",
                 self._path,
                 pages * PAGE >> 20,
             )

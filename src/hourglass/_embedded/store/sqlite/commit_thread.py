@@ -49,10 +49,6 @@ class Turn:
     readmitted: Sequence[str] = ()
 
 
-def _weight(turn: Turn) -> int:
-    return len(turn.changes) + len(turn.forget)
-
-
 class CommitSink(Protocol[B]):
     """The object that does the thread's work on the file. All methods are called on the store thread."""
 
@@ -152,19 +148,20 @@ class StoreThread(Generic[B]):
 
     def _next_turns(self) -> list[Turn]:
         """Wait for turns and return all queued ones; an empty list once the queue is closed and empty."""
-        first = self._next_turn()
-        turns = [] if first is None else [first]
-        changes = _weight(first) if first else 0
-        while changes < MOST_CHANGES:
+        turns: list[Turn] = []
+        changes = 0
+        turn = self._next_turn()
+        while turn is not None:
+            turns.append(turn)
+            changes += len(turn.changes) + len(turn.forget)
+            if changes >= MOST_CHANGES:
+                break
             try:
                 turn = self._queue.get_nowait()
             except Empty:
                 break
             if turn is None:
                 self._queue.put(None)  # received again after the earlier turns have been committed
-                break
-            turns.append(turn)
-            changes += _weight(turn)
         return turns
 
     def _next_turn(self) -> Turn | None:
@@ -185,7 +182,7 @@ class StoreThread(Generic[B]):
                 self._wait_to_retry(error)
                 continue
             if self.held:
-                logger.warning("%s is written again; nothing was lost", self._name)
+                logger.warning("writing to %s works again; nothing was lost", self._name)
                 self.held = ""
             return
 
@@ -196,8 +193,8 @@ class StoreThread(Generic[B]):
             raise error
         if not self.held:
             logger.error(
-                "%s cannot be written: %s. Nothing that was acknowledged is lost; everything waits until it "
-                "can be written again",
+                "writing to %s failed: %s. No acknowledged change is lost; all work waits until the file can be written "
+                "again",
                 self._name,
                 reason,
             )

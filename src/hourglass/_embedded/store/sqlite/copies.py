@@ -52,7 +52,7 @@ def copy_database(
             os.chmod(draft, stat.S_IMODE(os.stat(source).st_mode) & 0o666)
         put_in_place(draft, dest, overwrite=overwrite)
     except FileExistsError as error:
-        raise _rejected_copy(dest, "exists already; pass overwrite=True to replace it") from error
+        raise _rejected_copy(dest, "already exists; pass overwrite=True to replace it") from error
     except OSError as error:
         raise _rejected_copy(dest, f"cannot be written: {error.strerror}") from error
     finally:
@@ -125,19 +125,22 @@ def _begin_another_epoch(target: sqlite3.Connection) -> None:
 def _check_destination(dest: str, overwrite: bool, source: str) -> None:
     folder = os.path.dirname(dest) or "."
     if not os.path.isdir(folder):
-        raise _rejected_copy(dest, f"cannot be created: there is no folder {folder}")
+        raise _rejected_copy(dest, f"cannot be created: the directory {folder} does not exist")
     if os.path.isdir(dest):
-        raise _rejected_copy(dest, "is a folder: name a file in it")
+        raise _rejected_copy(dest, "is a directory: choose the path of a file")
     if os.path.lexists(dest) and not overwrite:
-        raise _rejected_copy(dest, "exists already; pass overwrite=True to replace it")
+        raise _rejected_copy(dest, "already exists; pass overwrite=True to replace it")
     if source and os.path.exists(dest) and os.path.samefile(source, dest):
-        raise _rejected_copy(dest, "is the file itself")
+        raise _rejected_copy(dest, "has the same path as the original file: choose another path")
     if os.path.lexists(f"{dest}-wal"):
-        raise _rejected_copy(dest, "has a log of SQLite beside it: a process uses it, or ended suddenly")
+        raise _rejected_copy(
+            dest,
+            f"has a write-ahead log ({dest}-wal): a process is using the file, or was killed. Choose another path",
+        )
 
 
 def _rejected_copy(dest: str, reason: str) -> StorageError:
-    return StorageError(f"the copy {dest} {reason}", status="FAILED_PRECONDITION")
+    return StorageError(f"the copy cannot be made: {dest} {reason}", status="FAILED_PRECONDITION")
 
 
 def _remove(draft: str) -> None:

@@ -121,30 +121,30 @@ def _check_place(path: str) -> None:
     """Raise `StorageError` with the reason if SQLite would only report "unable to open". The file is not opened."""
     folder = os.path.dirname(path) or "."
     if not os.path.isdir(folder):
-        raise _unusable(path, f"cannot be created: there is no folder {folder}. Create it first")
+        raise _unusable(path, f"cannot be created: the directory {folder} does not exist. Create it first")
     inherited.refuse_inherited(path)
     inherited.refuse_second_name(path)
     try:
         status = os.stat(path)
     except FileNotFoundError:
         if os.path.islink(path):
-            raise _unusable(path, "is a broken link") from None
+            raise _unusable(path, "is a broken symbolic link: fix or remove it") from None
         return
     except (OSError, ValueError) as error:
         raise _unusable(path, f"cannot be used: {getattr(error, 'strerror', error)}") from error
     if stat.S_ISDIR(status.st_mode):
-        raise _unusable(path, "is a folder: name a file in it")
+        raise _unusable(path, "is a directory: choose the path of a file")
     if not stat.S_ISREG(status.st_mode):
-        raise _unusable(path, "is not a regular file: name another")
+        raise _unusable(path, "is not a regular file: choose another path")
     if 0 < status.st_size < SMALLEST:
         raise _unusable(
-            path, "is not a database: name another file, or move this one away. It was not changed"
+            path, "is not a database: choose another path, or move this file away. It was not changed"
         )
     if status.st_size == 0:
         raise _unusable(
             path,
-            "is empty, which a file of Hourglass never is: if it never had any content, delete it, and a new one is created; "
-            "if it was damaged, restore a backup",
+            "is empty, but a file of Hourglass is never empty. If the file never had any content, delete it: a new one "
+            "will be created. If it was damaged, restore a backup",
         )
 
 
@@ -170,15 +170,15 @@ def _check_names(path: str) -> None:
         name, copy = shlex.quote(path), shlex.quote(f"{path}.copy")
         raise _unusable(
             path,
-            f"has {names} names (hard links), and processes that open it by different names would destroy it: copy it "
-            f"(`cp {name} {copy} && mv {copy} {name}`, while no worker runs) or delete the other names. If they are "
-            f"backups that nobody opens, set {ALLOW_HARD_LINKS}=1",
+            f"has {names} names (hard links). Processes that open it under different names would destroy it: copy the "
+            f"file while no worker runs (`cp {name} {copy} && mv {copy} {name}`), or delete the other names. If the "
+            f"other names are backups that no process opens, set {ALLOW_HARD_LINKS}=1",
         )
     if _is_mount_point(path):
         raise _unusable(
             path,
-            "is mounted by itself (as `docker run -v ./app.db:/data/app.db` does), so that processes outside do not see its log, "
-            "lock and socket: mount the folder that it is in",
+            "is mounted as a single file (for example by `docker run -v ./app.db:/data/app.db`), so processes outside "
+            "the container do not see its log, lock and socket: mount its directory instead",
         )
 
 
@@ -261,8 +261,8 @@ def _check_no_wal(path: str) -> None:
     if os.path.lexists(log) and os.stat(log).st_size > 0:
         raise _unusable(
             path,
-            f"is missing, but its log {log} still exists, with the latest changes: put the file back; "
-            f"or, if both are useless, delete the log, too",
+            f"is missing, but its write-ahead log {log} exists and contains the latest changes. Put the file back. If "
+            "you need neither, delete the log too",
         )
 
 
@@ -271,7 +271,9 @@ def _begin_wal(connection: sqlite3.Connection, path: str) -> int:
     version = tables.read_format(connection, path)
     mode = connection.execute("PRAGMA journal_mode = WAL").fetchall()[0][0]
     if mode != "wal":
-        raise _unusable(path, "is on a file system that cannot keep a write-ahead log: use a local disk")
+        raise _unusable(
+            path, "is on a file system that does not support SQLite's write-ahead log: use a local disk"
+        )
     for setting in _WRITER:
         connection.execute(setting).fetchall()
     return version

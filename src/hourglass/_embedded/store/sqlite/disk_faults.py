@@ -27,10 +27,10 @@ SMALLEST_ROOM = 1 << 16
 """Free bytes below which a disk counts as full, because SQLite cannot create any of its files."""
 
 _RETRYABLE = {
-    sqlite3.SQLITE_FULL: "there is no room left on its disk",
+    sqlite3.SQLITE_FULL: "its disk has no space left",
     sqlite3.SQLITE_BUSY: "another program holds its lock",
     sqlite3.SQLITE_LOCKED: "another program holds its lock",
-    _SHARED_MEMORY_SIZE: "there is no room left on its disk",
+    _SHARED_MEMORY_SIZE: "its disk has no space left",
 }
 
 EPOCH_IS_OVER = 1811
@@ -42,7 +42,7 @@ _CHANGE_ERRORS = frozenset(
 
 _ADVICE = {
     sqlite3.SQLITE_NOTADB: (
-        "is not a database: name another file, or move this one away. It was not changed",
+        "is not a database: choose another path, or move this file away. It was not changed",
         "FAILED_PRECONDITION",
     ),
     sqlite3.SQLITE_CORRUPT: (
@@ -50,34 +50,34 @@ _ADVICE = {
         "DATA_LOSS",
     ),
     sqlite3.SQLITE_ERROR: (
-        "is damaged: its tables are not what they should be. Restore a backup",
+        "is damaged: tables or columns are missing. Restore a backup",
         "DATA_LOSS",
     ),
     sqlite3.SQLITE_CONSTRAINT: (
-        "is damaged: its content is contradictory. Restore a backup",
+        "is damaged: its content is inconsistent. Restore a backup",
         "DATA_LOSS",
     ),
     sqlite3.SQLITE_CANTOPEN: (
-        "cannot be opened: check that this user may read and write both it and its folder, and that its file "
-        "system is not read-only",
+        "cannot be opened: check that this user may read and write the file and its directory, and that the file system "
+        "is not read-only",
         "FAILED_PRECONDITION",
     ),
     sqlite3.SQLITE_READONLY: (
-        "cannot be written: the file, its folder or its file system is read-only, or belongs to another user",
+        "cannot be written: the file, its directory or its file system is read-only or belongs to another user",
         "FAILED_PRECONDITION",
     ),
-    sqlite3.SQLITE_PERM: ("may not be used by this user: check its permissions", "PERMISSION_DENIED"),
+    sqlite3.SQLITE_PERM: ("cannot be used by this user: check its permissions", "PERMISSION_DENIED"),
     sqlite3.SQLITE_FULL: (NO_ROOM, "RESOURCE_EXHAUSTED"),
     sqlite3.SQLITE_BUSY: (
-        "is locked by another program: only one may write to it at a time; end the other",
+        "is locked by another program: end that program, or close its transaction",
         "UNAVAILABLE",
     ),
     sqlite3.SQLITE_LOCKED: (
-        "is locked by another program: only one may write to it at a time; end the other",
+        "is locked by another program: end that program, or close its transaction",
         "UNAVAILABLE",
     ),
     sqlite3.SQLITE_IOERR: (
-        "cannot be trusted after an error of its disk: check the disk, then open the file again",
+        "may be damaged after an I/O error: check the disk, then reopen the file",
         "UNAVAILABLE",
     ),
 }
@@ -128,7 +128,7 @@ def unwritable(path: str, what: str, error: Exception) -> Unwritable:
         else ""
     )
     return Unwritable(
-        f"{what} cannot be written to {path}: {why or _name(error)}. Nothing of this change was kept",
+        f"a change of {what} cannot be written to {path}: {why or _name(error)}. The whole change was discarded",
         status="INVALID_ARGUMENT",
     )
 
@@ -160,7 +160,7 @@ def storage_errors(path: str) -> Iterator[None]:
     except sqlite3.Error as error:
         raise storage_error(path, error) from error
     except OverflowError as error:
-        raise ServiceError("a number is larger than 64 bits", status="INVALID_ARGUMENT") from error
+        raise ServiceError("a number does not fit into 64 bits", status="INVALID_ARGUMENT") from error
     except (
         ValueError,
         TypeError,
@@ -229,6 +229,6 @@ class DiskWatch:
         if free is None or free >= self._reserve_bytes:
             return ""  # unknown is no reason to refuse work: a failing commit will report the problem
         return (
-            f"only {free >> 20} MiB are free on the disk of {self._path}; new workflows are refused below "
-            f"{self._reserve_bytes >> 20} MiB, so that running ones can continue"
+            f"only {free >> 20} MiB are free on the disk of {self._path}; below {self._reserve_bytes >> 20} MiB no new "
+            "workflows are accepted, so that running ones can continue. Free some space"
         )

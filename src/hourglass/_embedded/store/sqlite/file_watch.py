@@ -41,7 +41,7 @@ import os
 import sqlite3
 import struct
 import tempfile
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from time import localtime, strftime
 from typing import NamedTuple, TypeAlias
 
@@ -129,6 +129,7 @@ class FileWatch:
         self._path = path
         self._copy = copy
         self._log, self._index = f"{path}-wal", f"{path}-shm"
+        self._names = (path, self._log, self._index)
         self._writer = writer
         self.identity = Identity.of(path)
         self._epoch = self._commits = 0
@@ -139,9 +140,9 @@ class FileWatch:
         try:
             if not self._acquire_lock():
                 raise StorageError(
-                    f"the file {path} is owned by a process that opened it under another name (a hard link, or a mount of the "
-                    f"single file), or whose lock file {path}-lock was deleted: use one name in all processes, and end a "
-                    f"process that is stopped",
+                    f"the file {path} is in use by a process that opened it under another name (a hard link, or a mount "
+                    f"of the single file), or whose lock file {path}-lock was deleted: use the same path in all "
+                    "processes, and end stopped processes",
                     status="FAILED_PRECONDITION",
                 )
         except BaseException:
@@ -164,7 +165,7 @@ class FileWatch:
         self._page_size, self._epoch_page = _locate_epoch(self._writer)
         self._index_file = os.open(self._index, os.O_RDONLY | os.O_CLOEXEC)
         self._log_file = os.open(self._log, os.O_RDONLY | os.O_CLOEXEC)
-        self._siblings = (Identity.of(self._log), Identity.of(self._index))
+        self._identities = [self.identity, Identity.of(self._log), Identity.of(self._index)]
         self.note_checkpoint()
         self._commits = self._log_state.commits
 
@@ -183,7 +184,8 @@ class FileWatch:
 
     def check(self) -> None:
         """Raise the detected `Loss`, or `StorageError` if another process owns the file."""
-        if _identity(self._path) != self.identity:
+        identities = _identities(self._names)
+        if identities[0] != self.identity:
             raise FileMoved
         stamp = self._read_stamp()
         state = (
@@ -196,11 +198,10 @@ class FileWatch:
                 raise FileOverwritten
             self._stamp, self._pages = stamp, pages
         self._log_state = state
-        siblings = (_identity(self._log), _identity(self._index))
-        if siblings != self._siblings:
-            is_foreign = siblings[0] not in (None, self._siblings[0]) and os.stat(self._log).st_size > 0
+        if identities != self._identities:
+            is_foreign = identities[1] not in (None, self._identities[1]) and os.stat(self._log).st_size > 0
             raise LogLost(is_foreign=is_foreign)
-        self.check_log()
+        self._check_log(state)
         if not self._acquire_lock():
             raise epoch_is_over(self._path)
         self._check_commits(state)
@@ -209,8 +210,9 @@ class FileWatch:
         """Raise `Loss` if the log or the content was changed. A later check might not detect this, because a commit
         extends a truncated log again.
         """
-        self.check_log()
-        self._check_commits(self._read_log_state())
+        state = self._read_log_state()
+        self._check_log(state)
+        self._check_commits(state)
 
     def note_commit(self, last_events: tuple[int, int] | None, forgotten: Collection[int]) -> None:
         """Record a commit of this process. `last_events` identifies the events that the commit wrote last, by the key
@@ -221,7 +223,8 @@ class FileWatch:
             # The previous events are kept, too: this commit may have waited for the lock while another program replaced
             # the content.
             self._last_events = [*self._last_events[-1:], last_events]
-        self._last_events = [events for events in self._last_events if events[0] not in forgotten]
+        if forgotten:
+            self._last_events = [events for events in self._last_events if events[0] not in forgotten]
 
     def _check_commits(self, state: LogState) -> None:
         """Raise `FileRestored` if another program has committed and the events that we wrote last are gone."""
@@ -238,7 +241,7 @@ class FileWatch:
         if not self._warned:
             self._warned = True
             logger.warning(
-                "another program writes into %s while it is in use; only Hourglass may change its tables",
+                "another program has written to %s while it is in use; only Hourglass may change its tables",
                 self._path,
             )
 
@@ -256,21 +259,21 @@ class FileWatch:
             return 0, False  # the database has other tables
         return (int(found[0][0]) if found else 0), has_events
 
-    def check_log(self) -> None:
-        """Raise `LogOverwritten` unless the log has the expected header and at least the expected length."""
-        # If the log looks wrong, read the state again: another program may have caused the log to restart.
-        if not self._is_log_sound(self._log_state) and not self._is_log_sound(self._read_log_state()):
-            raise LogOverwritten
-
-    def _is_log_sound(self, state: LogState) -> bool:
+    def _check_log(self, state: LogState) -> None:
+        """Raise `LogOverwritten` unless the log has the header and at least the length that belong to this state."""
         if not state.last_frame:
-            return True  # the log contains no valid frames
+            return  # the log contains no valid frames
         header = os.pread(self._log_file, _LOG_HEADER.size, 0)
-        if len(header) < _LOG_HEADER.size:
-            return False
-        page_size, salts = _LOG_HEADER.unpack(header)
-        size = _LOG_HEADER_SIZE + state.last_frame * (_FRAME_HEADER_SIZE + page_size)
-        return bool(salts == state.salts) and os.fstat(self._log_file).st_size >= size
+        if len(header) == _LOG_HEADER.size:
+            page_size, salts = _LOG_HEADER.unpack(header)
+            size = _LOG_HEADER_SIZE + state.last_frame * (_FRAME_HEADER_SIZE + page_size)
+            if salts == state.salts and os.fstat(self._log_file).st_size >= size:
+                return
+        # Another program may have caused the log to restart since the state was read.
+        current = self._read_log_state()
+        if current == state:
+            raise LogOverwritten
+        self._check_log(current)
 
     def save(self, loss: Loss) -> StorageError:
         """Save as much data as possible. Return the error with which the store stops."""
@@ -297,35 +300,36 @@ class FileWatch:
         inherited.mark_stale(self.identity)
         if self._checkpoint("FULL"):
             return StorageError(
-                f"the log {self._log} or its index was deleted or replaced while {self._path} was in use. Everything that was "
-                f"acknowledged was moved from the open log into the file, which is now opened again. Never delete the files "
-                f"beside a database that is in use",
+                f"the write-ahead log {self._log} or its index was deleted or replaced while {self._path} was in use. "
+                "All acknowledged changes were saved from the log to the file, which is now reopened. Never delete the "
+                "-wal and -shm files of a database that is in use",
                 status="UNAVAILABLE",
             )
         _, copy = self._copy_out()
         return FileLost(
-            f"the log {self._log} was deleted or replaced while {self._path} was in use, and a reader in another program "
-            f"prevented its content from being moved into the file. This process has stopped. {copy}",
+            f"the write-ahead log {self._log} was deleted or replaced while {self._path} was in use, and a reader in "
+            "another program prevented its content from being saved to the file. This process has stopped using the "
+            f"file. {copy}",
             status="DATA_LOSS",
         )
 
     def _save_moved(self) -> StorageError:
-        is_replaced = _identity(self._path) is not None
+        is_replaced = os.path.exists(self._path)
         if os.fstat(self._file).st_nlink == 0:
             outcome = self._save_unlinked(is_replaced=is_replaced)
         else:
             is_emptied = self._checkpoint("TRUNCATE")
             outcome = self._new_name_sentence()
             if not is_emptied and self._has_log():
-                outcome += f" Its log was moved to {self._move_log()}."
+                outcome += f" Its write-ahead log was moved to {self._move_log()}."
         if is_replaced:
             event = "was replaced by another file"
-            advice = f"The new file was not changed. Put the one that is wanted at {self._path}"
+            advice = f"The new file was not changed. Put the correct file at {self._path}"
         else:
             event, advice = "was deleted or moved away", f"Put it back as {self._path}"
         return FileLost(
-            f"the file {self._path} {event} while it was in use. This process has stopped and does not open it again. {outcome} "
-            f"{advice}, and restart all workers. To restore a backup, stop the workers first",
+            f"the file {self._path} {event} while it was in use. This process has stopped using the file and does not "
+            f"reopen it. {outcome} {advice}, and restart all workers. To restore a backup, stop the workers first",
             status="DATA_LOSS",
         )
 
@@ -338,7 +342,7 @@ class FileWatch:
         log = self._move_log() if is_replaced and self._has_log() else ""
         is_copied, outcome = self._copy_out()
         if not is_copied:
-            return f"{outcome} Its log was moved to {log}." if log else outcome
+            return f"{outcome} Its write-ahead log was moved to {log}." if log else outcome
         if self._checkpoint("TRUNCATE") and log:
             with contextlib.suppress(OSError):
                 os.unlink(log)
@@ -346,41 +350,45 @@ class FileWatch:
 
     def _has_log(self) -> bool:
         """Whether the log at the path is the one that was opened."""
-        return _identity(self._log) == self._siblings[0]
+        return _identities((self._log,)) == self._identities[1:2]
 
     def _set_broken_log_aside(self) -> StorageError:
         _, written_ns = self._stamp
         last_checkpoint = strftime("%Y-%m-%d %H:%M:%S", localtime(written_ns / 1e9))
         return FileLost(
-            f"the log {self._log} was truncated or overwritten while {self._path} was in use: changes acknowledged since "
-            f"{last_checkpoint} are lost. What is left of the log was moved to {self._move_log()}. This process has stopped "
-            f"and does not open the file again. Restart all workers to continue from {last_checkpoint}, or restore a backup "
-            f"first",
+            f"the write-ahead log {self._log} was truncated or overwritten while {self._path} was in use. Changes "
+            f"acknowledged since {last_checkpoint} are lost. The rest of the log was moved to {self._move_log()}. This "
+            "process has stopped using the file and does not reopen it. Restart all workers to continue from "
+            f"{last_checkpoint}, or restore a backup first",
             status="DATA_LOSS",
         )
 
     def _leave_restored(self) -> StorageError:
         return FileLost(
-            f"the content of {self._path} was replaced while it was in use: another program has restored a backup into it, or "
-            f"has deleted rows, and changes that were acknowledged are gone. This process has stopped and does not open the "
-            f"file again. Restart all workers to continue from what the file contains now. To restore a backup, stop the "
-            f"workers first",
+            f"the content of {self._path} was replaced while the file was in use: another program restored a backup "
+            "into it or deleted rows. Acknowledged changes are lost. This process has stopped using the file and does "
+            "not reopen it. Restart all workers to continue from the current content. To restore a backup, stop the "
+            "workers first",
             status="DATA_LOSS",
         )
 
     def _set_log_aside(self, loss: Loss) -> StorageError:
         if isinstance(loss, LogLost):
-            event = "its log was replaced, and another program has written into the new one"
+            event = "its write-ahead log was replaced, and another program has written to the new one"
             _, outcome = self._copy_out()
         else:
             event = (
-                "another program has written into it (restored a backup in place, truncated it, or opened it under another "
-                "name)"
+                "another program has written to it (it restored a backup in place, truncated the file, or opened it "
+                "under another name)"
             )
-            outcome = f"The log of the latest changes was moved to {self._move_log()}: it is not applied to the new content."
+            outcome = (
+                f"The write-ahead log with the latest changes was moved to {self._move_log()} and is not applied to the new "
+                "content."
+            )
         return FileLost(
-            f"the file {self._path} was changed while it was in use: {event}. This process has stopped and does not open it "
-            f"again. {outcome} Check the file, or restore a backup while no worker runs, and restart all workers",
+            f"the file {self._path} was changed while it was in use: {event}. This process has stopped using the file "
+            f"and does not reopen it. {outcome} Check the file, or restore a backup while no worker runs, and restart "
+            "all workers",
             status="DATA_LOSS",
         )
 
@@ -399,27 +407,31 @@ class FileWatch:
             folder = tempfile.mkdtemp(prefix="hourglass-saved-")
         destination = self._free_name(folder)
         logger.error(
-            "%s was lost while it was in use: its content is being copied to %s", self._path, destination
+            "%s was deleted or replaced while it was in use: its content is being copied to %s",
+            self._path,
+            destination,
         )
         try:
             self._copy(self._writer, destination)
         except StorageError as error:
-            return False, f"A copy of its content could not be made ({error})."
-        return True, f"All that was acknowledged is in the copy {destination}."
+            return False, f"Its content could not be copied ({error})."
+        return True, f"All acknowledged changes are in the copy {destination}."
 
     def _new_name_sentence(self) -> str:
         where = "exists under another name"
         with contextlib.suppress(OSError):
             name = os.readlink(f"/proc/self/fd/{self._file}")
-            where = f"is {name}" if name != self._path else "is hidden by a mount over it: unmount that first"
-        return f"The file that was in use, with all that was acknowledged, {where}."
+            where = (
+                f"is {name}" if name != self._path else "is hidden by a mount at its path: unmount that first"
+            )
+        return f"The original file, with all acknowledged changes, {where}."
 
     def _move_log(self) -> str:
         destination = f"{self._free_name(os.path.dirname(self._path))}-wal"
         try:
             os.rename(self._log, destination)
         except OSError as error:
-            return f"nowhere: {error.strerror}; move {self._log} away before the file is opened"
+            return f"nowhere ({error.strerror}): move {self._log} away before you open the file"
         with contextlib.suppress(OSError):
             os.unlink(self._index)
         return destination
@@ -461,8 +473,14 @@ def _locate_epoch(connection: sqlite3.Connection) -> tuple[int, int]:
     return size, root
 
 
-def _identity(path: str) -> Identity | None:
-    try:
-        return Identity.of(path)
-    except OSError:
-        return None
+def _identities(paths: Iterable[str]) -> list[Identity | None]:
+    """Return the identities of the files at these paths; None for a path without a file."""
+    identities: list[Identity | None] = []
+    for path in paths:
+        try:
+            status = os.stat(path)
+        except OSError:
+            identities.append(None)
+        else:
+            identities.append(Identity(status.st_dev, status.st_ino))
+    return identities

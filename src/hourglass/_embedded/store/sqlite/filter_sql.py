@@ -103,7 +103,7 @@ def statement(query: f.Filter, types: Types) -> Sql:
         return Sql("1")
     sql = _condition(f.without_not(query.condition), types)
     if len(sql.values) > f.MAX_VALUES + f.MAX_CONDITIONS:
-        raise f.refusal(f"more than {f.MAX_VALUES} values and words to search for")
+        raise f.refusal(f"the query has more than {f.MAX_VALUES} values and search words")
     return sql
 
 
@@ -130,9 +130,10 @@ def _attribute(name: str, types: Types, position: int) -> Attribute:
         if spelled == name and name in types:
             return Attribute(name, types[name])
     where = f" at character {position}" if position else ""
-    custom = ", ".join(sorted(types)) or "no others"
+    custom = ", ".join(sorted(types)) or "none"
     raise f.refusal(
-        f"invalid search attribute: {name}{where}; there are {', '.join(_COLUMNS)}, and of the runs here: {custom}"
+        f"invalid search attribute: {name}{where}. Built-in attributes: {', '.join(_COLUMNS)}; custom attributes: "
+        f"{custom}"
     )
 
 
@@ -181,7 +182,7 @@ def _scalar(leaf: f.Leaf, attribute: Attribute, values: tuple[Indexed, ...]) -> 
         case f.Between(negated=negated):
             test = f"{'NOT ' if negated else ''}BETWEEN ? AND ?"
         case f.Missing():
-            raise AssertionError("has no values")
+            raise AssertionError("must contain at least one value")
     if attribute.name == CLOSED and not test.startswith(("NOT", "!=", "IN")):
         # The rank of a closed run is its close time, the rank of an open run is later than all times. The list is
         # ordered by rank.
@@ -198,7 +199,7 @@ def _list(leaf: f.Leaf, attribute: Attribute, values: tuple[str, ...]) -> Sql:
 
 def _text(leaf: f.Leaf, attribute: Attribute, value: str) -> Sql:
     if not value.strip():
-        raise f.refusal(f"no words to search for in {attribute.name} at character {leaf.position}")
+        raise f.refusal(f"the value for {attribute.name} at character {leaf.position} contains no words")
     phrases = tuple(words(word) for word in value.split())
     phrases = tuple(dict.fromkeys(phrase for phrase in phrases if phrase.strip()))[: f.MAX_CONDITIONS]
     any_of = " OR ".join(["instr(value, ?)"] * len(phrases)) or "0"
@@ -278,12 +279,12 @@ _EXPECTED = {
     "Int": "a number",
     "Double": "a number",
     "Bool": "true or false, without quotes",
-    "Datetime": "'2024-12-31T23:59:59Z', with an offset or fraction if need be, or nanoseconds since the epoch",
+    "Datetime": "'2024-12-31T23:59:59Z', with an optional offset or fraction, or nanoseconds since the epoch",
 }
 
 
 def _not_supported(operator: str, attribute: Attribute, position: int) -> ServiceError:
     return f.refusal(
-        f"operator {operator} is not supported for search attribute {attribute.name} of type "
-        f"{attribute.type.value}, at character {position}"
+        f"operator {operator} at character {position} is not supported for search attribute {attribute.name} of type "
+        f"{attribute.type.value}"
     )

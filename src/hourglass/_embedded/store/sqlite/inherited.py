@@ -76,8 +76,8 @@ def refuse_stale(path: str) -> None:
     if identity in _stale:
         if any(used == identity for _, used, _ in _open.values()):
             raise StorageError(
-                f"the log of {path} was deleted, and this process still reads the file (a backup, a list): it is opened again "
-                f"when that has finished",
+                f"the write-ahead log of {path} was deleted. This process still reads the file for a backup or a list; "
+                "the file is reopened when that has finished",
                 status="UNAVAILABLE",
             )
         _stale.discard(identity)
@@ -109,7 +109,7 @@ def refuse_second_name(path: str) -> None:
     names = {name for _, used, name in _open.values() if used == identity and name != path}
     if names and path not in {name for _, used, name in _open.values() if used == identity}:
         raise StorageError(
-            f"the file {path} is open in this process as {min(names)}: use that name",
+            f"the file {path} is already open in this process as {min(names)}: use that path",
             status="FAILED_PRECONDITION",
         )
 

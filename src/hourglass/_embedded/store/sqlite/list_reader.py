@@ -136,8 +136,8 @@ class ListReader:
             raise self._closed()
         if monotonic() > query.deadline:
             raise ServiceTimeoutError(
-                f"the list was aborted after {LIST_SECONDS:g} s: use a narrower filter, with fewer conditions on "
-                "strings, or retry while fewer lists are running",
+                f"the list was aborted after {LIST_SECONDS:g} s: use a narrower filter with fewer conditions on "
+                "strings, or retry when fewer lists are running",
                 status="DEADLINE_EXCEEDED",
             )
 

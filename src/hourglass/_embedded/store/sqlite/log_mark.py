@@ -75,9 +75,9 @@ def check_left_behind(path: str, connection: sqlite3.Connection) -> None:
     mark = None if _have_same_log(name, path) else _read_mark(name)
     if mark is not None and mark.database == os.stat(path).st_ino:
         raise StorageError(
-            f"the file {path} was last used as {name}, and the latest changes are still in {name}-wal: nothing was changed. If "
-            f"the file was moved, move that log to {path}-wal, too; else open the file as {name} first. To discard what is in "
-            f"the log, delete it",
+            f"the file {path} was last used as {name}, and {name}-wal still contains the latest changes. Nothing was "
+            f"changed. If the file was moved, also move that log to {path}-wal; otherwise open the file as {name} "
+            "first. To discard the changes in the log, delete it",
             status="FAILED_PRECONDITION",
         )
 
@@ -117,8 +117,8 @@ def _read_epoch(path: str, connect: Callable[[str, str], sqlite3.Connection]) ->
 
 def _foreign_log(path: str) -> StorageError:
     return StorageError(
-        f"the file {path} was replaced or restored, but the log {path}-wal beside it belongs to the file that was there before: "
-        f"opening it would destroy both, and nothing was changed. To use the file as it is, move {path}-wal and {path}-shm to "
-        f"another folder; to use the log, put the file that it belongs to back",
+        f"the file {path} was replaced or restored, but the log {path}-wal belongs to the previous file. Opening the "
+        f"file would destroy both; nothing was changed. To use the file without the log, move {path}-wal and {path}-shm "
+        "to another directory. To use the log, put the previous file back",
         status="FAILED_PRECONDITION",
     )

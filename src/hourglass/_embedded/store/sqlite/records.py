@@ -156,14 +156,14 @@ def shown_form(run: Run) -> Run:
 
 def _check_history(length: int, events: Sequence[h.HistoryEvent]) -> None:
     if [event.id for event in events] != list(range(1, length + 1)):
-        raise ValueError(f"its history has {len(events)} events where there should be 1 to {length}")
+        raise ValueError(f"its history has {len(events)} events; expected 1 to {length}")
     if not events or not isinstance(events[0].attributes, h.WorkflowExecutionStarted):
-        raise ValueError("its history does not begin with its start")
+        raise ValueError("its history does not begin with WorkflowExecutionStarted")
 
 
 def _check_event_id(stored_id: int, event_id: int) -> None:
     if stored_id != event_id:
-        raise ValueError(f"the pending entry of event {event_id} has the event id {stored_id}")
+        raise ValueError(f"the pending entry of event {event_id} contains the event id {stored_id}")
 
 
 def _attributes_of(events: Sequence[h.HistoryEvent], event_id: int, kind: type[AttributesT]) -> AttributesT:
@@ -444,8 +444,8 @@ def read_entries(connection: sqlite3.Connection) -> list[ScheduleEntry]:
     for schedule_id, wake_ns, awaited in connection.execute(query).fetchall():
         try:
             if not isinstance(wake_ns, int):
-                raise TypeError(f"its wake time is a {type(wake_ns).__name__}")
+                raise TypeError(f"its wake time is of type {type(wake_ns).__name__}")
             entries.append(ScheduleEntry(schedule_id.decode(), wake_ns, _names.decode(awaited)))
         except (ValueError, TypeError, AttributeError) as error:
-            logger.error("schedule %r cannot be read and does not act: %s", schedule_id, error)
+            logger.error("schedule %r cannot be read and is not executed: %s", schedule_id, error)
     return entries

@@ -343,7 +343,7 @@ class SqliteStore(FileReads):
         trace = None if isinstance(error, (sqlite3.Error, OSError, StorageError)) else error
         if not isinstance(fault, FileLost):  # a loss is reported by the caller, which stops
             logger.error(
-                "%s: the store has ended and must be opened again: %s", self.path, fault, exc_info=trace
+                "%s: the store has failed and must be reopened: %s", self.path, fault, exc_info=trace
             )
         self._durability.end(fault)
 
@@ -362,7 +362,8 @@ class SqliteStore(FileReads):
         self._is_sound = False
         self._durability.disown(
             StorageError(
-                f"the file {self.path} was opened by the process from which this one was forked",
+                f"the file {self.path} was opened by the parent process, from which this process was forked; reconnect "
+                "after the fork",
                 status="UNAVAILABLE",
             )
         )

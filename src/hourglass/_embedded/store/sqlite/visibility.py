@@ -198,7 +198,7 @@ def declare(connection: sqlite3.Connection, types: Mapping[str, str]) -> None:
         if type_named(kind) is None or name in SYSTEM:
             available = ", ".join(member.value for member in AttributeType)
             raise UsageError(
-                f"search attribute {name} cannot be declared as {kind!r}; the types are {available}"
+                f"search attribute {name} cannot have the type {kind!r}; known types: {available}"
             )
     _many(
         connection, "INSERT OR REPLACE INTO visibility_types (name, type) VALUES {rows}", list(types.items())
@@ -323,7 +323,9 @@ def _rows(connection: sqlite3.Connection, sql: str, values: Sequence[Indexed]) -
         return connection.execute(sql, values).fetchall()
     except sqlite3.Error as error:
         if isinstance(error, sqlite3.DataError) or getattr(error, "sqlite_errorcode", 0) in _TOO_MUCH:
-            raise refusal("it is too large for this SQLite: use fewer conditions, values or words") from error
+            raise refusal(
+                "the query is too large for this version of SQLite: use fewer conditions, values or words"
+            ) from error
         raise
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hourglass._tools.timeline.standing import problem_of, standing
+from hourglass._tools.timeline.run_state import problem_of, run_state
 from hourglass.client import WorkflowStatus
 
 
@@ -45,5 +45,5 @@ def pending(attempt: int, *, failed: bool = True) -> Any:
 )
 def test_status_names_the_problem_of_an_open_run(run: Any, text: str) -> None:
     """The status, and what the engine reports of an open run, or its description shows."""
-    assert standing(run, problem_of(run)) == text
+    assert run_state(run, problem_of(run)) == text
     assert (problem_of(run) is not None) == ("," in text)
