@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 
-from asynchronous import LIMIT, run_coroutine_test
+from asynchronous import TIME_LIMIT, run_coroutine_test
 from hourglass._embedded.store.store import Store
 
 from .memory_world import World
@@ -44,7 +44,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
     def run(test: Callable[[], Awaitable[None]]) -> None:
         async def limited() -> None:
-            async with asyncio.timeout(LIMIT):
+            async with asyncio.timeout(TIME_LIMIT):
                 await test()
 
         runner.run(limited())

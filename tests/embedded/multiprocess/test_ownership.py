@@ -115,8 +115,8 @@ def test_permission_error_names_the_owner_of_the_file(
     monkeypatch.setattr(os, "access", lambda *_, **__: code != errno.EACCES)
     with pytest.raises(StorageError) as caught:
         lock.try_take()
-    expected = f"a.db-lock belongs to the user {owner}, and this process runs as 2147483641: run the process as {owner}, or change"
-    assert (expected in str(caught.value)) == (code == errno.EACCES)
+    owned = f"a.db-lock belongs to the user {owner}, and this process runs as 2147483641: run the process as {owner}, or change"
+    assert (owned in str(caught.value)) == (code == errno.EACCES)
     assert os.strerror(code) in str(caught.value)
     assert ("belongs to" in str(caught.value)) == (code == errno.EACCES)
 
