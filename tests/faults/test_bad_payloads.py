@@ -26,13 +26,13 @@ from .histories import kinds, task_failures
 SECRET = "sesame"
 
 BAD: dict[str, tuple[Payload, str]] = {
-    "no JSON": (Payload(b'{"sesame": '), "not JSON"),
-    "empty": (Payload(b""), "no JSON"),
+    "no JSON": (Payload(b'{"sesame": '), "not valid JSON"),
+    "empty": (Payload(b""), "empty, expected JSON"),
     "wrong shape": (Payload(b'"sesame"'), "expected"),
     "unknown encoding": (Payload(b"sesame", "xml/fancy"), "xml/fancy"),
     "no encoding": (Payload(b"sesame", ""), "no encoding"),
     "bytes for a number": (Payload(b"sesame", "binary/plain"), "expected"),
-    "null with data": (Payload(b"sesame", "binary/null"), "no data"),
+    "null with data": (Payload(b"sesame", "binary/null"), "must not contain data"),
     "too deep": (Payload(b"[" * 100_000 + b"]" * 100_000), "nested too deeply|expected"),
     "too many digits": (Payload(b"9" * 5_000), "digits|expected"),
     "not UTF-8": (Payload(b'"\xff\xfe"'), "UTF-8|expected"),

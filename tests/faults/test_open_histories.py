@@ -53,4 +53,4 @@ def test_additional_command_of_an_open_run_is_nondeterminism(changed: Any) -> No
     with Replayer(workflows=[changed]) as other:
         error = other.try_replay(history).error
     assert isinstance(error, NondeterminismError)
-    assert "nothing more" in str(error)
+    assert "no further command" in str(error)

@@ -224,7 +224,7 @@ def test_waiting_client_logs_a_failing_activity_once(
             handle = client.start_workflow(workflow_, id=id, task_queue="silence")
             logged_while_waiting(handle, lambda: messages(caplog, "shows more"))
             (message,) = messages(caplog, "shows more")
-            assert "activity fails_for_long, which fails and is retried (attempt 2, next at " in message
+            assert "activity fails_for_long, which failed and is retried (attempt 2, next at " in message
             assert f"ZeroDivisionError: {BY_ZERO}" in message
             assert message.startswith(f"workflow {id} waits for ")
 
