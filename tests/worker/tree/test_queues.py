@@ -13,7 +13,6 @@ import pytest
 from hourglass import Client, Worker, workflow
 from hourglass._worker.handles.life import HandleLimits, HandleState
 from hourglass._worker.tree import processes
-from hourglass.client import AsyncClient
 from hourglass.errors import ConnectionFailedError, NamespaceNotFoundError, UsageError
 from worker.handles.scripted import ScriptedHandle
 
@@ -402,11 +401,3 @@ def test_worker_statistics_count_activations_activities_and_restarts(client):
         client.get_workflow_handle("p").terminate("enough")
     ended = working.statistics()
     assert (ended.state, ended.activations) == ("stopped", 0)
-
-
-async def test_async_worker_runs_in_a_supervision_tree():
-    async with await AsyncClient.connect("local:") as client:
-        async with worker(client) as working:
-            assert WORKERS in await asyncio.to_thread(working.tree.paths)
-            assert await client.execute_workflow(steps, 1, id="w") == 4
-        assert working.statistics().state == "stopped"
