@@ -192,7 +192,7 @@ async def test_workflow_task_on_a_hung_lane_is_retried_by_the_next_worker():
         assert stage.evaluations == 2
 
 
-async def test_tree_lists_the_lanes_of_served_queues():
+async def test_supervision_tree_lists_the_lanes_of_served_queues():
     async with memory() as world:
         await world.serve("second", more={"lanes": 2})
         lanes = {path for path in world.paths() if path.startswith(f"{LANES}/")}
@@ -360,7 +360,7 @@ async def test_unexpected_handle_shutdown_opens_a_new_handle():
         await until(lambda: len(world.engine.handles) == 2 and world.is_polling())
 
 
-async def test_tree_survives_handles_that_break_repeatedly():
+async def test_supervision_tree_survives_handles_that_break_repeatedly():
     def broken(handle: ScriptedHandle) -> None:
         handle.break_poll("workflow", RuntimeError("fatal"))
 
