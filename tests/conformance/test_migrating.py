@@ -34,7 +34,7 @@ LINES: dict[str, Callable[[Both], None]] = {}
 
 ELSEWHERE = {
     "where runs live": "tests/embedded/multiprocess/test_hosts.py::test_client_works_without_an_owner",
-    "workers": "tests/embedded/multiprocess/test_hosts.py::test_second_process_works_for_the_owner",
+    "workers": "tests/embedded/multiprocess/test_hosts.py::test_second_process_works_for_the_owner_and_takes_over",
     "a worker dies": "tests/embedded/runs/test_recovery.py::test_attempt_in_progress_is_retried_with_its_heartbeat_details",
     "namespaces": "tests/embedded/multiprocess/test_serving.py::test_other_namespace_is_rejected",
     "closed runs": "tests/embedded/runs/test_upkeep.py::test_closed_runs_are_deleted_after_the_retention",
