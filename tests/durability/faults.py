@@ -1,7 +1,7 @@
-"""Programs with a client and a worker that meet a fault, each in a process of its own: run by `test_faults`.
+"""Programs with a client and a worker under a fault, each in a process of its own: run by `test_faults`.
 
-`python -m tests.durability.faults NAME PATH`. Each asserts what must hold and prints `held` in the end; anything else is
-a failure. What they wait for has a limit, and nothing is waited for by a fixed time.
+`python -m tests.durability.faults NAME PATH`. Each program asserts its guarantee and prints `held` at the end; anything else
+is a failure. Every wait has a condition and a limit.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def eventually(attempt: Callable[[], Any], what: str) -> Any:
         except HourglassError as error:
             if time.monotonic() > deadline:
                 raise AssertionError(f"{what}: {error}") from error
-            time.sleep(0.01)  # it is tried again until it succeeds
+            time.sleep(0.01)  # retried until it succeeds
 
 
 def refusal(attempt: Callable[[], Any]) -> str:
@@ -117,7 +117,7 @@ def full_disk(path: str) -> None:
         eat(ballast, leave=24 * MIB)
         message = until_refused(lambda number: client.start_workflow(Basket.run, id=f"late-{number}"))
         assert message.startswith("RESOURCE_EXHAUSTED: new workflows cannot be started: only"), message
-        baskets[0].signal(Basket.put, "x")  # those that run go on
+        baskets[0].signal(Basket.put, "x")  # running workflows continue
         sent = [fill(basket, heard) for basket in baskets]
         message = refusal(lambda: client.start_workflow(Basket.run, id="too late"))
         assert "its disk has no space left" in message, message
@@ -274,7 +274,7 @@ def unusable_file_rejected(path: str) -> None:
 
 
 def _bytes(path: str) -> bytes:
-    with open(path, "rb") as file:  # nobody has it open
+    with open(path, "rb") as file:  # no process has it open
         return file.read()
 
 
@@ -366,7 +366,7 @@ def clock_briefly_ahead(path: str) -> None:
         in_order(within.history().events)
         set_clock(31 * 24)
         wait_for(lambda: heard.has("jumped forward by 31 days"), "the jump is not logged")
-    with working(path) as client:  # a restart meanwhile does not make it true
+    with working(path) as client:  # a restart does not change it
         assert_start_is_rejected(client, "paid")
         set_clock(0)
         wait_for(lambda: heard.has("jumped back by 31 days"), "the way back is not logged")

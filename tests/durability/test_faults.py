@@ -1,6 +1,6 @@
-"""Disks, files and clocks that fail under a client and a worker: clear errors, nothing lost, no restart where none is needed.
+"""Failing disks, files and clocks under a client and a worker: clear errors, no loss, no unnecessary restart.
 
-Each fault is met by a program of `faults`, in a process of its own.
+Each fault is a program of `faults`, in a process of its own.
 """
 
 from __future__ import annotations

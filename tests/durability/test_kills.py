@@ -1,4 +1,4 @@
-"""Workers killed at random instants under load: what was acknowledged holds, and nothing that was recorded is done again."""
+"""Workers killed at random instants under load: what was acknowledged is kept, and no recorded step is repeated."""
 
 from __future__ import annotations
 
