@@ -70,7 +70,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Fut
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_fault_program_passes(name: str, outcomes: dict[str, Future[str]]) -> None:
+def test_guarantee_holds_under_file_or_clock_fault(name: str, outcomes: dict[str, Future[str]]) -> None:
     outcomes[name].result()
 
 
