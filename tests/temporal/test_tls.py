@@ -106,7 +106,7 @@ def connect_error(target: str, tls: TLSConfig | bool | None) -> str:
 
     live.run(run)
     assert target in message[0]
-    assert not [each for each in JARGON if each in message[0]], message[0]
+    assert not [term for term in JARGON if term in message[0]], message[0]
     return message[0]
 
 

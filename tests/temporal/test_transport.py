@@ -80,8 +80,8 @@ class RecordingProxy:
             pass
 
     def close(self) -> None:
-        for each in self._open:
-            each.close()
+        for sock in self._open:
+            sock.close()
 
 
 @pytest.fixture

@@ -155,7 +155,7 @@ def test_attempt_with_a_lost_result_keeps_its_side_effects() -> None:
     seen: set[tuple[bool, ...]] = set()
 
     def check(result: Any, env: Environment) -> None:
-        seen.add(tuple(each.returned for each in env.calls(act)))
+        seen.add(tuple(recorded.returned for recorded in env.calls(act)))
         assert env.calls(act) == [call(0)] * len(env.calls(act))
 
     report(steps, 1, check=check)

@@ -80,7 +80,7 @@ async def test_task_that_arrives_while_its_poll_loop_is_cancelled_is_not_lost(ki
     await asyncio.gather(first, return_exceptions=True)
     second = serving_task(world, kind, given)
     await settle()
-    assert [each.item for each in given] == [activation() if kind == "workflow" else attempt()]
+    assert [item.item for item in given] == [activation() if kind == "workflow" else attempt()]
     second.cancel()
 
 
@@ -171,8 +171,8 @@ async def test_newest_poll_loop_receives_tasks_instead_of_the_previous_one() -> 
     for number in (1, 2):
         world.handle.deliver(activation(f"run-{number}"))
     await settle()
-    assert [each.item.run_id for each in first] == ["run-0"]
-    assert [each.item.run_id for each in second] == ["run-1", "run-2"]
+    assert [item.item.run_id for item in first] == ["run-0"]
+    assert [item.item.run_id for item in second] == ["run-1", "run-2"]
     assert world.handle.active_kinds == 2
     loops[1].cancel()
 
