@@ -237,17 +237,17 @@ async def test_workflows_are_listed_in_pages_and_counted_by_a_filter(server: Dev
             return (await connection.call(wf.CountWorkflows(query=query))).count == 3
 
         await live.until(all_visible)
-        found: list[wf.WorkflowSummary] = []
+        summaries: list[wf.WorkflowSummary] = []
         token = b""
         for _ in range(5):
             page = await connection.call(wf.ListWorkflows(query=query, page_size=2, next_page_token=token))
             assert len(page.workflows) <= 2
-            found += page.workflows
+            summaries += page.workflows
             token = page.next_page_token
             if not token:
                 break
-        assert {summary.workflow_id for summary in found} == ids
-        assert {summary.workflow_type for summary in found} == {kind}
+        assert {summary.workflow_id for summary in summaries} == ids
+        assert {summary.workflow_type for summary in summaries} == {kind}
         with pytest.raises(ServiceError, match="ListWorkflows was rejected") as caught:
             await connection.call(wf.ListWorkflows(query="WorkflowType ="))
         assert caught.value.status == "INVALID_ARGUMENT"

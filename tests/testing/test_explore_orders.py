@@ -340,7 +340,7 @@ print(sorted(outcomes(race, ["a", "b", "c", "d"], runs=60)[0]))
 
 def test_exploration_with_the_same_seed_is_identical_in_another_process() -> None:
     tests = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    told = [
+    outputs = [
         subprocess.run(
             [sys.executable, "-c", _PROGRAM.format(tests=tests)],
             env={**os.environ, "PYTHONHASHSEED": seed},
@@ -351,8 +351,8 @@ def test_exploration_with_the_same_seed_is_identical_in_another_process() -> Non
         ).stdout
         for seed in ("1", "2")
     ]
-    assert told[0] == told[1]
-    assert told[0].count("broken:") == 5
+    assert outputs[0] == outputs[1]
+    assert outputs[0].count("broken:") == 5
 
 
 def test_exploration_with_another_seed_tries_other_orders() -> None:
