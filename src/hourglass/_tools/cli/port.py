@@ -46,9 +46,9 @@ def port(
     files: Annotated[list[Path], typer.Argument(metavar="FILE|FOLDER", help="Python files or folders.")],
     write: Annotated[bool, typer.Option("--write", help="Change the files in place.")] = False,
 ) -> None:
-    """Show how a program of temporalio becomes one of Hourglass.
+    """Show the changes that port a program from temporalio to Hourglass.
 
-    Prints a diff of its imports, and what remains to be done by hand.
+    Prints a diff of its imports, and what you must change by hand.
 
     \b
     Examples:

@@ -57,9 +57,9 @@ def replay(
 ) -> None:
     """Check whether code still fits recorded histories.
 
-    The exit code is 1 if a worker of the run's engine would not continue it: with file and line, the expected command
-    and the actual one. It also shows where the embedded engine and a Temporal server differ, and for histories of other SDKs
-    whether the code only does the same in another order.
+    The exit code is 1 if a worker of the run's engine would not continue a run. The output then shows file and line, the
+    expected command and the actual one. It also shows where the embedded engine and a Temporal server differ, and for
+    histories of other SDKs whether the code does the same in another order.
 
     \b
     Examples:
