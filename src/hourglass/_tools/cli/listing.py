@@ -273,5 +273,5 @@ def _facts(run: WorkflowDescription) -> list[tuple[str, object]]:
             wait += f", last failure: {activity.last_failure}"
         facts.append(("waits for", wait))
     for update in run.pending_updates:
-        facts.append(("asked for", f"update {update.name} ({update.id}), not yet accepted by a worker"))
+        facts.append(("waits for", f"update {update.name} ({update.id}), not yet accepted by a worker"))
     return facts

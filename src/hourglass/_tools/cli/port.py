@@ -34,7 +34,7 @@ MODULES = (
 REASONS = {
     "api": "Temporal's own messages are not part of Hourglass; handles and histories are plain data",
     "bridge": "only Hourglass uses Core",
-    "contrib": "see hourglass.contrib; pydantic models need no converter here",
+    "contrib": "see hourglass.contrib; Hourglass converts pydantic models without another converter",
     "converter": "a Converter and a Codec are plain, synchronous objects: see docs/converter.md",
     "nexus": "services and operations of Nexus are plain functions: see docs/howto/nexus.md",
     "plugin": "a plugin is an object of hourglass.plugins.Plugin: see docs/howto/plugins.md",

@@ -110,7 +110,7 @@ def _files(paths: list[str]) -> Iterator[Path]:
         if path.is_dir():
             files = sorted([*path.rglob("*.json"), *path.rglob("*.bin")])
             if not files:
-                raise UsageError(f"there are no .json or .bin files in {path}")
+                raise UsageError(f"{path} contains no .json or .bin files")
             yield from files
         elif path.is_file():
             yield path
