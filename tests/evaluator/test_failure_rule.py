@@ -105,7 +105,7 @@ def test_uncaught_failure_of_gather_fails_the_run(drive: Drive) -> None:
     [ValueError, KeyError, UnlistedError, AssertionError, RecursionError],
     ids=lambda kind: kind.__name__,
 )
-def test_uncaught_other_exception_parks_the_run(drive: Drive, kind: type[Exception]) -> None:
+def test_uncaught_exception_that_is_not_a_failure_parks_the_run(drive: Drive, kind: type[Exception]) -> None:
     d, completion = raise_after_an_activity(drive, lambda: kind("bug"))
     assert isinstance(completion, TaskFailed)
     assert "bug" in error_of(completion).message

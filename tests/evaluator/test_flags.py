@@ -134,7 +134,9 @@ class DrawsOnSignal:
 
 
 @pytest.mark.parametrize("flags", [(), (1000,)], ids=["temporalio's", "ours"])
-def test_new_seed_applies_after_signals_of_the_same_activation(drive: Drive, flags: tuple[int, ...]) -> None:
+def test_random_seed_of_a_reset_applies_after_signals_of_the_same_activation(
+    drive: Drive, flags: tuple[int, ...]
+) -> None:
     """After a reset, signal handlers of the same activation draw by the old seed."""
     d = drive(DrawsOnSignal, replaying=True, flags=flags)
     d.begin()
