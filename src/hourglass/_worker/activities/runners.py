@@ -156,17 +156,16 @@ class WorkerRunner:
             self._start_process(attempt, definition)
         elif definition.is_async:
             self._start_coroutine(attempt, definition)
-        else:
-            self._start_in_thread(attempt, definition)
-
-    def _start_in_thread(self, attempt: Attempt, definition: ActivityDefinition) -> None:
-        if self._own is None:
+        elif self._own is None:
             self._submit(attempt, run_in_thread, attempt, definition)
-            return
+        else:
+            self._start_on_executor(attempt, definition, self._own)
+
+    def _start_on_executor(self, attempt: Attempt, definition: ActivityDefinition, own: Executor) -> None:
         attempt.work = work = OwnThread()
         try:
             work.begin(
-                self._own,
+                own,
                 partial(run_in_thread, attempt, definition),
                 lambda: attempt.finish_threadsafe(died_thread(attempt.task)),
             )

@@ -21,7 +21,7 @@ import os
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias, cast
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -230,14 +230,13 @@ class Evaluations:
         started: RunStarted | None = None
         only_queries = True  # queries change nothing and are not recorded
         for event in activation.events:
-            kind = type(event)
-            if kind is RunEvicted:
-                self._evict(key, cast(RunEvicted, event))
+            if isinstance(event, RunEvicted):
+                self._evict(key, event)
                 return Verdict(Succeeded(activation.run_id))
-            if kind is not QueryReceived:
+            if not isinstance(event, QueryReceived):
                 only_queries = False
-                if kind is RunStarted:
-                    started = cast(RunStarted, event)
+                if isinstance(event, RunStarted):
+                    started = event
         if started is not None:
             begun = self._begin(key, started)
             if isinstance(begun, HeldRun):

@@ -201,7 +201,7 @@ class LaneSet:
             place = self._relief.place_for_suspects()
         else:
             place = self._places.least_busy()
-        if any(isinstance(event, RunStarted) for event in activation.events):
+        if RunStarted in map(type, activation.events):
             self._places.settle(run, place)
         return place
 
