@@ -44,7 +44,7 @@ class BlockedThread:
             self.raised.append("late")
 
 
-def test_undelivered_exception_is_withdrawn_from_a_blocked_thread():
+def test_exception_for_a_blocked_lane_thread_is_withdrawn_if_not_delivered():
     """On Python 3.11 a pending exception would make profiled threads spin."""
     blocked = BlockedThread()
     calls = []
@@ -132,41 +132,33 @@ class FakeLane:
         return self.ended
 
 
-def test_stopper_retries_and_reports_too_many_stuck_lanes_once():
+async def test_lane_stopper_retries_and_reports_too_many_stuck_lanes_once():
     reports = []
-
-    async def main():
-        loop = asyncio.get_running_loop()
-        stopper = Stopper(1, lambda: reports.append(stopper.stuck()))
-        first = [FakeLane("a"), FakeLane("b")]
-        for lane in first:
-            stopper.stop(lane, loop)
-        await settled(lambda: reports)
-        assert reports == [2]
-        assert all(len(lane.attempts) > STUCK_AFTER - 1 for lane in first)
-        assert stopper.too_many
-        assert stopper.stuck("a") == 1
-        first[0].ended = True
-        assert stopper.stuck() == 1
-        stopper.stop(FakeLane("c"), loop)
-        await settled(lambda: len(reports) == 2)
-        assert len(stopper.abandoned()) == 2
-
-    asyncio.run(main())
+    loop = asyncio.get_running_loop()
+    stopper = Stopper(1, lambda: reports.append(stopper.stuck()))
+    first = [FakeLane("a"), FakeLane("b")]
+    for lane in first:
+        stopper.stop(lane, loop)
+    await settled(lambda: reports)
+    assert reports == [2]
+    assert all(len(lane.attempts) > STUCK_AFTER - 1 for lane in first)
+    assert stopper.too_many
+    assert stopper.stuck("a") == 1
+    first[0].ended = True
+    assert stopper.stuck() == 1
+    stopper.stop(FakeLane("c"), loop)
+    await settled(lambda: len(reports) == 2)
+    assert len(stopper.abandoned()) == 2
 
 
-def test_lane_that_is_unwinding_is_not_interrupted():
+async def test_lane_that_is_unwinding_is_not_interrupted():
     """An interrupted unwinding would leak fibers."""
-
-    async def main():
-        stopper, lane = Stopper(8, None), FakeLane()
-        lane.progress = 1
-        stopper.stop(lane, asyncio.get_running_loop())
-        assert lane.attempts == []
-        lane.progress = 2
-        lane.ended = True
-
-    asyncio.run(main())
+    stopper, lane = Stopper(8, None), FakeLane()
+    lane.progress = 1
+    stopper.stop(lane, asyncio.get_running_loop())
+    assert lane.attempts == []
+    lane.progress = 2
+    lane.ended = True
 
 
 def test_hung_stack_shows_only_the_users_frames():
@@ -253,7 +245,7 @@ def test_run_that_hangs_during_import_is_quarantined_until_the_back_off():
     assert quarantine.held("r", None) is None
 
 
-def test_distress_quarantines_the_workflow_after_a_single_hang():
+def test_workflow_is_quarantined_after_a_single_hang_while_too_many_threads_are_stuck():
     clock = Clock()
     quarantine = Quarantine(back_off=10, clock=clock)
     code = new_definition()

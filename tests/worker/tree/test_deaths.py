@@ -20,7 +20,6 @@ from .world import (
     WORKERS,
     begun,
     memory,
-    play,
     slow,
     stage,
     steps,
@@ -69,7 +68,7 @@ async def test_workflow_evaluation_continues_when_its_poll_loop_or_holder_is_kil
         assert stage.evaluations == 1
 
 
-async def test_completion_made_while_the_holder_restarts_is_not_lost():
+async def test_workflow_completion_made_while_the_holder_restarts_is_not_lost():
     async with memory() as world:
         await world.start(slow, 5)
         await begun()
@@ -223,14 +222,10 @@ async def test_killing_poll_loops_as_tasks_arrive_loses_no_workflow():
             assert await world.result(f"w{number}") == number * 4
 
 
-def test_death_and_restart_of_a_child_are_logged(caplog):
+async def test_death_and_restart_of_a_child_are_logged(caplog):
     caplog.set_level(logging.WARNING)
-
-    async def script():
-        async with memory() as world:
-            world.kill(HOLDER)
-            await until(world.is_polling)
-
-    play(script)
+    async with memory() as world:
+        world.kill(HOLDER)
+        await until(world.is_polling)
     assert f"{HOLDER} exited (killed)" in caplog.text
     assert f"{HOLDER} restarting" in caplog.text

@@ -23,7 +23,6 @@ from .world import (
     begun,
     failure_type,
     memory,
-    play,
     scripted,
     slow,
     stage,
@@ -87,7 +86,7 @@ async def test_killed_eviction_job_answers_the_eviction_with_success():
         assert handle.completions == [Succeeded("r")]
 
 
-async def test_items_are_kept_until_the_evaluator_supervisor_restarts():
+async def test_received_tasks_are_kept_until_the_evaluator_supervisor_restarts():
     async with scripted() as world:
         line, evaluators = world.record().activations, world.app.evaluators
         spawn = evaluators.spawn_job
@@ -111,7 +110,7 @@ async def test_items_are_kept_until_the_evaluator_supervisor_restarts():
         assert not line.kept
 
 
-async def test_item_is_not_lost_if_poll_loop_and_evaluator_supervisor_die():
+async def test_task_is_not_lost_if_its_poll_loop_and_the_evaluator_supervisor_die():
     async with memory() as world:
         line = world.record().activations
         world.kill(EVALUATORS)
@@ -122,25 +121,21 @@ async def test_item_is_not_lost_if_poll_loop_and_evaluator_supervisor_die():
         assert await world.result() == 4
 
 
-def test_completion_after_its_handle_closed_is_logged_and_dropped(caplog):
+async def test_completion_after_its_handle_closed_is_logged_and_dropped(caplog):
     caplog.set_level(logging.INFO)
-
-    async def script():
-        async with scripted(limits=HandleLimits(workflow_grace=0.01, adoption=0)) as world:
-            world.handle.deliver(start_of("r", "slow", 1))
-            await begun()
-            evaluation = world.find(f"{EVALUATORS}/evaluation-1")
-            former = world.handle
-            world.kill(WORKER)
-            await until(lambda: former.finalized)
-            stage.go.set()
-            exit = await evaluation.wait_dead()
-            assert exit.kind == "normal"
-            assert failure_type(former.completions[0]) == "WorkerShutdown"
-            assert len(former.completions) == 1
-
-    play(script)
-    assert "the completion of run r is not sent: generation 1 of 'default' is gone" in caplog.text
+    async with scripted(limits=HandleLimits(workflow_grace=0.01, adoption=0)) as world:
+        world.handle.deliver(start_of("r", "slow", 1))
+        await begun()
+        evaluation = world.find(f"{EVALUATORS}/evaluation-1")
+        former = world.handle
+        world.kill(WORKER)
+        await until(lambda: former.finalized)
+        stage.go.set()
+        exit = await evaluation.wait_dead()
+        assert exit.kind == "normal"
+        assert failure_type(former.completions[0]) == "WorkerShutdown"
+        assert len(former.completions) == 1
+    assert "the completion of run r is not sent: generation 1 of 'default' has ended" in caplog.text
 
 
 async def test_full_cache_requests_an_eviction_after_the_completion():

@@ -13,7 +13,6 @@ import pytest
 from hourglass import Client, Worker, workflow
 from hourglass._worker.handles.life import HandleLimits, HandleState
 from hourglass._worker.tree import processes
-from hourglass.client import AsyncClient
 from hourglass.errors import ConnectionFailedError, NamespaceNotFoundError, UsageError
 from worker.handles.scripted import ScriptedHandle
 
@@ -26,7 +25,6 @@ from .world import (
     WORKFLOWS,
     begun,
     memory,
-    play,
     scripted,
     slow,
     stage,
@@ -194,7 +192,7 @@ async def test_workflow_task_on_a_hung_lane_is_retried_by_the_next_worker():
         assert stage.evaluations == 2
 
 
-async def test_tree_lists_the_lanes_of_served_queues():
+async def test_supervision_tree_lists_the_lanes_of_served_queues():
     async with memory() as world:
         await world.serve("second", more={"lanes": 2})
         lanes = {path for path in world.paths() if path.startswith(f"{LANES}/")}
@@ -220,7 +218,7 @@ def test_worker_can_be_started_again_after_shutdown(client):
 
 def test_starting_a_running_worker_is_rejected(client):
     with worker(client) as working:
-        with pytest.raises(UsageError, match="running already"):
+        with pytest.raises(UsageError, match="already running"):
             working.start()
         assert client.execute_workflow(steps, 1, id="w") == 4
     with pytest.raises(UsageError, match="is stopped: start it first"):
@@ -294,23 +292,20 @@ async def test_worker_start_cancelled_after_its_handle_opened_leaves_no_handle(m
         assert all(handle.finalized for handle in world.engine.handles)
 
 
-def test_shutdown_ends_a_worker_start_with_an_error():
-    async def script():
-        async with scripted(serve=False) as world:
-            gate = asyncio.Event()
-            world.engine.openings.append(gate)
-            serving = asyncio.ensure_future(world.serve())
-            await until(lambda: not world.engine.openings)
-            stopping = asyncio.ensure_future(world.app.stop_worker("default"))
-            with pytest.raises(UsageError, match="was shut down while it was starting"):
-                await asyncio.gather(serving, _later(gate))
-            await stopping
-            assert world.app.idle
-
+async def test_shutdown_ends_a_worker_start_with_an_error():
     async def _later(gate: asyncio.Event) -> None:
         gate.set()
 
-    play(script)
+    async with scripted(serve=False) as world:
+        gate = asyncio.Event()
+        world.engine.openings.append(gate)
+        serving = asyncio.ensure_future(world.serve())
+        await until(lambda: not world.engine.openings)
+        stopping = asyncio.ensure_future(world.app.stop_worker("default"))
+        with pytest.raises(UsageError, match="was shut down while it was starting"):
+            await asyncio.gather(serving, _later(gate))
+        await stopping
+        assert world.app.idle
 
 
 def test_worker_run_returns_if_it_is_shut_down_before_the_server_responds():
@@ -365,7 +360,7 @@ async def test_unexpected_handle_shutdown_opens_a_new_handle():
         await until(lambda: len(world.engine.handles) == 2 and world.is_polling())
 
 
-async def test_tree_survives_handles_that_break_repeatedly():
+async def test_supervision_tree_survives_handles_that_break_repeatedly():
     def broken(handle: ScriptedHandle) -> None:
         handle.break_poll("workflow", RuntimeError("fatal"))
 
@@ -406,14 +401,3 @@ def test_worker_statistics_count_activations_activities_and_restarts(client):
         client.get_workflow_handle("p").terminate("enough")
     ended = working.statistics()
     assert (ended.state, ended.activations) == ("stopped", 0)
-
-
-def test_async_worker_runs_in_a_supervision_tree():
-    async def main() -> None:
-        async with await AsyncClient.connect("local:") as client:
-            async with worker(client) as working:
-                assert WORKERS in await asyncio.to_thread(working.tree.paths)
-                assert await client.execute_workflow(steps, 1, id="w") == 4
-            assert working.statistics().state == "stopped"
-
-    asyncio.run(main())
