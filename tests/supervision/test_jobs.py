@@ -49,7 +49,7 @@ async def test_failed_job_is_reported_as_a_crash(world: World) -> None:
 
 
 @on_both_loops
-async def test_finish_of_a_killed_job_has_no_effect(world: World) -> None:
+async def test_finishing_a_killed_job_has_no_effect(world: World) -> None:
     tree, tasks = await start_tasks(world)
     job = tasks.spawn_job(Job)
     exits: list[Exit] = []

@@ -42,7 +42,7 @@ async def test_process_is_dead_and_its_monitors_are_notified_when_kill_returns(w
 
 
 @on_both_loops
-async def test_kill_runs_finally_blocks_but_not_terminate(world: World) -> None:
+async def test_killed_process_runs_its_finally_blocks_but_not_terminate(world: World) -> None:
     said: list[str] = []
 
     async def body(context: Context) -> None:
@@ -65,7 +65,7 @@ async def test_kill_runs_finally_blocks_but_not_terminate(world: World) -> None:
 
 
 @on_both_loops
-async def test_kill_interrupts_an_uncancellable_wait(world: World) -> None:
+async def test_kill_ends_a_process_that_awaits_an_uncancellable_task(world: World) -> None:
     release = asyncio.Event()
     unwound: list[str] = []
 
@@ -94,7 +94,7 @@ async def test_kill_interrupts_an_uncancellable_wait(world: World) -> None:
 
 
 @on_both_loops
-async def test_kill_cancels_the_tasks_that_the_process_awaits(world: World) -> None:
+async def test_killing_a_process_cancels_the_tasks_that_it_awaits(world: World) -> None:
     ended: list[int] = []
 
     async def inner(number: int) -> None:
@@ -152,7 +152,7 @@ async def test_killed_process_does_not_receive_a_result_that_is_already_set(worl
 
 
 @on_both_loops
-async def test_kill_ends_a_process_that_only_yields_to_the_loop(world: World) -> None:
+async def test_killed_process_that_only_yields_to_the_loop_ends_at_its_next_step(world: World) -> None:
     rounds: list[int] = []
 
     async def body(context: Context) -> None:
@@ -194,7 +194,7 @@ async def test_process_that_kills_itself_unwinds_at_its_next_await(world: World)
 
 
 @on_both_loops
-async def test_self_kill_interrupts_an_uncancellable_wait(world: World) -> None:
+async def test_process_that_kills_itself_ends_although_it_awaits_an_uncancellable_task(world: World) -> None:
     now, release = asyncio.Event(), asyncio.Event()
     said: list[str] = []
 

@@ -57,7 +57,7 @@ def decision(
     return decide(strategy, kinds, failed, reason, history, now, intensity=limit, counted=counted)
 
 
-def test_restart_matrix_covers_every_kind_and_exit() -> None:
+def test_restart_matrix_covers_every_restart_kind_and_exit_reason() -> None:
     assert set(RESTARTED) == set(product(("permanent", "transient", "temporary"), EXITS))
 
 

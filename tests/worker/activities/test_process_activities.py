@@ -21,8 +21,9 @@ from hourglass.activity import activity_definition
 from hourglass.converter import Converter, Payload
 from hourglass.errors import DefinitionError
 
+from ..scripted import attempt, payloads
 from . import in_processes
-from .executing import attempt, failure, payloads, running_executor, until, value, with_executor
+from .executing import failure, running_executor, until, value, with_executor
 
 pytestmark = pytest.mark.usefixtures("each_event_loop")
 

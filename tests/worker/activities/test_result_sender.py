@@ -22,7 +22,7 @@ from hourglass._worker.activities.reporting import Delivery, ResultSender
 from hourglass.converter import ApplicationFailure, CanceledFailure, Failure, Payload
 from hourglass.errors import ConnectionFailedError, ServiceError
 
-from .executing import payloads
+from ..scripted import payloads
 
 pytestmark = pytest.mark.usefixtures("each_event_loop")
 

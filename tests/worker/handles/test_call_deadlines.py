@@ -9,7 +9,7 @@ from hourglass._worker.handles.calls import CallDeadlines
 from .virtual_loop import settle
 
 
-async def test_each_overdue_call_is_reported_once_at_its_deadline() -> None:
+async def test_each_overdue_engine_call_is_reported_once_at_its_deadline() -> None:
     loop = asyncio.get_running_loop()
     begun, told = loop.time(), []
     patience = CallDeadlines(10.0)
@@ -42,7 +42,7 @@ async def test_deadline_callback_may_watch_the_same_call_again() -> None:
     assert told == [5.0, 10.0, 15.0]
 
 
-async def test_all_watched_calls_share_one_loop_timer() -> None:
+async def test_deadlines_of_all_engine_calls_share_one_timer() -> None:
     loop = asyncio.get_running_loop()
     patience = CallDeadlines(5.0)
     before = len(loop._scheduled)  # type: ignore[attr-defined]

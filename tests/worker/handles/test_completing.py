@@ -74,7 +74,9 @@ async def test_stale_completion_does_not_complete_a_newer_activation() -> None:
 
 
 @pytest.mark.parametrize(("queue", "generation"), [(Q, 7), ("other", 1)])
-async def test_calls_with_another_queue_or_generation_are_rejected(queue: str, generation: int) -> None:
+async def test_completion_for_another_queue_or_handle_generation_is_rejected(
+    queue: str, generation: int
+) -> None:
     world = await World.started()
     ticket = await received_activation(world)
     await generation_of_received_attempt(world)

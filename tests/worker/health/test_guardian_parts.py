@@ -73,7 +73,7 @@ def test_guardian_describes_exit_codes_in_words(code: int, description: str) -> 
     assert exit_reason(code) == description
 
 
-def test_silence_limit_of_a_process_follows_the_deadlock_timeout() -> None:
+def test_time_until_a_silent_process_is_killed_follows_the_deadlock_timeout() -> None:
     assert silence_limit(2.0, loaded=True) == 4.0
     assert silence_limit(2.0, loaded=False) == 60.0
     assert silence_limit(0.1, loaded=True) == 1.0

@@ -78,7 +78,7 @@ def death_counts(folder: Path) -> dict[str, int]:
     return {run_id: incident.times for run_id, incident in incidents._read(folder).items()}
 
 
-def test_death_is_counted_for_each_run_that_was_executing(tmp_path: Path) -> None:
+def test_process_death_is_counted_for_each_run_that_was_executing(tmp_path: Path) -> None:
     folder = tmp_path / "x.db-worker"
     leave_notes(folder, packed("a", "t", "code"), packed("b", "t", "code"))
     with opened(folder) as record:
@@ -94,7 +94,7 @@ def test_death_is_counted_for_each_run_that_was_executing(tmp_path: Path) -> Non
         assert record.fresh == []
 
 
-def test_death_count_of_a_run_restarts_when_its_code_changes(tmp_path: Path) -> None:
+def test_process_death_count_of_a_run_restarts_when_its_code_changes(tmp_path: Path) -> None:
     folder = tmp_path / "x.db-worker"
     leave_notes(folder, packed("a", "t", "code"), packed("b", "t", "code", "1"), packed("c", "t"))
     leave_notes(folder, packed("a", "t", "other"), packed("b", "t", "code", "2"), packed("c", "t", "code"))
@@ -102,7 +102,7 @@ def test_death_count_of_a_run_restarts_when_its_code_changes(tmp_path: Path) -> 
         assert death_counts(folder) == {"a": 1, "b": 1, "c": 2}
 
 
-def test_process_that_exits_normally_leaves_no_notes(tmp_path: Path) -> None:
+def test_worker_process_that_exits_normally_leaves_no_notes_of_running_workflows(tmp_path: Path) -> None:
     folder = tmp_path / "x.db-worker"
     with opened(folder) as record:
         note = record.notes.note()
@@ -127,7 +127,7 @@ def test_incidents_of_runs_that_progressed_are_removed(tmp_path: Path) -> None:
     assert not folder.exists()
 
 
-def test_only_the_run_that_held_the_gil_is_recorded_as_the_cause(tmp_path: Path) -> None:
+def test_only_the_run_that_held_the_gil_is_recorded_as_the_cause_of_a_killed_process(tmp_path: Path) -> None:
     folder, module = tmp_path / "x.db-worker", tmp_path / "shop.py"
     module.write_text("first")
     stack = HungStack(f'  File "{module}", line 1, in f\n', "shop.py:1 in f")
@@ -182,7 +182,7 @@ def test_recorded_hangs_are_removed_when_the_process_exits_normally(tmp_path: Pa
     assert death_counts(folder) == {}
 
 
-def test_deaths_are_kept_in_memory_if_the_incident_folder_is_not_writable(tmp_path: Path) -> None:
+def test_process_deaths_are_kept_in_memory_if_the_incident_folder_is_not_writable(tmp_path: Path) -> None:
     folder = tmp_path / "x.db-worker"
     leave_notes(folder, packed("a", "t"))
     folder.touch()  # a file in place of the folder

@@ -31,7 +31,7 @@ def test_closed_run_is_evicted_without_an_activation() -> None:
             assert (seen.cached_workflows, seen.live_workflows, seen.activations) == (0, 0, 2 * number)
 
 
-def test_discard_removes_a_state_from_any_owner() -> None:
+def test_discarding_a_cached_state_removes_it_from_any_lane() -> None:
     cache = StateCache()
     for owner, kept in (("one", entry("a")), ("two", entry("b")), ("two", entry("a", generation=1))):
         cache.admit(owner)

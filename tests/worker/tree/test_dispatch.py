@@ -86,7 +86,7 @@ async def test_killed_eviction_job_answers_the_eviction_with_success():
         assert handle.completions == [Succeeded("r")]
 
 
-async def test_items_are_kept_until_the_evaluator_supervisor_restarts():
+async def test_received_tasks_are_kept_until_the_evaluator_supervisor_restarts():
     async with scripted() as world:
         line, evaluators = world.record().activations, world.app.evaluators
         spawn = evaluators.spawn_job
@@ -110,7 +110,7 @@ async def test_items_are_kept_until_the_evaluator_supervisor_restarts():
         assert not line.kept
 
 
-async def test_item_is_not_lost_if_poll_loop_and_evaluator_supervisor_die():
+async def test_task_is_not_lost_if_its_poll_loop_and_the_evaluator_supervisor_die():
     async with memory() as world:
         line = world.record().activations
         world.kill(EVALUATORS)

@@ -73,7 +73,7 @@ async def test_tree_children_start_in_order_and_stop_in_reverse():
     assert stopped[-1] == "Application"
 
 
-async def test_graceful_stop_kills_no_child():
+async def test_graceful_worker_stop_kills_no_child_of_the_tree():
     async with memory() as world:
         tree = world.app.tree
     exits = {report.path: report.exit for report in tree.reports() if report.kind == "exited"}

@@ -33,14 +33,14 @@ WORKFLOW_POLLS, ACTIVITY_POLLS = PollKind("q", 1, False), PollKind("q", 1, True)
 POLLS_OF_NEXT_HANDLE = PollKind("q", 2, False)
 
 
-def test_advancing_poll_time_is_never_suspicious() -> None:
+def test_handle_whose_poll_time_advances_is_never_suspicious() -> None:
     sightings = Sightings(90.0)
     assert not any(
         sightings.record_answer(WORKFLOW_POLLS, 5_000 - minute, 60.0 * minute) for minute in range(1000)
     )
 
 
-def test_unchanged_poll_time_is_reported_once_until_it_advances() -> None:
+def test_handle_whose_poll_time_does_not_advance_is_reported_once() -> None:
     sightings = Sightings(90.0)
     assert [sightings.record_answer(WORKFLOW_POLLS, 7, now) for now in (0.0, 60.0, 89.9, 90.0)] == [
         False,
@@ -70,7 +70,7 @@ def test_workflow_and_activity_polls_are_checked_separately() -> None:
     assert sightings.record_answer(ACTIVITY_POLLS, 0, 120.0)
 
 
-def test_unknown_poll_time_restarts_the_observation() -> None:
+def test_unknown_poll_time_of_a_handle_restarts_its_observation() -> None:
     sightings = Sightings(90.0)
     assert not sightings.record_answer(WORKFLOW_POLLS, 7, 0.0)
     sightings.forget(WORKFLOW_POLLS)

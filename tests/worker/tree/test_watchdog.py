@@ -35,7 +35,7 @@ from .world import (
 ONE, TWO = NoWorker("one"), NoWorker("two")
 
 
-def test_suspicion_is_overdue_only_if_every_check_confirmed_it():
+def test_watchdog_acts_on_a_suspicion_only_if_every_check_confirmed_it():
     patience = Suspicions(30.0)
     assert patience.overdue([ONE], 0.0) == []
     assert patience.overdue([ONE, TWO], 25.0) == []

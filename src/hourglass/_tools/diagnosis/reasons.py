@@ -344,13 +344,11 @@ def _condition(facts: Facts, position: Position) -> Finding:
 
 
 def _lock(facts: Facts, position: Position) -> Finding:
-    siblings = [position for position in facts.positions if position is not position]
+    siblings = [other for other in facts.positions if other is not position]
     return Finding(
         cause=Cause.LOCK,
         what=f"waits for {_LOCKS.get(position.call, 'a lock')} in its code",
-        details=tuple(
-            f"meanwhile {position.fiber} is at {position.place}: {position.code}" for position in siblings[:3]
-        ),
+        details=tuple(f"meanwhile {other.fiber} is at {other.place}: {other.code}" for other in siblings[:3]),
         actions=advice.let_go(facts),
     )
 
