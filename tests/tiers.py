@@ -33,7 +33,7 @@ TIERS = {
     "tests/architecture/test_changed.py::test_changes_of_a_branch_include_uncommitted_deleted_and_new_files": CONTRACT,
     "tests/architecture/test_faces.py": CONTRACT,
     "tests/architecture/test_forks.py::test_fork_handlers_run_in_stage_order_despite_a_failure": CONTRACT,
-    "tests/architecture/test_measures.py::test_measure_scripts_print_figures": CONTRACT,
+    "tests/architecture/test_measures.py::test_benchmark_scripts_print_figures": CONTRACT,
     "tests/architecture/test_prose.py::test_counts_of_prose_habits_do_not_rise": CONTRACT,
     "tests/architecture/test_purity.py::test_evaluator_loads_no_impure_module_indirectly": CONTRACT,
     "tests/architecture/test_purity.py::test_import_of_hourglass_loads_neither_asyncio_nor_temporal": CONTRACT,
