@@ -123,7 +123,7 @@ def messages(caplog: pytest.LogCaptureFixture, part: str) -> list[str]:
 
 
 def test_each_failed_attempt_is_logged_once(client: Client, caplog: pytest.LogCaptureFixture) -> None:
-    """With ids, attempts and the author's lines; without payloads or our own frames."""
+    """The log has ids, attempts and the author's lines, and neither payloads nor our own frames."""
     with caplog.at_level(logging.INFO, "hourglass"), worker(client), pytest.raises(WorkflowFailedError):
         client.execute_workflow(order, "secret-7", id="order-1", task_queue="silence")
     first, last, run = records(caplog)
@@ -216,7 +216,7 @@ def logged_while_waiting(handle: Any, find: Callable[[], list[str]]) -> list[str
 def test_waiting_client_logs_a_failing_activity_once(
     client: Client, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also an activity of a child."""
+    """The activity belongs to the workflow or to its child."""
     monkeypatch.setattr(_wait_notices, "SILENCE", 0.05)
     with worker(client):
         for workflow_, id in ((waits_long, "waits-1"), (parent_of_waits, "parent-1")):
@@ -391,7 +391,7 @@ def test_timed_out_attempt_is_logged_by_its_worker(client: Client, caplog: pytes
 
 
 def test_printed_error_shows_remote_lines(client: Client) -> None:
-    """Of our own frames only the called method."""
+    """The only frame of ours is the called method."""
     with (
         worker(client),
         pytest.raises(WorkflowFailedError) as caught,

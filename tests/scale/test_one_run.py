@@ -76,7 +76,7 @@ def test_cost_of_receive_timeouts_is_constant() -> None:
 
 
 def test_unread_failures_of_fibers_add_no_cost() -> None:
-    """They are not scanned after every activation."""
+    """The failed fibers are not scanned after every activation."""
     assert_flat(execution(shapes.left_alone))
 
 

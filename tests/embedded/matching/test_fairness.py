@@ -140,7 +140,7 @@ def loaded_run_count(engine: Engine) -> int:
 
 
 async def test_backlog_is_loaded_as_it_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only a window of a large backlog is in memory."""
+    """Memory contains only a window of a large backlog."""
     monkeypatch.setattr(upkeep, "WINDOW", 20)
     monkeypatch.setattr(upkeep, "SOME", 5)
 
@@ -175,7 +175,7 @@ async def test_new_workflow_does_not_wait_for_the_backlog(monkeypatch: pytest.Mo
 
 
 async def test_queue_without_a_worker_does_not_delay_other_queues(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its backlog exceeds the window, and grows in memory by a slice per second."""
+    """The backlog of the first queue exceeds the window, and a slice of it is loaded every second."""
     monkeypatch.setattr(upkeep, "WINDOW", 10)
     monkeypatch.setattr(upkeep, "SOME", 4)
 

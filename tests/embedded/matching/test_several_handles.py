@@ -101,7 +101,7 @@ async def test_sequential_activities_stay_with_one_worker(world: World) -> None:
 
 
 async def test_cached_run_waits_for_its_busy_worker(world: World) -> None:
-    """Its tasks go to another worker only when the first one is lost."""
+    """Tasks of the run go to another worker only when the first one is lost."""
     one = Receiver(world, max_concurrent_workflow_tasks=1)
     first = await world.start("first")
     await settle()

@@ -85,7 +85,7 @@ async def poll_on(handle: Handle) -> None:
 
 
 async def test_several_processes_share_the_second_store(tmp_path: Path) -> None:
-    """Without an owner, with one, over its socket, and after a takeover."""
+    """The requests are sent without an owner, with one, over its socket, and after a takeover."""
     opener = DumbOpener()
     one, two, client = (SharedFile(opener, str(tmp_path / "a"), "default") for _ in range(3))
     started = await client.calls.call(start("without an owner"))

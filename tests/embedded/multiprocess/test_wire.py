@@ -161,7 +161,7 @@ def test_every_service_error_keeps_its_class_and_fields(kind: type[errors.Servic
 
 
 def test_error_of_another_library_reveals_only_its_class() -> None:
-    """Its message may contain secrets."""
+    """The message of such an error may contain secrets."""
     problem = wire.problem_of(ValueError("secret"))
     assert problem.kind == "InternalError"
     assert "secret" not in problem.message

@@ -158,7 +158,7 @@ def test_triggers_follow_the_overlap_policy(
 
 
 def test_triggers_during_termination_start_one_workflow(env: Environment) -> None:
-    """As on a server, all triggers during the termination together start one workflow."""
+    """All triggers during the termination together start one workflow, as on a server."""
     handle = create(env, works, 60.0, spec=NEVER, overlap=ScheduleOverlapPolicy.TERMINATE_OTHER)
     for _ in range(3):
         handle.trigger()
@@ -381,7 +381,7 @@ async def test_workflow_closed_without_an_owner_is_noticed_by_its_schedule(place
 
 
 def test_schedules_survive_a_crash_at_any_commit() -> None:
-    """After every prefix of durable changes, schedules and runs agree, and repeated requests count once."""
+    """Schedules and runs agree after every prefix of durable changes, and repeated requests count once."""
 
     async def run_scenario(store: ScriptedStore) -> None:
         world = await World.new(store=store, clock=VirtualClock(HOUR * 1000))

@@ -89,7 +89,7 @@ async def test_other_changes_of_the_batch_are_committed(
 
 
 async def test_changes_depending_on_a_rejected_one_are_rejected(open_store: Open) -> None:
-    """Until the owner of the store has been notified; then the run can be changed again."""
+    """The run can be changed again when the owner of the store has been notified."""
     store = open_store()
     small_rows(store)
     refusals: list[Refusal] = []

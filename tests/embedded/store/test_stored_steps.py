@@ -122,7 +122,7 @@ def test_stepwise_writing_equals_writing_in_one_batch(
     commands: tuple[c.Command, ...],
     is_plain: bool,
 ) -> None:
-    """With and without cached runs. Steps of a run without memo and attributes are single statements."""
+    """Runs are cached or not. Steps of a run without memo and attributes are single statements."""
     life = Life("r", **shown)
     changes = [
         life.change(wake_ns=1),

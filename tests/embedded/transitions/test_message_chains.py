@@ -136,7 +136,7 @@ async def test_outcome_of_an_update_is_found_after_its_chain_closed(world: World
 
 
 async def test_unfinished_update_fails_at_continue_as_new(world: World) -> None:
-    """Its id can be used again, as on a server."""
+    """The update id can be used again, as on a server."""
     await world.start()
     call = await start_update(world)
     activation = await next_task(world)
@@ -179,7 +179,7 @@ async def test_update_id_is_forgotten_with_its_run() -> None:
 
 @pytest.mark.parametrize("delivered", [False, True])
 async def test_unaccepted_update_moves_to_the_next_run(world: World, delivered: bool) -> None:
-    """It is admitted before continue-as-new, or was even delivered without an answer."""
+    """The update is admitted before continue-as-new, or was even delivered without an answer."""
 
     await world.start()
     call = None
@@ -271,8 +271,8 @@ async def test_update_before_a_reset_point_keeps_its_outcome(world: World) -> No
 @pytest.mark.parametrize("another_owner", [False, True])
 @pytest.mark.parametrize("unfinished", [False, True])
 async def test_repeated_update_call_has_the_first_outcome(unfinished: bool, another_owner: bool) -> None:
-    """Also the failure at continue-as-new, and also after a new chain began; another call with the same update id is
-    another update.
+    """The outcome may be the failure at continue-as-new, and a new chain may have begun; another call with the same
+    update id is another update.
     """
     store = memory_store()
     world = await World.new(store=store)
@@ -310,7 +310,7 @@ def start(request_id: str = "start", **more: Any) -> wf.StartWorkflow:
 
 @pytest.mark.parametrize("ended", [False, True])
 async def test_repeated_update_with_start_has_the_first_outcome(world: World, ended: bool) -> None:
-    """Also after the chain continued or closed."""
+    """The chain has continued or closed before the repetition."""
     request = UpdateWithStart(
         start=start(id_conflict_policy=wf.IdConflictPolicy.USE_EXISTING), update=update()
     )

@@ -340,7 +340,7 @@ async def test_closing_run_fails_accepted_updates_and_aborts_others(world: World
 
 
 async def test_undelivered_update_moves_to_the_next_run(world: World) -> None:
-    """Unless it named the run id."""
+    """An update that names the run id is aborted instead."""
     run_id = await world.start_run(TIMER)
     await world.call(SignalWorkflow(workflow_id="w", signal_name="s", request_id=""))
     await world.activation()
