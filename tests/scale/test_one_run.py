@@ -62,7 +62,7 @@ def test_signal_cost_is_constant(workflow: Any, way: str) -> None:
             pump.begin(*signals)
         else:
             pump.begin()
-            for group in [signals] if way == "together" else [[each] for each in signals]:
+            for group in [signals] if way == "together" else [[signal] for signal in signals]:
                 pump.send(group)
         assert pump.result == size
         run.drop()

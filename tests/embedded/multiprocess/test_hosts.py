@@ -321,9 +321,9 @@ async def test_remote_worker_shuts_down(tmp_path: Path) -> None:
         polls = [asyncio.create_task(second.poll_activation()), asyncio.create_task(second.poll_activity())]
         await asyncio.sleep(0)
         second.initiate_shutdown()
-        for each in polls:
+        for poll in polls:
             with pytest.raises(Shutdown):
-                await each
+                await poll
         await second.finalize()
         assert two.status().role == "client"
         await handle.finalize()
@@ -353,8 +353,8 @@ async def test_engine_is_reopened_after_a_store_failure(
         reopened = Polled(await one.open_handle(config()))
         assert await poll(reopened) == started.run_id, "the task is offered again"
         await client.calls.call(wf.TerminateWorkflow(workflow_id="w"))
-        for each in waits:
-            assert isinstance(await each, wf.RunTerminated)
+        for wait in waits:
+            assert isinstance(await wait, wf.RunTerminated)
         assert "the disk is gone" in caplog.text
 
 
@@ -702,6 +702,6 @@ async def test_failing_file_is_reopened_with_backoff(tmp_path: Path, monkeypatch
         assert one.calls.broken is None, "a temporary error is retried"
         one._failed(StorageError("corrupt", status="DATA_LOSS"))
         assert one.calls.broken is not None
-    assert [round(each, 2) for each in pauses] == sorted(round(each, 2) for each in pauses)
+    assert [round(pause, 2) for pause in pauses] == sorted(round(pause, 2) for pause in pauses)
     assert pauses[0] < 0.1
     assert 4.0 < pauses[-1] <= 5.0

@@ -146,4 +146,4 @@ def _of_stores(path: Path) -> Iterator[str]:
             name = (node.module or "").removeprefix("hourglass._embedded.store").lstrip(".")
             yield from {name or each.name for each in node.names} - PLACES
         elif isinstance(node, ast.Import):
-            yield from (each.name for each in node.names if "sqlite" in each.name)
+            yield from (alias.name for alias in node.names if "sqlite" in alias.name)

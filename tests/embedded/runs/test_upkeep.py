@@ -184,7 +184,7 @@ async def test_closed_runs_are_deleted_after_the_retention() -> None:
     tick(world)
     with pytest.raises(WorkflowNotFoundError):
         await world.outcome("closed")
-    assert [each.run_id for each in (await world.call(wf.ListWorkflows())).workflows] == [open_id]
+    assert [summary.run_id for summary in (await world.call(wf.ListWorkflows())).workflows] == [open_id]
     await world.close()
 
 

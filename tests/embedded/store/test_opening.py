@@ -408,7 +408,7 @@ def test_new_files_are_private_whatever_the_umask(open_store: Open, path: Path) 
         store = open_store()
         store.append(Story("a").start())
         names = [path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")]
-        assert [each.stat().st_mode & 0o777 for each in names] == [0o600] * 3
+        assert [name.stat().st_mode & 0o777 for name in names] == [0o600] * 3
         store.close()
     finally:
         os.umask(umask)

@@ -133,7 +133,7 @@ def test_stepwise_writing_equals_writing_in_one_batch(
         life.terminate(),
     ]
     contents = []
-    steps = [[each] for each in changes]
+    steps = [[change] for change in changes]
     for name, batches, remembered in (("steps", steps, 4096), ("once", [changes], 4096), ("anew", steps, 0)):
         monkeypatch.setattr(batch_module, "CACHED_RUNS", remembered)
         opened = database.open_database(str(tmp_path / name), "default", visibility.SCHEMA)

@@ -71,7 +71,7 @@ async def continue_as_new(world: World, times: int = 1, *first: c.Command) -> No
 async def complete_update(world: World, update_id: str, result: str) -> str:
     """Accept and complete an update, and continue as new in the same task. Return the run id."""
     activation = await next_task(world)
-    assert [each.id for each in activation.events if isinstance(each, e.UpdateReceived)] == [update_id]
+    assert [event.id for event in activation.events if isinstance(event, e.UpdateReceived)] == [update_id]
     await world.complete(
         activation.run_id,
         c.AcceptUpdate(update_id),
@@ -201,7 +201,7 @@ async def test_updates_over_the_in_flight_limit_move_to_the_next_run() -> None:
     done: list[str] = []
     while len(done) < 9:
         activation = await next_task(world)
-        ids = [each.id for each in activation.events if isinstance(each, e.UpdateReceived)]
+        ids = [event.id for event in activation.events if isinstance(event, e.UpdateReceived)]
         first = [c.AcceptUpdate(ids[0]), c.CompleteUpdate(ids[0], text(ids[0]))] if ids else []
         done += ids[:1]
         await world.complete(activation.run_id, *first, c.ContinueAsNew())
@@ -365,7 +365,7 @@ async def test_repeated_signal_with_start_starts_once(another_owner: bool) -> No
     if another_owner:
         world = await next_epoch(world, store)
     assert [await world.call(start(f"m{number}", signal_name="tell")) for number in range(4)] == answers
-    assert len({each.run_id for each in answers}) == 4
+    assert len({answer.run_id for answer in answers}) == 4
     assert (await world.engine.store.count("")).count == 4
     await world.close()
 
@@ -461,8 +461,8 @@ async def test_signals_during_the_last_task_move_to_the_next_run(world: World) -
         "WorkflowTaskScheduled",
     ]
     activation = await next_task(world)
-    signals = [each for each in activation.events if isinstance(each, e.SignalReceived)]
-    assert [each.arguments for each in signals] == [(text(str(number)),) for number in range(3)]
+    signals = [event for event in activation.events if isinstance(event, e.SignalReceived)]
+    assert [signal.arguments for signal in signals] == [(text(str(number)),) for number in range(3)]
     await world.call(tell("s1"))
     await world.complete(activation.run_id)
     assert world.kinds().count("WorkflowExecutionSignaled") == 3
