@@ -207,25 +207,21 @@ def ends_with_worker() -> str:
         raise
 
 
-def test_worker_shutdown_raises_cancellation_in_activity_threads() -> None:
+async def test_worker_shutdown_raises_cancellation_in_activity_threads() -> None:
     """This activity never heartbeats."""
-
-    async def main() -> None:
-        client = await Client.connect("local:")
-        async with Worker(
-            client,
-            task_queue="q",
-            workflows=[CancelsActivity],
-            activities=[ends_with_worker],
-            graceful_shutdown_timeout=0.1,
-        ) as worker:
-            await client.start_workflow(CancelsActivity.run, "ends_with_worker", id="w", task_queue="q")
-            async with asyncio.timeout(60):
-                while not worker.wrapped.statistics().running_activities:  # noqa: ASYNC110 - no event tells
-                    await asyncio.sleep(0.01)
-        await client.close()
-
-    asyncio.run(main())
+    client = await Client.connect("local:")
+    async with Worker(
+        client,
+        task_queue="q",
+        workflows=[CancelsActivity],
+        activities=[ends_with_worker],
+        graceful_shutdown_timeout=0.1,
+    ) as worker:
+        await client.start_workflow(CancelsActivity.run, "ends_with_worker", id="w", task_queue="q")
+        async with asyncio.timeout(60):
+            while not worker.wrapped.statistics().running_activities:  # noqa: ASYNC110 - no event tells
+                await asyncio.sleep(0.01)
+    await client.close()
     assert log == ["worker: True"]
 
 
