@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 from collections.abc import AsyncIterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
@@ -138,7 +137,7 @@ async def test_start_local_rejects_dev_server_options(option: str, value: Any) -
         await WorkflowEnvironment.start_local(**{option: value})
 
 
-def test_start_local_passes_interceptors_and_identity_to_its_client() -> None:
+async def test_start_local_passes_interceptors_and_identity_to_its_client() -> None:
     started: list[str] = []
 
     class RecordingInterceptor(Interceptor):
@@ -150,18 +149,16 @@ def test_start_local_passes_interceptors_and_identity_to_its_client() -> None:
 
             return Calls(next)
 
-    async def main() -> str:
-        async with await WorkflowEnvironment.start_local(
-            interceptors=[RecordingInterceptor()],
-            identity="me",
-            download_dest_dir="/nowhere",
-            ip="127.0.0.1",
-            ui=False,
-        ) as env:
-            await env.client.start_workflow(Echo.run, "x", id="w", task_queue="q")
-            return env.client.identity
-
-    assert asyncio.run(main()) == "me"
+    async with await WorkflowEnvironment.start_local(
+        interceptors=[RecordingInterceptor()],
+        identity="me",
+        download_dest_dir="/nowhere",
+        ip="127.0.0.1",
+        ui=False,
+    ) as env:
+        await env.client.start_workflow(Echo.run, "x", id="w", task_queue="q")
+        result = env.client.identity
+    assert result == "me"
     assert started == ["Echo"]
 
 
