@@ -135,8 +135,8 @@ def _next_run(both: Both) -> None:
     assert run_workflow(both["embedded"], continues_as_new, 20) == 0
     runs = list(both["embedded"].list_workflows("WorkflowType = 'continues_as_new'"))
     assert len(runs) == 21
-    for each in runs:  # by default a server waits a second between two runs
-        begun = both["embedded"].get_workflow_handle(each.id, run_id=each.run_id).history().events[0]
+    for run in runs:  # by default a server waits a second between two runs
+        begun = both["embedded"].get_workflow_handle(run.id, run_id=run.run_id).history().events[0]
         backoff = begun["workflowExecutionStartedEventAttributes"].get("firstWorkflowTaskBackoff", "0s")
         assert backoff == "0s"
     assert run_workflow(both["server"], continues_as_new, 2) == 0

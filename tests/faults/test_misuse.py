@@ -276,7 +276,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
     "target that is a database": (
         lambda c: _connect("postgresql+psycopg://db/shop"),
         TargetError,
-        "in a file of its own, or on a Temporal server",
+        "in its own file, or on a Temporal server",
     ),
     "path as a value": (
         lambda c: c.start_workflow(errs, Path("a.csv")),

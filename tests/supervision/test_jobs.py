@@ -119,7 +119,7 @@ async def test_job_is_notified_of_its_exit_once_and_before_its_monitors(world: W
     failed.finish(Boom())
     assert finished.seen == [NORMAL]
     assert killed.seen == [KILLED, KILLED]
-    assert [each.kind for each in failed.seen] == ["crash"]
+    assert [item.kind for item in failed.seen] == ["crash"]
 
 
 @on_both_loops
