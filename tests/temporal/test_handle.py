@@ -75,7 +75,7 @@ def cancellation(token: bytes) -> bytes:
 def completions(worker: FakeWorker) -> list[tuple[str, str | None]]:
     """Return the run id and status of each completion that was sent."""
     sent = (WorkflowActivationCompletion.FromString(data) for data in worker.completions)
-    return [(each.run_id, each.WhichOneof("status")) for each in sent]
+    return [(message.run_id, message.WhichOneof("status")) for message in sent]
 
 
 async def test_handle_delivers_tasks_as_they_arrive_with_one_core_poll_at_a_time() -> None:

@@ -225,7 +225,7 @@ def test_environment_used_outside_its_with_block_is_rejected() -> None:
         env.now()
     with env:
         handle = env.start_workflow(approval, "a")
-        with pytest.raises(UsageError, match="opened before"):
+        with pytest.raises(UsageError, match="already opened"):
             env.open()
     env.close()
     for use in (
@@ -249,7 +249,7 @@ def test_environment_client_cannot_be_closed_or_passed_to_a_worker() -> None:
 def test_closed_environment_frees_its_engine_and_driver() -> None:
     with Environment() as env:
         env.fake(charge, returns="c-1", raises=[ConnectionError("down")])
-        env.fake(ship, returns=None)  # real activities have threads, which keep it until they end
+        env.fake(ship, returns=None)  # the threads of real activities would keep the environment in memory
         handle = env.start_workflow(checkout, ORDER)
         handle.result()
         engine = weakref.ref(env._fixture.driver.engine)
