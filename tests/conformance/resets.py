@@ -19,9 +19,7 @@ from hourglass.workflow import ParentClosePolicy
 
 from . import acts
 from .scenario import scenario
-from .world import World, attributes_of, event_types
-
-LIMIT = 30
+from .world import LIMIT, World, attributes_of, event_types
 
 
 def completed_task_ids(handle: WorkflowHandle[Any]) -> list[int]:

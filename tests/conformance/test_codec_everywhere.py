@@ -26,13 +26,12 @@ from hourglass.replay import Replayer
 from hourglass.testing import DevServer
 
 from . import acts
-from .world import World
+from .world import LIMIT, World
 
 pytestmark = pytest.mark.server
 
 SECRET = "s3cr3t"
 REGION = SearchAttributeKey.for_keyword("CustomKeywordField")
-LIMIT = 30
 
 
 class InvertingCodec:

@@ -359,9 +359,7 @@ def test_describe_list_and_count_report_runs(world: World) -> None:
     mine = f"TaskQueue = '{world.queue}'"
     query = f"{mine} AND WorkflowType = 'doubles_three_times'"
     world.wait_until(lambda: world.client.count_workflows(mine) == 2, "two runs in the list")
-    world.wait_until(
-        lambda: world.client.count_workflows(f"{mine} AND ExecutionStatus = 'Completed'") == 1, ""
-    )
+    world.wait_until(lambda: world.client.count_workflows(f"{mine} AND ExecutionStatus = 'Completed'") == 1)
     assert [run.id for run in world.client.list_workflows(query)] == [done.id]
     assert world.client.count_workflows(f"{mine} AND ExecutionStatus = 'Running'") == 1
     acts.gate("go").set()
