@@ -35,7 +35,7 @@ from hourglass._embedded.runs.runs import RunTable
 from hourglass._embedded.runs.upkeep import DEFAULT_RETENTION, StoredBacklog, Upkeep
 from hourglass._embedded.runs.write_behind import WriteBehind
 from hourglass._embedded.schedules.scheduler import Schedules
-from hourglass._embedded.store.store import Refusal, Store
+from hourglass._embedded.store.store import Rejection, Store
 from hourglass._embedded.transitions.size_limits import Limits
 from hourglass.errors import ConnectionFailedError, HourglassError, StorageError
 
@@ -84,7 +84,7 @@ class Engine:
         self.runs.awaiting = self.schedules
         self.keepers = Keepers(self.runs)
         self.runs.keeping = self.keepers
-        store.on_refusal(self._refused)
+        store.on_rejection(self._change_rejected)
         self.outbox = Outbox(store, self.die)
         self.failed: StorageError | None = None
         self.closed = False
@@ -221,7 +221,7 @@ class Engine:
     @property
     def trouble(self) -> str:
         """The reason why the store accepts no new workflows, as a message for users; "" if it does."""
-        return self.store.refuses_starts()
+        return self.store.start_rejection()
 
     async def durable(self, number: int) -> None:
         """Wait until effects that depend on this change may leave the engine. Raise `StorageError` if they never can."""
@@ -229,15 +229,15 @@ class Engine:
             raise self.failed
         await self.outbox.wait(number)
 
-    def _refused(self, refusal: Refusal) -> None:
+    def _change_rejected(self, rejection: Rejection) -> None:
         """Park the runs of a change that cannot be written, in their stored state. Other runs continue."""
-        if self.writes.appended == refusal.number:
+        if self.writes.appended == rejection.number:
             self.writes.forget_newest()
-        for run_id in refusal.run_ids:
-            record = self.runs.park(run_id, refusal)
+        for run_id in rejection.run_ids:
+            record = self.runs.park(run_id, rejection)
             if record is not None:
-                self.tasks.refuse_queries(record, refusal.error)
-        for schedule_id in refusal.schedule_ids:
+                self.tasks.reject_queries(record, rejection.error)
+        for schedule_id in rejection.schedule_ids:
             if schedule_id.startswith(NOTE):
                 self.keepers.read_again(schedule_id)
                 continue
@@ -245,7 +245,7 @@ class Engine:
             logger.error(
                 "a change of schedule %r could not be stored, and the schedule keeps its previous state: %s",
                 schedule_id,
-                refusal.error,
+                rejection.error,
             )
 
     def queue_stats(self, queue: str, *, activities: bool) -> QueueStats:
@@ -307,7 +307,7 @@ class Engine:
         self.keepers.stop()
         self.runs.stop()
         for record in self.runs.records():
-            self.tasks.refuse_queries(record, error)
+            self.tasks.reject_queries(record, error)
             record.changed.ring()
             record.closed.ring()
         for poller in self.queues.pollers.all():

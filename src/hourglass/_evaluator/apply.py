@@ -96,7 +96,7 @@ def start(live: LiveRun, events: list[AnyEvent]) -> None:
     except (PayloadError, UsageError) as error:
         if not is_failure(live, error):
             raise
-        live.main = RefusedFiber(live, error)
+        live.main = RejectedFiber(live, error)
         return
     if definition.is_class:
         obj = _build_object(live, arguments if definition.init_takes_arguments else [])
@@ -173,7 +173,7 @@ class MainTask:
         return [] if self.task is None else self.run.loop.frames_of(self.task)
 
 
-class RefusedFiber(HandlerFiber):
+class RejectedFiber(HandlerFiber):
     """A replacement for the body of a run that fails because its arguments are invalid."""
 
     __slots__ = ("error",)
@@ -183,9 +183,9 @@ class RefusedFiber(HandlerFiber):
         self.error = error
 
     def _main(self) -> None:
-        run_top_level(self.run, self._refuse)
+        run_top_level(self.run, self._reject)
 
-    def _refuse(self) -> None:
+    def _reject(self) -> None:
         raise self.error
 
 

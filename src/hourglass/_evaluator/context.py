@@ -363,7 +363,7 @@ class LiveRun:
         block that issues it.
         """
         if self.latched:
-            self.refuse(fiber, "a command")
+            self.raise_unavailable(fiber, "a command")
         if self.grouped:
             command = in_groups(command)
         fiber.requests += 1
@@ -383,11 +383,11 @@ class LiveRun:
         self.accumulator.resolved(key, result)
         return self.pending.pop(key, None)
 
-    def refuse(self, fiber: FiberTask[Any], what: str) -> NoReturn:
+    def raise_unavailable(self, fiber: FiberTask[Any], what: str) -> NoReturn:
         """Raise the error of a latched run: `Dropped`, or the reason why it is read-only."""
         if self.dead:
-            fiber.refusals += 1
-            if fiber.refusals > _MAX_UNWINDS:
+            fiber.rejections += 1
+            if fiber.rejections > _MAX_UNWINDS:
                 leave_suspended()
             raise Dropped
         raise read_only_error(what, self.read_only)

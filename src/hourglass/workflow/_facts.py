@@ -266,7 +266,7 @@ def _live_run() -> LiveRun:
 
 def _raise_no_randomness(live: LiveRun) -> None:
     if live.dead:
-        live.refuse(require_fiber("randomness"), "randomness")
+        live.raise_unavailable(require_fiber("randomness"), "randomness")
     raise ReadOnlyError(
         f"randomness is not allowed in {live.read_only}: it would change the random numbers that follow"
     )

@@ -34,7 +34,7 @@ def eager(attempts: int = 9, queue: str = "q", limits: Limits = LIMITS) -> Eager
 
 
 def complete(life: Life, *commands: c.Command, eager_worker: Eager | None) -> Change:
-    answer = tasks.TaskAnswer(commands=tuple(map(tasks.Sent, commands)), identity="me")
+    answer = tasks.TaskCompletion(commands=tuple(map(tasks.Sent, commands)), identity="me")
     return tasks.complete_task(life.run, answer, "", LIMITS, eager_worker, NOW)
 
 

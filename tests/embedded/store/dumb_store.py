@@ -20,7 +20,7 @@ from hourglass._embedded.store.store import (
     LAST_KEY,
     DueRun,
     NoteChange,
-    Refusal,
+    Rejection,
     RunChange,
     ScheduleChange,
     ScheduleEntry,
@@ -101,7 +101,7 @@ class DumbStore:
         self._told.add(waiting)
         waiting.add_done_callback(lambda done: (self._told.discard(waiting), callback(_failure(done))))
 
-    def on_refusal(self, callback: Callable[[Refusal], None]) -> None:
+    def on_rejection(self, callback: Callable[[Rejection], None]) -> None:
         pass
 
     def forget_closed(self, before_ns: int, limit: int) -> int:
@@ -217,7 +217,7 @@ class DumbStore:
 
     # --- what it has none of ----------------------------------------------------------------------------------------
 
-    def refuses_starts(self) -> str:
+    def start_rejection(self) -> str:
         return ""
 
     def condition(self) -> DiskCondition | None:

@@ -79,7 +79,7 @@ class Life:
 
     def answer(self, *commands: tuple[c.Command, int] | c.Command, **more: Any) -> RunChange:
         sent = tuple(tasks.Sent(*each) if isinstance(each, tuple) else tasks.Sent(each) for each in commands)
-        reply = tasks.TaskAnswer(commands=sent, flags=(1001,), identity="me")
+        reply = tasks.TaskCompletion(commands=sent, flags=(1001,), identity="me")
         return self.go(lambda run, now: tasks.complete_task(run, reply, "next", Limits(), None, now), **more)
 
     def signal(self, name: str = "s", **more: Any) -> RunChange:

@@ -86,12 +86,12 @@ def test_sqlite_page_limit_delays_commits(open_store: Open, caplog: pytest.LogCa
         waiter = asyncio.ensure_future(store.durable(number))
         await until_held(store)
         assert not waiter.done()
-        assert "no space left" in store.refuses_starts()
+        assert "no space left" in store.start_rejection()
         store.append(story.signal())
         limit.execute("PRAGMA max_page_count = 1000000").fetchall()
         await waiter
         await store.durable(number + 1)
-        assert store.refuses_starts() == ""
+        assert store.start_rejection() == ""
         stored = store.load("a")
         assert stored is not None
         assert stored.events == tuple(story.events)
@@ -128,7 +128,7 @@ async def test_foreign_write_lock_delays_commits(
     other.execute("BEGIN IMMEDIATE")
     waiter = asyncio.ensure_future(store.durable(store.append(story.signal())))
     await until_held(store)
-    assert "another program" in store.refuses_starts()
+    assert "another program" in store.start_rejection()
     other.execute("ROLLBACK")
     other.close()
     await waiter
@@ -137,8 +137,8 @@ async def test_foreign_write_lock_delays_commits(
 def test_starts_are_rejected_when_the_disk_is_nearly_full(open_store: Open) -> None:
     """Below the reserve no new workflows are accepted, in words that name the file and the room."""
     store = open_store(reserve_bytes=1 << 60)
-    assert "no new workflows are accepted" in store.refuses_starts()
-    assert open_store(store_path(store).with_name("other.db"), reserve_bytes=0).refuses_starts() == ""
+    assert "no new workflows are accepted" in store.start_rejection()
+    assert open_store(store_path(store).with_name("other.db"), reserve_bytes=0).start_rejection() == ""
 
 
 def store_path(store: Store) -> Path:

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from hourglass._embedded.store.store import Refusal, RunChange, Store, Unwritable
+from hourglass._embedded.store.store import Rejection, RunChange, Store, Unwritable
 from hourglass.errors import StorageError
 
 from .stories import Story
@@ -64,8 +64,8 @@ async def test_other_changes_of_the_batch_are_committed(
     """Of three runs that change in one turn only the one whose change cannot be written is left as it was."""
     store = open_store()
     small_rows(store)
-    told: list[Refusal] = []
-    store.on_refusal(told.append)
+    told: list[Rejection] = []
+    store.on_rejection(told.append)
     stories = [Story(name) for name in "abc"]
     for story in stories:
         store.append(story.start())
@@ -97,8 +97,8 @@ async def test_changes_depending_on_a_refused_one_are_refused(open_store: Open) 
     """
     store = open_store()
     small_rows(store)
-    told: list[Refusal] = []
-    store.on_refusal(told.append)
+    told: list[Rejection] = []
+    store.on_rejection(told.append)
     one, two = Story("a"), Story("b")
     await store.durable(store.append(msgspec.structs.replace(one.start(), also=(two.start(),))))
     kept = one.run
@@ -159,8 +159,8 @@ async def test_refused_changes_leave_every_run_consistent(open_store: Open, seed
     store = open_store()
     small_rows(store)
     refused: dict[int, tuple[str, ...]] = {}
-    store.on_refusal(lambda refusal: refused.update({refusal.number: refusal.run_ids}))
-    store._report_refusal = lambda refusal: store._report(refusal)  # type: ignore[method-assign]  # no run is readmitted
+    store.on_rejection(lambda refusal: refused.update({refusal.number: refusal.run_ids}))
+    store._report_rejection = lambda refusal: store._report(refusal)  # type: ignore[method-assign]  # no run is readmitted
     stories = [Story(f"run-{place}") for place in range(6)]
     lengths: list[tuple[int, dict[str, int]]] = []
     for place in range(60):

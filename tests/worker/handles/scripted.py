@@ -235,7 +235,7 @@ class ScriptedHandle:
         if self.rejections:
             self.rejections -= 1
             completion = TaskFailed(completion.run_id, Failure("malformed completion"))
-            result = CompletionResult.REFUSED
+            result = CompletionResult.REJECTED
         self.log.append(f"end {completion.run_id}")
         self.completions.append(completion)
         self.open_runs.discard(completion.run_id)

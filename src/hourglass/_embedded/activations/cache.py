@@ -172,10 +172,10 @@ class Cache:
         self.ready.items.clear()
         self._active_runs.clear()
 
-    def refuse_queries(self, error: HourglassError) -> None:
+    def reject_queries(self, error: HourglassError) -> None:
         """Reject the queries in progress with the error of the engine, which has stopped."""
         for cached in self._runs.values():
-            cached.refuse_queries(error)
+            cached.reject_queries(error)
 
     def local_ended(self, run_id: str, result: LocalResult) -> None:
         """Record the result of a local activity, and continue the run's task if the task is resting."""

@@ -290,7 +290,7 @@ class EngineHandle:
     def break_off(self, why: HandleBroken) -> None:
         """Stop delivering work because the engine has ended or cannot assign work."""
         if self.engine.is_over:
-            self._cache.refuse_queries(self.engine.failed or why)
+            self._cache.reject_queries(self.engine.failed or why)
         asyncio.get_running_loop().call_soon(self._end_all, why)
         self._look()
 

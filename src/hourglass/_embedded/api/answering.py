@@ -142,7 +142,7 @@ def check_open(record: LoadedRun) -> None:
 
 
 def check_moves(engine: Engine, record: LoadedRun) -> None:
-    """Raise `StorageError` if a run is parked because the store refused one of its changes. Such a run does not
+    """Raise `StorageError` if a run is parked because the store rejected one of its changes. Such a run does not
     continue until the file is reopened.
     """
     run_id = record.run.run_id
@@ -221,13 +221,15 @@ async def wait(
     check_moves(engine, record)
 
 
-async def wait_for_room(engine: Engine, record: LoadedRun, is_room: Callable[[], bool], refusal: str) -> None:
-    """Wait while a run has too many events or updates in progress. Raise `ServiceError` with the `refusal` message if
+async def wait_for_room(
+    engine: Engine, record: LoadedRun, is_room: Callable[[], bool], rejection: str
+) -> None:
+    """Wait while a run has too many events or updates in progress. Raise `ServiceError` with the `rejection` message if
     the wait times out.
     """
     await wait(engine, record, record.changed, is_room, ROOM)
     if not is_room():
-        raise ServiceError(refusal, status="RESOURCE_EXHAUSTED")
+        raise ServiceError(rejection, status="RESOURCE_EXHAUSTED")
 
 
 def state_of(activity: OpenActivity) -> str:

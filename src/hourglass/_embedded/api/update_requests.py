@@ -175,8 +175,8 @@ async def _admitted(engine: Engine, record: LoadedRun, request: UpdateWorkflow) 
             )
         if updates.in_flight < limit:
             return _joined(engine.updates.admit(record, _request(request)), request)
-        refusal = f"this workflow has reached the limit of {limit} updates in progress: wait until some of them are completed"
-        await wait_for_room(engine, record, is_room, refusal)
+        rejection = f"this workflow has reached the limit of {limit} updates in progress: wait until some of them are completed"
+        await wait_for_room(engine, record, is_room, rejection)
 
 
 def _joined(waiting: Waiting | None, request: UpdateWorkflow) -> Waiting | None:
@@ -224,8 +224,8 @@ def _state(engine: Engine, record: LoadedRun, waiting: Waiting | None, update_id
         )
     if update_id in updates.accepted:
         return _reached(record, update_id, UpdateStage.ACCEPTED)
-    if waiting is not None and waiting.refusal is not None:
-        return _reached(record, update_id, UpdateStage.COMPLETED, failure=waiting.refusal)
+    if waiting is not None and waiting.rejection is not None:
+        return _reached(record, update_id, UpdateStage.COMPLETED, failure=waiting.rejection)
     return _reached(record, update_id, UpdateStage.ADMITTED)
 
 

@@ -339,7 +339,7 @@ class _Peer:
                 status="NOT_FOUND",
             )
         if problem is not None:
-            self.stream.send(wire.encode(wire.RefusedMessage(wire.problem_of(problem))))
+            self.stream.send(wire.encode(wire.RejectedMessage(wire.problem_of(problem))))
             self.stream.close()
             return
         self._greeted = True

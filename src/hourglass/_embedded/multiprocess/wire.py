@@ -1,6 +1,6 @@
 """The messages between the owner of a file and its clients, as data and as MessagePack.
 
-Must not know: sockets, how a request is answered. A client sends `Hello`, the owner `Welcome` or `RefusedMessage`; then
+Must not know: sockets, how a request is answered. A client sends `Hello`, the owner `Welcome` or `RejectedMessage`; then
 the client sends requests, concurrently, each with its own number. The tags are those of protocol 1, independent of
 later class names. Requests, answers and errors are looked up by name in fixed tables: a message can name no other
 class, and causes no import.
@@ -176,7 +176,7 @@ class Welcome(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     since_ns: int = 0
 
 
-class RefusedMessage(msgspec.Struct, frozen=True, tag="Refused"):
+class RejectedMessage(msgspec.Struct, frozen=True, tag="Refused"):
     """The owner's rejection of a client."""
 
     problem: ErrorMessage
@@ -252,7 +252,7 @@ ToOwner: TypeAlias = (
 )
 ToClient: TypeAlias = (
     Welcome
-    | RefusedMessage
+    | RejectedMessage
     | AnswerMessage
     | Failed
     | HandleWork

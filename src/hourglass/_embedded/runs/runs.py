@@ -31,7 +31,7 @@ from hourglass._embedded.runs.timers import RunTimers
 from hourglass._embedded.runs.transactions import AppliedChange, Transaction
 from hourglass._embedded.runs.write_behind import WriteBehind
 from hourglass._embedded.store.search_attributes import SearchAttributes
-from hourglass._embedded.store.store import AT_ONCE, Refusal, ScheduleChange, Store
+from hourglass._embedded.store.store import AT_ONCE, Rejection, ScheduleChange, Store
 from hourglass._embedded.transitions import tasks as tasks
 from hourglass._embedded.transitions import transitions
 from hourglass._embedded.transitions.run import RUNNING, Change, NotifySchedule, ReleaseClaims, Run
@@ -64,7 +64,7 @@ class RunTable:
         self.limits = limits
         self.queues = queues
         self.parked_until: dict[str, int] = {}
-        """For each parked run, the number of the newest change that may depend on the refused change."""
+        """For each parked run, the number of the newest change that may depend on the rejected change."""
         self.attributes = SearchAttributes(store.attribute_types, limits)
         self.stopped = False
         self.in_flight: set[str] = set()
@@ -306,11 +306,11 @@ class RunTable:
         if self._current.get(workflow_id) == run_id:
             del self._current[workflow_id]
 
-    def park(self, run_id: str, refusal: Refusal) -> LoadedRun | None:
-        """Park a run with a change that the store has refused (see `parking`). Return the run's record if it was in
+    def park(self, run_id: str, rejection: Rejection) -> LoadedRun | None:
+        """Park a run with a change that the store has rejected (see `parking`). Return the run's record if it was in
         memory.
         """
-        return park(self, run_id, refusal)
+        return park(self, run_id, rejection)
 
     def _begin(
         self,

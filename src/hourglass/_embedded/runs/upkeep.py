@@ -336,7 +336,7 @@ class Upkeep:
 
     def _watch_room(self) -> None:
         """Log when the disk becomes nearly full, and when it has space again."""
-        trouble = self._runs.store.refuses_starts()
+        trouble = self._runs.store.start_rejection()
         if trouble and not self._short_of_room:
             logger.warning("%s", trouble)
         elif self._short_of_room and not trouble:

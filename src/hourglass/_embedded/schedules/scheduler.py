@@ -227,7 +227,7 @@ class Schedules:
         """Process a schedule's due actions and store the result, as one change."""
         now = self._runs.clock.now_ns()
         with self._runs.transaction():
-            if self._runs.store.refuses_starts():  # no action is missed: the schedule catches up later
+            if self._runs.store.start_rejection():  # no action is missed: the schedule catches up later
                 self._keep(record, later(now, RETRY_START_NS))
                 return
             step = advance(record, now)

@@ -109,7 +109,7 @@ def _note_result(
     """Count a rejected completion. If the engine no longer knows the run, notify the job or else the listener, so that
     the worker drops the run.
     """
-    if result is CompletionResult.REFUSED:
+    if result is CompletionResult.REJECTED:
         tables.counters.refused_completions += 1
     elif result is CompletionResult.RUN_FORGOTTEN:
         notified = entry is not None and entry.forgotten()

@@ -80,7 +80,7 @@ def open_database(
     with storage_errors(path):
         if not os.path.lexists(path):
             _create_file(path, namespace, extra_tables)
-        inherited.refuse_stale(path)
+        inherited.reject_stale(path)
         check_log(path, _connect)
         writer = inherited.keep(_connect(path, "rw"), path)
         watch = reader = None
@@ -122,8 +122,8 @@ def _check_place(path: str) -> None:
     folder = os.path.dirname(path) or "."
     if not os.path.isdir(folder):
         raise _unusable(path, f"cannot be created: the directory {folder} does not exist. Create it first")
-    inherited.refuse_inherited(path)
-    inherited.refuse_second_name(path)
+    inherited.reject_inherited(path)
+    inherited.reject_second_name(path)
     try:
         status = os.stat(path)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Failures of the database file and the reaction to each: refuse one change, hold all changes and retry, or stop with
+"""Failures of the database file and the reaction to each: reject one change, hold all changes and retry, or stop with
 advice for the operator.
 
 Must not know: runs, events, threads. Invariants: every SQLite failure becomes a `StorageError` that names the file,
@@ -208,7 +208,7 @@ class DiskWatch:
         self._shortage = ""
 
     def shortage(self) -> str:
-        """Return the reason to refuse new work; "" if there is enough space."""
+        """Return the reason to reject new work; "" if there is enough space."""
         if self._is_check_due():
             self._shortage = self._check()
         return self._shortage
@@ -227,7 +227,7 @@ class DiskWatch:
     def _check(self) -> str:
         free = free_bytes(self._path)
         if free is None or free >= self._reserve_bytes:
-            return ""  # unknown is no reason to refuse work: a failing commit will report the problem
+            return ""  # unknown is no reason to reject work: a failing commit will report the problem
         return (
             f"only {free >> 20} MiB are free on the disk of {self._path}; below {self._reserve_bytes >> 20} MiB no new "
             "workflows are accepted, so that running ones can continue. Free some space"
