@@ -176,20 +176,20 @@ class SlotBook:
 
     def grant(self) -> tuple[SlotClaim, ...]:
         """Grant free slots to the first claims in the queue. Return the claims that were granted a slot."""
-        lucky: list[SlotClaim] = []
+        granted: list[SlotClaim] = []
         while self.waiting and len(self.held) < self.limit:
             claim = self.waiting.pop(next(iter(self.waiting)))
             self.held[claim.ticket] = claim
-            lucky.append(claim)
-        return tuple(lucky)
+            granted.append(claim)
+        return tuple(granted)
 
-    def answers(self, lucky: Sequence[SlotClaim]) -> list[Answer]:
+    def answers(self, granted: Sequence[SlotClaim]) -> list[Answer]:
         """Return the answers to the pools of these newly granted claims. Also return messages for pools that hold slots
         and have not been notified yet that other runs wait.
         """
         answers: list[Answer] = []
-        for pool in dict.fromkeys(place.pool for place in lucky):
-            mine = [place for place in lucky if place.pool == pool]
+        for pool in dict.fromkeys(place.pool for place in granted):
+            mine = [place for place in granted if place.pool == pool]
             self.told.discard(pool)
             answers.append(self._to_pool(mine[0], [int(claim.ticket.rpartition("#")[2]) for claim in mine]))
         if self.waiting:

@@ -172,7 +172,7 @@ class Engine:
         attempts are lost. If all workers of an identity are `alive`, however, none of them has started the attempts,
         and other workers receive them.
         """
-        for token, identity in () if self.is_over else self.runs.kept_attempts.give_up(of):
+        for token, identity in () if self.is_over else self.runs.kept_attempts.release_unclaimed(of):
             if identity in alive:
                 self.attempts.give_back(token)
             else:

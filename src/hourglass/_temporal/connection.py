@@ -58,8 +58,8 @@ from hourglass.errors import (
 from hourglass.metrics import Family
 
 CALLS: dict[type[sv.Request[Any]], Callable[[Any, calls.CallScope], calls.Rpc]] = {
-    **calls.ACTING,
-    **calls_views.LOOKING,
+    **calls.CHANGE_CALLS,
+    **calls_views.VIEW_CALLS,
     **calls_schedules.ON_SCHEDULES,
     **calls_activities.ON_ACTIVITIES,
     **calls_deployments.ON_DEPLOYMENTS,

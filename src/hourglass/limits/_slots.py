@@ -78,10 +78,10 @@ class SlotKeeper:
     def _serve(self) -> bool:
         """Serve one round: grant free slots, then wait for messages. Return False if the key is idle."""
         self.changed = False
-        lucky = self.book.grant()
-        if lucky:
+        granted = self.book.grant()
+        if granted:
             self._look_within(self.book.notice)
-        news = self.book.answers(lucky)
+        news = self.book.answers(granted)
         if news:
             self._drop(unreachable(news))
         if is_long(self.messages):

@@ -213,6 +213,6 @@ def test_fast_activity_completion_equals_the_general_builder(
     wants = Eager("me", "q", Limits(history_events=13, suggest_events=12))
     builder = ChangeBuilder(run, now)
     builder.drop_activity(5)
-    builder.happen(*activities.completed(attempt, value, "me"))
+    builder.write_or_hold(*activities.completed(attempt, value, "me"))
     take_task(builder, wants)
     assert transitions.complete_activity(run, attempt, value, "me", wants, now) == builder.build()

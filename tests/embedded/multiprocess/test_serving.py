@@ -225,7 +225,7 @@ async def test_closing_owner_answers_every_request(tmp_path: Path) -> None:
         b"\xff\xff\xff\xff",
         b"\x00\x00\x00\x00",
         os.urandom(4096),
-        b"\x00\x00\x00\x40" + wire.encode(wire.GiveUpMessage(1)).ljust(64, b"\x00"),
+        b"\x00\x00\x00\x40" + wire.encode(wire.AbandonMessage(1)).ljust(64, b"\x00"),
     ],
     ids=["http", "nonsense", "huge", "empty", "noise", "no greeting"],
 )

@@ -37,7 +37,7 @@ limit stops workers while the disk is full.
 """
 
 
-LOOKED_AT = 32
+EVICTION_CANDIDATES = 32
 """The number of least recently used runs that are considered for one eviction."""
 
 _SHUT_DOWN = Failure("the worker was shut down", ApplicationFailure(type="WorkerShutdown"))
@@ -217,7 +217,7 @@ class Cache:
         if not self._size or len(self._runs) < self._size:
             return
         evicted, over = 0, len(self._runs) > self._size
-        for run_id, cached in list(islice(self._runs.items(), LOOKED_AT)):
+        for run_id, cached in list(islice(self._runs.items(), EVICTION_CANDIDATES)):
             if cached.is_idle and not cached.is_busy:
                 self._evict_for_room(cached)
                 evicted += 1

@@ -241,7 +241,7 @@ def state_of(activity: OpenActivity) -> str:
     return "PAUSE_REQUESTED" if activity.paused else "STARTED"
 
 
-def heard_of_ns(activity: OpenActivity) -> int:
+def last_heartbeat_ns(activity: OpenActivity) -> int:
     """Return the time of the current attempt's last heartbeat; 0 if there was none.
 
     The heartbeat timeout treats the start of an attempt as a heartbeat, but this function does not.

@@ -338,7 +338,9 @@ def _give_way(
 ) -> None:
     if current.run.is_open:
         reason = request.reason
-        engine.runs.change(current, lambda run, now: resetting.give_way(run, reason, new_run_id, now))
+        engine.runs.change(
+            current, lambda run, now: resetting.terminate_replaced(run, reason, new_run_id, now)
+        )
     if base is not current or not base.run.reset_run_id:
         engine.runs.change(base, lambda run, now: resetting.note_reset(run, new_run_id, now))
 

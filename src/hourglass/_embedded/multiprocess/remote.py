@@ -208,7 +208,7 @@ class OwnerConnection:
             return await future
         finally:
             if self._waiting.pop(number, None) is not None:
-                self.stream.send(wire.encode(wire.GiveUpMessage(number)))
+                self.stream.send(wire.encode(wire.AbandonMessage(number)))
 
     def _received(self, frame: bytes) -> None:
         self._note_message()

@@ -299,7 +299,7 @@ class _Peer:
                 case wire.WorkAnswers():
                     self.workers.answer(message)
                 case wire.RequestMessage():
-                    self._ask(message)
+                    self._begin_request(message)
                 case wire.Hello():
                     self._greet(message)
                 case wire.OpenHandle():
@@ -308,8 +308,8 @@ class _Peer:
                     self.workers.shut_down(message.handle)
                 case wire.CloseHandle():
                     self._begin_call(message.number, self.workers.close(message.handle))
-                case wire.GiveUpMessage():
-                    self._give_up(message.number)
+                case wire.AbandonMessage():
+                    self._abandon(message.number)
                 case wire.Holding():
                     self._hold(message)
                 case wire.Alive():
@@ -347,7 +347,7 @@ class _Peer:
         welcome = wire.Welcome(protocol=wire.PROTOCOL, pid=owner.pid, since_ns=owner.since_ns)
         self.stream.send(wire.encode(welcome))
 
-    def _ask(self, message: wire.RequestMessage) -> None:
+    def _begin_request(self, message: wire.RequestMessage) -> None:
         request = wire.decode_request(message)
         task = self._server.begin(message.key, request)
         is_change = request.effect is s.Effect.CHANGE
@@ -378,7 +378,7 @@ class _Peer:
         self._pending[number] = entry
         entry.task.add_done_callback(lambda done: self._answer(number, done))
 
-    def _give_up(self, number: int) -> None:
+    def _abandon(self, number: int) -> None:
         entry = self._pending.pop(number, None)
         if entry is not None and entry.is_wait:
             # The task is cancelled after its first turn, in which `ExecuteWorkflow` starts the workflow: a start that

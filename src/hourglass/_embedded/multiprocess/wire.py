@@ -92,7 +92,7 @@ class RequestMessage(msgspec.Struct, frozen=True, tag="Ask", omit_defaults=True)
     body: msgspec.Raw
 
 
-class GiveUpMessage(msgspec.Struct, frozen=True, tag="GiveUp"):
+class AbandonMessage(msgspec.Struct, frozen=True, tag="GiveUp"):
     """A notice that the client no longer waits for the answer with this number."""
 
     number: int
@@ -242,7 +242,7 @@ class FileLostMessage(msgspec.Struct, frozen=True, tag="FileLost"):
 ToOwner: TypeAlias = (
     Hello
     | RequestMessage
-    | GiveUpMessage
+    | AbandonMessage
     | OpenHandle
     | WorkAnswers
     | ShutDownHandle

@@ -318,7 +318,7 @@ class LoadedRun:
             return AT_ONCE
         return self.wakes.next_ns(self.run, now_ns)
 
-    def held_too_much(self, limits: Limits) -> bool:
+    def exceeds_held_limits(self, limits: Limits) -> bool:
         """Whether too many events have occurred during a workflow task: their number or size exceeds the limits."""
         held = self.run.held
         if len(held) < self.held_count:

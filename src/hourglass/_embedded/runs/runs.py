@@ -231,7 +231,7 @@ class RunTable:
             self.apply(record, transitions.end_overgrown(run, str(error), now), looked, now)
             return str(error)
         self.apply(record, change, looked, now, request_ids, to_worker)
-        if record.run.held and record.held_too_much(limits):
+        if record.run.held and record.exceeds_held_limits(limits):
             cause, run = h.FORCE_CLOSE_COMMAND, record.run
             self.apply(record, tasks.fail_task(run, cause, None, "history-service", now), _NOTHING, now)
         return ""

@@ -167,7 +167,7 @@ class RunTimers:
         When the store has recovered, extend the timeouts of waiting activities by the duration of the stall.
         """
         writes = self._runs.writes
-        since = writes.look()
+        since = writes.check_stall()
         if since:
             self._give_time_back(since)
         return writes.is_stalled

@@ -41,12 +41,12 @@ DEFAULT_RETENTION = 30 * 86_400.0
 SLICE = 200
 """The number of runs that are deleted, or evicted from memory, in one slice."""
 
-FEW = 4
+PER_SLICE = 4
 """The number of due runs that are loaded in one slice. Each takes a fifth of a millisecond to read, and its changes
 become part of the next commit. New work has to wait for both.
 """
 
-SOME = 16
+PER_BULK_SLICE = 16
 """The number of runs per slice when runs are loaded in bulk, and the number of due runs loaded from each queue every
 second regardless of room.
 """
@@ -163,7 +163,7 @@ class StoredBacklog:
                 with contextlib.suppress(StorageError):  # the other runs are still counted
                     stored = store.load(due.run_id)
                     if stored is not None:
-                        self._look(stored.run)
+                        self._count_waiting(stored.run)
             if len(found) < PAGE:
                 break
 
@@ -172,7 +172,7 @@ class StoredBacklog:
         count, since = self._waiting.get((task_queue, activities), (0, self._now))
         return QueueStats(count, max(0, self._now - since) / 1e9)
 
-    def _look(self, run: Run) -> None:
+    def _count_waiting(self, run: Run) -> None:
         """Count the tasks of a run that the next worker would receive: its workflow task, including one for a due
         timer, and its activity attempts.
         """
@@ -270,7 +270,7 @@ class Upkeep:
         await self._in_slices(runs.store.without_wake(), self._bring_in)
         # With a real clock, the remaining runs are loaded later, as workers serve the first runs, because
         # reading many due runs may take long.
-        for _ in range(2 * WINDOW // FEW if self._is_paced else EVERYTHING):
+        for _ in range(2 * WINDOW // PER_SLICE if self._is_paced else EVERYTHING):
             if runs.stopped or not self._bring_in_due(runs.clock.now_ns()):
                 break
             await sleep(0)
@@ -282,13 +282,13 @@ class Upkeep:
         self._time_written = float("-inf")
         self.tick()
         if runs.store.latest_ns > runs.clock.now_ns():
-            self._look_at_all()
+            self._load_all()
         self._retries = asyncio.create_task(self._try_parked())
 
     async def _in_slices(self, run_ids: Sequence[str], act: Callable[[str], None]) -> None:
         """Call `act` for each run, in slices, until all are done or the engine stops."""
-        for begin in range(0, len(run_ids), SOME):
-            for run_id in run_ids[begin : begin + SOME]:
+        for begin in range(0, len(run_ids), PER_BULK_SLICE):
+            for run_id in run_ids[begin : begin + PER_BULK_SLICE]:
                 act(run_id)
             self._runs.queues.dispatch()
             await sleep(PAUSE if self._is_paced else 0)
@@ -351,9 +351,9 @@ class Upkeep:
             self._runs.realign()
             self._due.read_again()
             self._write_time()  # in case this process is killed
-            self._look_at_all()
+            self._load_all()
 
-    def _look_at_all(self) -> None:
+    def _load_all(self) -> None:
         """Load all waiting runs once. Runs that were stored while the clock was ahead would otherwise wake too late."""
         if self._sweep is None or self._sweep.done():
             self._sweep = asyncio.get_running_loop().create_task(self._bring_in_all())
@@ -423,7 +423,11 @@ class Upkeep:
         """Load a slice of the due runs if there is room. Return whether more can be loaded immediately."""
         # Always read the next page: the next run of one queue may come long after those of another.
         more = self._due.read(now, self._is_known)
-        some = self._due.take(FEW) if self._is_paced else self._due.take(EVERYTHING, in_any_case=EVERYTHING)
+        some = (
+            self._due.take(PER_SLICE)
+            if self._is_paced
+            else self._due.take(EVERYTHING, in_any_case=EVERYTHING)
+        )
         self._bring_in_all_of(some)
         return more or bool(some)
 
@@ -431,7 +435,7 @@ class Upkeep:
         """Load a few runs of each queue even if there is no room, because timeouts also expire on queues without
         workers.
         """
-        self._bring_in_all_of(self._due.take(EVERYTHING, in_any_case=SOME))
+        self._bring_in_all_of(self._due.take(EVERYTHING, in_any_case=PER_BULK_SLICE))
 
     def _bring_in_all_of(self, run_ids: Iterable[str]) -> None:
         for run_id in run_ids:

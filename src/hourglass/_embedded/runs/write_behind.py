@@ -25,7 +25,7 @@ from hourglass._embedded.store.store import RunChange, ScheduleChange, Store
 STANDSTILL = SECOND // 4
 """The time without a commit after which the store counts as stalled."""
 
-MANY = 100
+MAX_UNWRITTEN = 100
 """The number of unwritten changes above which no late work is started. The changes of new requests would otherwise
 wait until all changes of late work are written.
 """
@@ -159,12 +159,12 @@ class WriteBehind:
         self.appended -= 1
 
     def is_behind(self) -> bool:
-        """Whether at least `MANY` changes have not been written yet."""
-        return not self.is_durable(self.appended - MANY)
+        """Whether at least `MAX_UNWRITTEN` changes have not been written yet."""
+        return not self.is_durable(self.appended - MAX_UNWRITTEN)
 
     def when_caught_up(self, callback: Callable[[], None]) -> None:
-        """Call `callback` once fewer than `MANY` of the current changes remain unwritten."""
-        self._store.when_durable(self.appended - MANY, lambda _: callback())
+        """Call `callback` once fewer than `MAX_UNWRITTEN` of the current changes remain unwritten."""
+        self._store.when_durable(self.appended - MAX_UNWRITTEN, lambda _: callback())
 
     def defer(self, record: LoadedRun) -> None:
         """Defer the write of a run whose task a worker has, because nothing else waits for the change.
@@ -221,7 +221,7 @@ class WriteBehind:
         """Whether the store has written nothing for a while although changes were pending, as of the last check."""
         return self._still_since_ns != 0
 
-    def look(self) -> int:
+    def check_stall(self) -> int:
         """Check whether the store is writing. If it has just recovered from a stall, return the start of the stall;
         otherwise 0.
         """

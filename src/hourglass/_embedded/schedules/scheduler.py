@@ -30,8 +30,8 @@ from hourglass._embedded.runs.starting import start_workflow
 from hourglass._embedded.schedules.search import ScheduleSearch
 from hourglass._embedded.schedules.transitions import (
     Running,
+    ScheduleAdvance,
     ScheduleRecord,
-    ScheduleStep,
     Start,
     advance,
     closed,
@@ -238,7 +238,7 @@ class Schedules:
             self._keep(record, now if again else step.wake_ns or 0)
             self._end_others(step)
 
-    def _start_all(self, step: ScheduleStep, now_ns: int) -> tuple[ScheduleRecord, bool]:
+    def _start_all(self, step: ScheduleAdvance, now_ns: int) -> tuple[ScheduleRecord, bool]:
         """Start the workflows of a step. Return the new record, and whether any start failed. As on a server, a failed
         start is dropped.
         """
@@ -266,7 +266,7 @@ class Schedules:
         answer, _ = start_workflow(self._runs, request, last)
         return answer.run_id
 
-    def _end_others(self, step: ScheduleStep) -> None:
+    def _end_others(self, step: ScheduleAdvance) -> None:
         schedule_identity = identity(step.record)
         for workflow in step.cancel:
             reason = "cancelled by schedule overlap policy"

@@ -222,7 +222,7 @@ def reset(
     _fail_task(builder, base.run_id, request.reason)
     dropped = [event.attributes for event in history[point - 1 :]]
     for attributes in again((*dropped, *base.held, *later), request):
-        builder.happen_again(attributes)
+        builder.write_again(attributes)
     builder.want_task()
     change = builder.build()
     return msgspec.structs.replace(
@@ -308,7 +308,7 @@ def again(events: Iterable[h.Attributes], request: ResetWorkflow) -> Iterator[h.
                 pass
 
 
-def give_way(run: Run, reason: str, new_run_id: str, now_ns: int) -> Change:
+def terminate_replaced(run: Run, reason: str, new_run_id: str, now_ns: int) -> Change:
     """Terminate an open run because a new run replaces it.
 
     Children that the new run also has now belong to the new run, which also notifies the parent when it closes. As on a

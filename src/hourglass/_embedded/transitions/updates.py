@@ -74,7 +74,7 @@ class Updates:
         self.accepted: dict[str, int] = {}
         self.completed: dict[str, h.WorkflowExecutionUpdateCompleted] = {}
         self._read = 0
-        self._asked: tuple[str, ...] = ()
+        self._sent_ids: tuple[str, ...] = ()
 
     def read(self, events: Sequence[h.HistoryEvent]) -> None:
         """Read the events that were added since the last call."""
@@ -89,12 +89,12 @@ class Updates:
                 case h.WorkflowExecutionUpdateCompleted() as completed:
                     self.completed[completed.update_id] = completed
                 case h.WorkflowTaskCompleted():
-                    self._asked = tuple(self.written)
-                case h.WorkflowTaskScheduled() if self._asked:
+                    self._sent_ids = tuple(self.written)
+                case h.WorkflowTaskScheduled() if self._sent_ids:
                     # Updates that a worker has received with a task and not accepted are rejected.
-                    for update_id in self._asked:
+                    for update_id in self._sent_ids:
                         self.written.pop(update_id, None)
-                    self._asked = ()
+                    self._sent_ids = ()
                 case _:
                     pass
         self._read = len(events)

@@ -23,7 +23,7 @@ import typer
 
 from hourglass._http.access import Access, AccessDecision, Credentials, read_token
 from hourglass._http.names import LOOPBACK, OwnNames
-from hourglass._http.server import HttpRequest, HttpResponse, HttpServer, listening_socket, error_response
+from hourglass._http.server import HttpRequest, HttpResponse, HttpServer, error_response, listening_socket
 from hourglass._tools.cli import connecting, console
 from hourglass._tools.cli.connecting import Codec, Host, TokenOption
 from hourglass.errors import PayloadError, UsageError
@@ -201,7 +201,9 @@ class CodecAnswers:
             case AccessDecision.ADMITTED:
                 pass
         if request.method != "POST" or _operation(request) not in ("encode", "decode"):
-            return self._with_origin(request, error_response(404, "not found; use POST /decode or POST /encode"))
+            return self._with_origin(
+                request, error_response(404, "not found; use POST /decode or POST /encode")
+            )
         return LARGEST
 
     async def answer(self, request: HttpRequest, body: bytes) -> HttpResponse:
@@ -214,7 +216,9 @@ class CodecAnswers:
         try:
             payloads = read_payloads(body)
         except (ValueError, RecursionError):
-            return error_response(400, 'the body must be {"payloads": [...]}, as Temporal writes payloads in JSON')
+            return error_response(
+                400, 'the body must be {"payloads": [...]}, as Temporal writes payloads in JSON'
+            )
         try:
             return HttpResponse(200, written_payloads(coded(self._codec, operation, payloads)), _JSON)
         except PayloadError as error:
