@@ -67,7 +67,7 @@ def store_of(path: Path) -> Store:
 
 
 @contextmanager
-def no_room(store: Store) -> Iterator[None]:
+def disk_full(store: Store) -> Iterator[None]:
     """The file may grow no more, meanwhile."""
     writer = store._opened.writer
     (pages,) = writer.execute("PRAGMA page_count").fetchone()
@@ -114,7 +114,7 @@ def test_activity_that_cannot_start_on_a_full_disk_does_not_fail(
     handle = client.start_workflow(Steps.run, id="steps")
     store = store_of(path)
     with ThreadPoolExecutor() as pool:
-        with no_room(store):
+        with disk_full(store):
             told = pool.submit(handle.signal, Steps.go, "x" * 100_000)
             until(lambda: bool(store.held), "the disk is never full")
             # How long it stands still is what is tried here: longer than the step's whole time.
@@ -134,7 +134,7 @@ def test_reads_are_answered_on_a_full_disk(
     until(lambda: handle.describe().history_length >= 4, "it never waits")
     store = store_of(path)
     assert ask(working, "/ready")[0] == 200
-    with ThreadPoolExecutor() as pool, no_room(store):
+    with ThreadPoolExecutor() as pool, disk_full(store):
         told = pool.submit(handle.signal, Steps.go, "x" * 100_000)
         until(lambda: bool(store.held), "the disk is never full")
         with caplog.at_level(logging.WARNING, "hourglass"):

@@ -260,7 +260,7 @@ class WorkKind(Enum):
 class CompletionResult(Enum):
     """The response of a handle to the completion of a workflow task."""
 
-    TAKEN = "taken"
+    RECEIVED = "received"
     """The engine has received the completion. If the engine rejects it later, the run is evicted."""
     RUN_FORGOTTEN = "run forgotten"
     """The run is closed and the engine has forgotten the run. No eviction follows, so the worker must forget the run,

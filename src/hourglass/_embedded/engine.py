@@ -80,12 +80,12 @@ class Engine:
         self.updates = UpdateDispatch(self.runs)
         self.attempts = ActivityDispatch(self.runs, namespace, self.deployments)
         self.progress = ProgressMemory()
-        self.schedules = Schedules(self.runs, self.doubt)
+        self.schedules = Schedules(self.runs, self.stop_if_unreadable)
         self.runs.awaiting = self.schedules
         self.keepers = Keepers(self.runs)
         self.runs.keeping = self.keepers
         store.on_rejection(self._change_rejected)
-        self.outbox = Outbox(store, self.die)
+        self.outbox = Outbox(store, self.fail)
         self.failed: StorageError | None = None
         self.closed = False
         self.is_over = False
@@ -111,7 +111,7 @@ class Engine:
         self.deployments.load()
         self.schedules.load()  # overdue runs may close during the recovery, and schedules must be notified
         self.is_recovered = True
-        await self._upkeep.open(self.runs, durable=self.durable, die=self.die, sample=self._sample)
+        await self._upkeep.open(self.runs, durable=self.durable, fail=self.fail, sample=self._sample)
         if not self.is_over:
             self.begin()
 
@@ -282,14 +282,14 @@ class Engine:
             },
         )
 
-    def doubt(self, error: StorageError) -> None:
+    def stop_if_unreadable(self, error: StorageError) -> None:
         """Stop the engine after a failed read, unless the failure concerns only a single run."""
         try:
             self.store.next_due_ns()
         except StorageError:
-            self.die(error)
+            self.fail(error)
 
-    def die(self, error: StorageError) -> None:
+    def fail(self, error: StorageError) -> None:
         """Stop the engine because its store can no longer be used. Notify handles, queries and waiting clients."""
         if self.failed is None and not self.closed:
             self.failed, self.is_over = error, True

@@ -88,7 +88,7 @@ def start(live: LiveRun, events: list[AnyEvent]) -> None:
     state = live.state
     state.workflow_type = started.workflow_type
     if live.settings.interceptors:
-        with live.looking("the factory of an interceptor"):
+        with live.read_only_block("the factory of an interceptor"):
             live.inbound, live.outbound = watched(chain, live.settings.interceptors)
     definition = live.definition
     try:
@@ -103,7 +103,7 @@ def start(live: LiveRun, events: list[AnyEvent]) -> None:
         live.handlers.bind_object(obj)
         arguments = [obj, *arguments]
         if definition.config is not None:
-            with live.looking("@workflow.dynamic_config"):
+            with live.read_only_block("@workflow.dynamic_config"):
                 live.definition = watched(definition.configured, obj)
 
     live.main = MainTask(live, arguments) if definition.is_async else MainFiber(live, arguments)

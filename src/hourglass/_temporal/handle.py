@@ -345,7 +345,7 @@ class CoreHandle:
                 lambda: core.complete_activation(self._worker, failed), taken, CompletionResult.REJECTED
             )
 
-        self._send(send, taken, CompletionResult.TAKEN, fail)
+        self._send(send, taken, CompletionResult.RECEIVED, fail)
         return taken
 
     def complete_activity(self, result: ActivityResult) -> asyncio.Future[None]:

@@ -355,7 +355,7 @@ def _ask_callback(live: LiveRun, patch_id: str, decide: Callable[[PatchActivatio
     if answers is None:
         answers = live.state.patch_answers = {}
     if patch_id not in answers:
-        with live.looking("a patch activation callback"):
+        with live.read_only_block("a patch activation callback"):
             answer: object = decide(PatchActivationInput(_info_of(live), patch_id))
         if not isinstance(answer, bool):
             raise UsageError(

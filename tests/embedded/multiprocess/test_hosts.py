@@ -356,7 +356,7 @@ def test_engine_is_reopened_after_a_store_failure(tmp_path: Path, caplog: pytest
             polling = asyncio.create_task(poll(handle))
             await asyncio.sleep(0.01)  # the poll reaches the engine; if it is late the test shows less
             assert one.calls.engine is not None
-            one.calls.engine.engine.die(StorageError("the disk is gone", status="UNAVAILABLE"))
+            one.calls.engine.engine.fail(StorageError("the disk is gone", status="UNAVAILABLE"))
             with pytest.raises(HandleBroken):
                 await polling
             await handle.finalize()

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.durability.test_full_disk import Steps, no_room, step, store_of
+from tests.durability.test_full_disk import Steps, disk_full, step, store_of
 from tests.tools.web.conftest import BEARER, asked, serving, site_of
 
 from hourglass import Client, Worker, workflow
@@ -57,7 +57,7 @@ class _Full:
         self.handle = client.start_workflow(Steps.run, id="steps")
 
     def __enter__(self) -> _Full:
-        self._room = no_room(store_of(self.path))
+        self._room = disk_full(store_of(self.path))
         self._room.__enter__()
         self._pool = ThreadPoolExecutor(1)
         self._told = self._pool.submit(self.handle.signal, Steps.go, "x" * 100_000)

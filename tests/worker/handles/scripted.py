@@ -231,7 +231,7 @@ class ScriptedHandle:
     def _accept_completion(self, completion: Completion) -> CompletionResult:
         if self.completion_errors:
             raise self.completion_errors.popleft()
-        result = CompletionResult.TAKEN
+        result = CompletionResult.RECEIVED
         if self.rejections:
             self.rejections -= 1
             completion = TaskFailed(completion.run_id, Failure("malformed completion"))

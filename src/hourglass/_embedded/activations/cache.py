@@ -134,7 +134,7 @@ class Cache:
         self._forget(self._runs[run_id])
         return True
 
-    def let_go(self) -> None:
+    def release_runs(self) -> None:
         """Release the cached runs to other workers."""
         self._flow.is_leaving = True
         for cached in tuple(self._runs.values()):
@@ -253,7 +253,7 @@ class Cache:
         if self.local.in_use:
             self.local.forget(cached.cursor.run_id)
         if self._runs.pop(cached.cursor.run_id, None) is not None:
-            self._engine.runs.let_go(cached.record)
+            self._engine.runs.release(cached.record)
 
     def _deliver(self, cached: CachedRun, activation: Activation, stage: Stage) -> None:
         cached.stage = stage

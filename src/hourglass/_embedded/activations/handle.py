@@ -310,7 +310,7 @@ class EngineHandle:
         self.engine.queues.dispatch(self.poller)
         if not self._will_deliver and (cache.ready.items or self._closing):
             self._schedule_delivery()
-        return CompletionResult.RUN_FORGOTTEN if is_forgotten else CompletionResult.TAKEN
+        return CompletionResult.RUN_FORGOTTEN if is_forgotten else CompletionResult.RECEIVED
 
     def complete_activity(self, result: ActivityResult) -> None:
         """Report the result of an attempt. Raise `HandleBroken` if the engine has ended."""
@@ -398,7 +398,7 @@ class EngineHandle:
         self._paused.clear()  # the remaining items must still be delivered
         self._attempts.give_back()
         self._local.close()
-        self._cache.let_go()
+        self._cache.release_runs()
         self.engine.queues.wake(self.poller.task_queue)
         self._grace = self.engine.clock.call_after(
             to_ns(self._config.graceful_shutdown), self._stop_activities
@@ -408,7 +408,7 @@ class EngineHandle:
     def _stop_activities(self) -> None:
         self._attempts.stop()
         self._local.stop("WORKER_SHUTDOWN")
-        self._cache.let_go()  # runs whose local attempts can no longer start here move to another worker
+        self._cache.release_runs()  # runs whose local attempts can no longer start here move to another worker
         self._schedule_delivery()
 
     async def finalize(self) -> None:

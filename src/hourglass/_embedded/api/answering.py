@@ -196,7 +196,7 @@ def holding(engine: Engine, record: LoadedRun) -> Iterator[None]:
     try:
         yield
     finally:
-        engine.runs.let_go(record)
+        engine.runs.release(record)
 
 
 async def wait(
@@ -217,7 +217,7 @@ async def wait(
                 raise EngineClosed
             await bell.wait(left)
     finally:
-        engine.runs.let_go(record)
+        engine.runs.release(record)
     check_moves(engine, record)
 
 

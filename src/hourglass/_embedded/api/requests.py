@@ -442,7 +442,7 @@ async def answer(engine: Engine, request: s.Request[A]) -> A:
         return await _durable_answer(engine, request, handler)
     except Exception as error:
         if isinstance(error, StorageError):
-            engine.doubt(error)
+            engine.stop_if_unreadable(error)
         if engine.is_over:  # whatever the error is: the next engine will answer the request
             raise EngineClosed from None
         if isinstance(error, OverflowError):

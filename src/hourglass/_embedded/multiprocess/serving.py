@@ -67,7 +67,7 @@ class OwnerInfo:
     """Returns the processes that work on the file."""
     note_processes: Callable[[tuple[WorkerProcess, ...]], object] = lambda _: None
     """Records the processes that work on the file, for the next owner."""
-    weigh: Callable[[float], object] = lambda _: None
+    set_handicap: Callable[[float], object] = lambda _: None
     """Sets the weight of work in the owner's process, relative to work in the other processes."""
 
 
@@ -143,7 +143,7 @@ class OwnerServer:
         ours.note(process_time(), thread_time())
         uses = [peer.workers.use for peer in self.peers if peer.workers.has_handles]
         handicap = 1.0 if not uses else next_handicap(handicap, ours, uses)
-        self.owner.weigh(handicap)
+        self.owner.set_handicap(handicap)
         if uses and self._server is not None:
             loop = asyncio.get_running_loop()
             self._measure_timer = loop.call_later(wire.REPORT_INTERVAL, self._measure, ours, handicap)

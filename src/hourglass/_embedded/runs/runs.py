@@ -265,10 +265,10 @@ class RunTable:
         return max((self.writes.number_of(record) for record in records if record is not None), default=0)
 
     def hold(self, record: LoadedRun) -> None:
-        """Keep a run in memory for a cache or a request until `let_go` is called."""
+        """Keep a run in memory for a cache or a request until `release` is called."""
         record.users += 1
 
-    def let_go(self, record: LoadedRun) -> None:
+    def release(self, record: LoadedRun) -> None:
         """Release a run that a cache or a request has kept in memory with `hold`."""
         record.users -= 1
         if not record.users:

@@ -169,10 +169,10 @@ class RunTimers:
         writes = self._runs.writes
         since = writes.check_stall()
         if since:
-            self._give_time_back(since)
+            self._extend_deadlines(since)
         return writes.is_stalled
 
-    def _give_time_back(self, since: int) -> None:
+    def _extend_deadlines(self, since: int) -> None:
         now = self._clock.now_ns()
         for record in tuple(self._runs.records()):
             activities = record.run.activities

@@ -22,7 +22,7 @@ from hourglass._embedded.clock import SECOND, Clock
 from hourglass._embedded.runs.run import LoadedRun
 from hourglass._embedded.store.store import RunChange, ScheduleChange, Store
 
-STANDSTILL = SECOND // 4
+STALL_AFTER = SECOND // 4
 """The time without a commit after which the store counts as stalled."""
 
 MAX_UNWRITTEN = 100
@@ -175,16 +175,16 @@ class WriteBehind:
         self._deferred[record.run.run_id] = record
         if not self._timer_runs:
             self._timer_runs = True
-            asyncio.get_running_loop().call_later(self.patience, self._store_what_waits_long)
+            asyncio.get_running_loop().call_later(self.patience, self._flush_overdue)
 
-    def _store_what_waits_long(self) -> None:
+    def _flush_overdue(self) -> None:
         for record in self._deferred_long:
             if self._deferred.get(record.run.run_id) is record and not self._stopped:
                 self.append(record, (), self._clock.now_ns())
         self._deferred_long = list(self._deferred.values())
         self._timer_runs = bool(self._deferred_long)
         if self._timer_runs:
-            asyncio.get_running_loop().call_later(self.patience, self._store_what_waits_long)
+            asyncio.get_running_loop().call_later(self.patience, self._flush_overdue)
 
     def drop(self, run_id: str) -> None:
         """Discard the deferred changes of a run."""
@@ -231,6 +231,6 @@ class WriteBehind:
             since, self._still_since_ns = self._still_since_ns, 0
             if not self.is_durable(self.appended):
                 self._watched, self._watched_since_ns = self.appended, now
-        elif not self._still_since_ns and now - self._watched_since_ns > STANDSTILL:
+        elif not self._still_since_ns and now - self._watched_since_ns > STALL_AFTER:
             self._still_since_ns = self._watched_since_ns
         return since

@@ -67,9 +67,9 @@ def _unchanged(record: ScheduleRecord) -> ScheduleRecord:
 class Schedules:
     """The schedules of an engine (see the module). An `EndListener`. Schedules act only after `begin`."""
 
-    def __init__(self, runs: RunTable, doubt: Callable[[StorageError], None]) -> None:
+    def __init__(self, runs: RunTable, stop_if_unreadable: Callable[[StorageError], None]) -> None:
         self._runs = runs
-        self._doubt = doubt
+        self._doubt = stop_if_unreadable
         self._records: dict[str, ScheduleRecord] = {}
         self._entries: dict[str, ScheduleEntry] = {}
         self._awaited: dict[str, set[str]] = {}

@@ -155,7 +155,7 @@ def is_permanent(error: StorageError) -> bool:
     return error.status in _PERMANENT
 
 
-NO_ROOM = "has no space left on its disk: free some space. No acknowledged change is lost"
+DISK_FULL = "has no space left on its disk: free some space. No acknowledged change is lost"
 """The error message for a file that cannot be written because its disk is full."""
 
 
@@ -164,9 +164,9 @@ def is_full(error: OSError) -> bool:
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
-def no_room(path: str) -> StorageError:
+def disk_full(path: str) -> StorageError:
     """Return the error for a file that cannot be created or written for lack of room."""
-    return StorageError(f"the file {path} {NO_ROOM}", status="RESOURCE_EXHAUSTED")
+    return StorageError(f"the file {path} {DISK_FULL}", status="RESOURCE_EXHAUSTED")
 
 
 def ownership_hint(*paths: str) -> str:

@@ -90,7 +90,7 @@ def send_completion(
         then()
         return
     if isinstance(taken, CompletionResult):
-        if taken is not CompletionResult.TAKEN:
+        if taken is not CompletionResult.RECEIVED:
             _note_result(tables, record, run_id, entry, taken)
         if record.drain is not None:
             record.changed.notify_all()

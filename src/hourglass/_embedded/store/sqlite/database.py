@@ -30,7 +30,7 @@ from hourglass._embedded.store.sqlite.disk_faults import storage_error, storage_
 from hourglass._embedded.store.sqlite.file_watch import FileWatch
 from hourglass._embedded.store.sqlite.log_mark import check_inode, check_left_behind, check_log, mark_log
 from hourglass._embedded.store.sqlite.tables import MIGRATIONS, Migration, next_epoch
-from hourglass._embedded.store.store import ALLOW_HARD_LINKS, is_full, may_have_links, no_room
+from hourglass._embedded.store.store import ALLOW_HARD_LINKS, disk_full, is_full, may_have_links
 from hourglass.errors import StorageError
 
 __all__ = ["backup"]
@@ -238,7 +238,7 @@ def _create_file(path: str, namespace: str, extra_tables: str) -> None:
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise storage_error(path, _cannot_open()) from error
         if is_full(error):
-            raise no_room(path) from error
+            raise disk_full(path) from error
         raise _unusable(path, f"cannot be created: {error.strerror}") from error
     finally:
         for leftover in (draft, f"{draft}-journal"):

@@ -17,7 +17,7 @@ from time import monotonic
 
 import msgspec
 
-from hourglass._embedded.store.store import NO_ROOM, Unwritable, epoch_is_over, free_bytes, ownership_hint
+from hourglass._embedded.store.store import DISK_FULL, Unwritable, epoch_is_over, free_bytes, ownership_hint
 from hourglass.errors import ServiceError, StorageError
 
 _SHARED_MEMORY_SIZE = 4874
@@ -67,7 +67,7 @@ _ADVICE = {
         "FAILED_PRECONDITION",
     ),
     sqlite3.SQLITE_PERM: ("cannot be used by this user: check its permissions", "PERMISSION_DENIED"),
-    sqlite3.SQLITE_FULL: (NO_ROOM, "RESOURCE_EXHAUSTED"),
+    sqlite3.SQLITE_FULL: (DISK_FULL, "RESOURCE_EXHAUSTED"),
     sqlite3.SQLITE_BUSY: (
         "is locked by another program: end that program, or close its transaction",
         "UNAVAILABLE",
