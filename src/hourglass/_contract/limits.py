@@ -359,7 +359,7 @@ class TurnBook:
         """The complete state, as immutable data."""
         return Throttle(self.turns, (*self.held, *self.open), self.period, self.loan, self.seen)
 
-    def return_loan(self, used: Used) -> None:
+    def hand_in(self, used: Used) -> None:
         """Apply the return of a loan."""
         if self.loan is not None and self.loan.place.pool == used.pool:
             self._end_loan(used.moments)

@@ -59,9 +59,9 @@ class TurnKeeper:
         self.messages += 1
 
     @workflow.signal
-    def return_loan(self, used: Used) -> None:
+    def hand_in(self, used: Used) -> None:
         """Receive a returned loan."""
-        self.book.return_loan(used)
+        self.book.hand_in(used)
         self.messages += 1
 
     @workflow.query
@@ -219,7 +219,7 @@ class TurnPool(KeeperLink):
             return
         used = Used(self._name, self._end_loan())
         self._sending = True
-        tell(self._keeper, TurnKeeper.return_loan, used)
+        tell(self._keeper, TurnKeeper.hand_in, used)
         self._sending = False
 
     def _end_loan(self) -> tuple[int, ...]:

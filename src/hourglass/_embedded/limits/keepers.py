@@ -65,7 +65,7 @@ _MESSAGES: dict[tuple[str, str], msgspec.json.Decoder[Any]] = {
     (SLOTS, "lease"): msgspec.json.Decoder(Lease),
     (SLOTS, "take_back"): msgspec.json.Decoder(Return),
     (TURNS, "ask"): msgspec.json.Decoder(TurnRequest),
-    (TURNS, "return_loan"): msgspec.json.Decoder(Used),
+    (TURNS, "hand_in"): msgspec.json.Decoder(Used),
 }
 
 
@@ -241,7 +241,7 @@ class Keepers:
                     self._serve_turns(id, book)
                 message = _by_engine_time(message, self._lead(sender))
                 if isinstance(message, Used):
-                    book.return_loan(message)
+                    book.hand_in(message)
                 else:
                     book.open.append(message)
                 self._serve_turns(id, book)
