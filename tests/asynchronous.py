@@ -1,4 +1,4 @@
-"""Tests that are coroutine functions: each runs on an event loop of its own, within a limit."""
+"""Execution of tests that are coroutine functions: each on a new event loop, with a time limit."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-LIMIT = 60.0
-"""The time that a test may take, in seconds."""
+TIME_LIMIT = 60.0
+"""In seconds."""
 
 
 def run_on_new_loop(test: Callable[[], Awaitable[None]]) -> None:
-    """Run a test on a new loop; one that is stuck fails."""
+    """Run a test on a new event loop; fail if it exceeds the limit."""
 
     async def limited() -> None:
-        async with asyncio.timeout(LIMIT):
+        async with asyncio.timeout(TIME_LIMIT):
             await test()
 
     asyncio.run(limited())
@@ -25,7 +25,7 @@ def run_on_new_loop(test: Callable[[], Awaitable[None]]) -> None:
 def run_coroutine_test(
     item: pytest.Function, run: Callable[[Callable[[], Awaitable[None]]], None] = run_on_new_loop
 ) -> bool | None:
-    """Run a test if it is a coroutine function; for the hook `pytest_pyfunc_call` of a `conftest.py`."""
+    """Run a test if it is a coroutine function; called by the hook `pytest_pyfunc_call` of a `conftest.py`."""
     test = item.obj
     if not inspect.iscoroutinefunction(test):
         return None

@@ -1,7 +1,4 @@
-"""How hard tests search that can search for ever: enough for every change, and more with HOURGLASS_THOROUGH=1.
-
-Must not know what is searched. What a test shows is the same either way; only the number of its random cases differs.
-"""
+"""The number of random cases that tests draw; HOURGLASS_THOROUGH=1 selects more."""
 
 from __future__ import annotations
 
@@ -11,5 +8,5 @@ THOROUGH = os.environ.get("HOURGLASS_THOROUGH", "") not in ("", "0")
 
 
 def cases(usual: int, thorough: int) -> int:
-    """How many random cases to try."""
+    """Return the number of random cases to draw."""
     return thorough if THOROUGH else usual

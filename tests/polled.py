@@ -1,6 +1,6 @@
-"""Handles as tests use them: one item at a time, by calls that wait.
+"""Wrappers of handles with blocking polls that return one item at a time.
 
-`Polled` works on every handle; `PolledEngine` on one of the embedded engine, from which it takes nothing while no call waits.
+`Polled` wraps any handle. `PolledEngine` wraps a handle of the embedded engine and takes items only while a poll waits.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class _Polls:
-    """What both have in common."""
+    """The base of both wrappers."""
 
     inner: Any
 
@@ -36,19 +36,19 @@ class _Polls:
         return getattr(self.inner, name)
 
     async def complete_activation(self, completion: Completion) -> CompletionResult:
-        """Complete an activation, and wait until the engine has it."""
-        taken = self.inner.complete_workflow_task(completion)
-        return taken if isinstance(taken, CompletionResult) else await taken
+        """Complete an activation and wait until the engine has accepted it."""
+        accepted = self.inner.complete_workflow_task(completion)
+        return accepted if isinstance(accepted, CompletionResult) else await accepted
 
     async def complete_activity(self, result: ActivityResult) -> None:
-        """Report the end of an attempt, and wait until the engine has it."""
-        taken = self.inner.complete_activity(result)
-        if taken is not None:
-            await taken
+        """Report the outcome of an attempt and wait until the engine has accepted it."""
+        accepted = self.inner.complete_activity(result)
+        if accepted is not None:
+            await accepted
 
 
 class Polled(_Polls):
-    """Any handle, started."""
+    """A started handle of any engine."""
 
     def __init__(self, inner: Handle) -> None:
         self.inner = inner
@@ -66,12 +66,12 @@ class Polled(_Polls):
         return add
 
     def _end(self, kind: WorkKind, why: Exception) -> None:
-        assert kind not in self.ends, "a kind ends once"
+        assert kind not in self.ends, "this kind of work ended twice"
         self.ends[kind] = why
         self._bell.ring()
 
     async def poll_activation(self) -> Activation:
-        """Wait for the next activation; raise the reason of the end."""
+        """="""
         return await self._next(WorkKind.WORKFLOWS, self.activations)
 
     async def poll_activity(self) -> ActivityItem:
@@ -86,7 +86,7 @@ class Polled(_Polls):
         return items.popleft()
 
     async def stop(self) -> None:
-        """Shut down and free the handle, whose items are all completed."""
+        """Shut down and finalize the handle, whose items must all be completed."""
         self.inner.initiate_shutdown()
         while len(self.ends) < len(WorkKind):
             await self._bell.wait()
@@ -94,7 +94,7 @@ class Polled(_Polls):
 
 
 class Stepper:
-    """Takes single items from a handle that was not started: a slot is granted for each call alone."""
+    """Takes single items from a handle that was not started, by granting a slot for each call."""
 
     def __init__(self, handle: EngineHandle) -> None:
         self._handle = handle
@@ -102,7 +102,7 @@ class Stepper:
         self._poller = handle.poller
 
     def next_activation(self) -> Activation | None:
-        """Take one activation that may leave now, if there is one. Raises `HandleBroken`."""
+        """Return an activation that is ready, or None. Raises `HandleBroken`."""
         while (activation := self._ready_activation()) is None and self._assign_task():
             pass
         return activation
@@ -112,7 +112,7 @@ class Stepper:
         return self._handle._cache.ready.next()
 
     def next_activity(self) -> ActivityItem | None:
-        """Take one activity task or cancellation that may leave now, if there is one. Raises `HandleBroken`."""
+        """Return an activity task or cancellation that is ready, or None. Raises `HandleBroken`."""
         while (item := self._ready_activity()) is None and self._assign_attempt():
             pass
         return item
@@ -160,12 +160,12 @@ class PolledEngine(_Polls):
         inner._deliver = self._ring  # type: ignore[method-assign]
 
     def _ring(self) -> None:
-        """Wake the calls that wait, instead of delivering."""
+        """Wake the waiting polls instead of delivering items."""
         self.inner._will_deliver = False
         self._bell.ring()
 
     def start(self, on_activations: OnActivations, on_activities: OnActivities) -> None:
-        """Have it deliver, as to a worker in this process, instead of waiting for calls."""
+        """Deliver items as to a worker in this process, instead of by polls."""
         del self.inner._deliver
         self.inner.forgets_at_once = True
         self.inner.start(on_activations, on_activities, lambda kind, why: None)
@@ -179,7 +179,7 @@ class PolledEngine(_Polls):
             self.inner.forgets_at_once = False
 
     def take_all(self) -> list[Activation]:
-        """Take all activations that there are."""
+        """Return all activations that are ready."""
         return list(iter(self.stepper.next_activation, None))
 
     async def poll_activation(self) -> Activation:

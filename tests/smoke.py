@@ -1,7 +1,6 @@
 """Smoke test of the packages: `python -m tests.smoke` builds them into dist/ and tries the wheel in bare environments.
 
-Each extra gets an environment of its own with nothing but the wheel, so that a missing dependency or a file that the
-wheel lacks is noticed here and not by a user.
+Each extra is installed with the wheel into an empty environment, so that a missing dependency or file is detected.
 """
 
 from __future__ import annotations

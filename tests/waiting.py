@@ -1,4 +1,4 @@
-"""How tests wait for what no event tells: what happens in other threads, processes and servers."""
+"""Waiting for conditions in other threads, processes and servers that signal no event."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ from typing import TypeVar
 T = TypeVar("T")
 
 PATIENCE = 120.0
-"""Seconds. A machine that is busy with other tests takes its time, and a server needs half a minute to delete what has just
-closed; a test that passes hardly waits.
-"""
+"""In seconds: enough for a busy machine, and for a server that deletes a closed run after half a minute."""
 
 
-def until(look: Callable[[], T], what: str = "it never came true", limit: float = PATIENCE) -> T:
-    """Look again and again until what is found is true, and give it; `what` says what is wrong if it never is."""
+def until(look: Callable[[], T], what: str = "the condition never held", limit: float = PATIENCE) -> T:
+    """Call `look` repeatedly until its result is truthy, and return the result; fail with the message `what` after the limit."""
     deadline = monotonic() + limit
     while not (found := look()):
         assert monotonic() < deadline, what
-        sleep(0.01)  # the one place in tests that waits by asking again
+        sleep(0.01)  # the only place where tests poll
     return found

@@ -1,15 +1,14 @@
-"""The blocking face of the client, made from the asynchronous one: `make faces` writes it, a test holds it to its source.
+"""The generator of the blocking client from the asynchronous one: `make faces`. A test checks that its output is up to date.
 
-    make faces                                     # write what is made
-    python -m tests.architecture.faces --check     # only say what is not up to date
+    make faces                                     # write the generated code
+    python -m tests.architecture.faces --check     # only list what is not up to date
 
-A method of a client is written once, with `await`. What blocks is the same text without `async` and `await`, under the
-names without `Async`; so authors, type checkers and editors see two complete classes, with signatures and docstrings,
-and neither is an alias or a stub. What is made is either a whole file (`FILES`), or, where the two are a few lines of a
-larger page, the part of it between `BLOCKING` and `END`, made from the part between `AWAITED` and `BLOCKING`.
+A method of a client is written once, with `await`. The blocking method is the same text without `async` and `await`, under
+names without `Async`. So authors, type checkers and editors see two complete classes, with signatures and docstrings. The
+output is a whole file (`FILES`), or the part of a file between `BLOCKING` and `END`, generated from the part between
+`AWAITED` and `BLOCKING`.
 
-A face that cannot be written as the other without `await` is no case for this: then what differs belongs below both, in
-the session or in an operation.
+Code that differs in more than `await` belongs below both clients, in the session or in an operation.
 """
 
 from __future__ import annotations
@@ -151,7 +150,7 @@ NAMES = {
     "async_client_chain": "client_chain",
     "intercept_async_client": "intercept_client",
 }
-"""Names that differ in more than the `Async` before them."""
+"""Names that differ by more than the prefix `Async`."""
 
 SENTENCES = {
     "`AsyncClient`: each method runs an operation on the control loop and is awaited on the caller's loop.": (
@@ -169,15 +168,15 @@ SENTENCES = {
     "an `AsyncClient`": "a `Client`",
     "`async for": "`for",
 }
-"""Sentences that differ for a method that blocks."""
+"""Sentences that differ in the blocking client."""
 
 
 def blocking(text: str) -> str:
-    """The text of the blocking face, not yet formatted."""
+    """Return the text of the blocking client, not yet formatted."""
     for awaited, blocked in SENTENCES.items():
         text = text.replace(awaited, blocked)
     lines = text.splitlines(keepends=True)
-    # From the last word to the first, so that the places of those before it stay as they are.
+    # From the last word to the first, so that the positions of earlier words stay valid.
     for word in reversed(list(tokenize.generate_tokens(StringIO(text).readline))):
         if word.type == tokenize.NAME:
             (row, begin), (_, end) = word.start, word.end
@@ -194,7 +193,7 @@ def _name(word: str) -> str:
 
 
 def formatted(text: str, path: Path) -> str:
-    """The text as ruff leaves it in a file of that name."""
+    """Return the text formatted by ruff as the file of this name."""
     ruff = [str(Path(sys.executable).with_name("ruff"))]
     name = ["--stdin-filename", str(path), "-"]
     for command in (
@@ -209,8 +208,9 @@ def formatted(text: str, path: Path) -> str:
 
 
 def call_points() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield each input class of `CALLS` that declares a `CallPoint`, with the fields of that. Reads the text: what is imported
-    needs the generated file.
+    """Yield each input class of `CALLS` that declares a `CallPoint`, with the fields of the latter.
+
+    Reads the text, because an import would need the generated file.
     """
     names = ("method", "doc", "returns", "steps")
     for node in ast.walk(ast.parse((source.PACKAGE / CALLS).read_text())):
@@ -291,7 +291,7 @@ def outbound() -> str:
 
 
 def made() -> Iterator[tuple[Path, str]]:
-    """Every file that is made, or has a part that is, with the text that it should have."""
+    """Yield every file with generated code, and the text that it should have."""
     for origin, target in FILES.items():
         text = blocking((source.PACKAGE / origin).read_text())
         path = source.PACKAGE / target
@@ -311,12 +311,12 @@ def made() -> Iterator[tuple[Path, str]]:
 
 
 def stale() -> list[Path]:
-    """The files that are not what their source makes of them."""
+    """Return the files whose generated code is not up to date."""
     return [path for path, text in made() if not path.exists() or path.read_text() != text]
 
 
 def made_lines() -> int:
-    """How many lines of the source are made, and not kept by hand."""
+    """Count the generated lines of the source."""
     whole = sum(
         len((source.PACKAGE / target).read_text().splitlines())
         for target in (*FILES.values(), *REQUESTS, OUTBOUND)
@@ -326,7 +326,7 @@ def made_lines() -> int:
 
 
 def main() -> None:
-    """Writes what is made, or says what is not up to date."""
+    """Write the generated code, or list what is not up to date."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.architecture.faces", description=(__doc__ or "").splitlines()[0]
     )

@@ -1,4 +1,4 @@
-"""Measures of the source: how easily a stranger finds a way through it. They inform; no test fails because of them.
+"""Measures of the source: how easily a newcomer finds the way through it. No test fails because of them.
 
     make house                                    # this tree, with a workflow on a real dev server
     python -m tests.architecture.house            # without the server
@@ -33,7 +33,7 @@ KEPT = {
     "_tools/cli/ui.py": "`ui` is a table of its options, each with its help",
     "_tools/lint/resolving.py": "`ValueResolver` has one method for each kind of expression in Python",
 }
-"""Files that a measure counts and that stay as they are, each with the reason."""
+"""Files that a measure counts and that are accepted, each with the reason."""
 UNREACHED = {
     "lines (wanted: at most 112,000) and lines that README's program loads (wanted: at most 68,000)": (
         "the checks of the file's identity, of ownership and of every listening server, results that are kept until they are "

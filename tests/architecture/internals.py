@@ -113,7 +113,7 @@ def _file(path: Path) -> TestFile:
 
 
 def _comes_from_deep(module: str, name: str) -> bool:
-    """Whether an imported name is of a deep module, directly or handed on by a helper of the tests."""
+    """Whether an imported name is of a deep module, directly or re-exported by a helper of the tests."""
     inner = f"{module}.{name}"
     if is_deep(inner if source.is_module(inner) else module):
         return True

@@ -52,7 +52,7 @@ ODD_NAMES = frozenset(
         *("one", "other", "others", "rest", "out", "beside", "here", "there"),
     )
 )
-"""Variables and parameters whose name does not say what they hold."""
+"""Names of variables and parameters that do not describe their contents."""
 
 _HABITS = {kind: re.compile(rf"\b({'|'.join(words)})\b", re.IGNORECASE) for kind, words in HABITS.items()}
 _OPENING = re.compile(rf"({'|'.join(OPENINGS)})\b", re.IGNORECASE)
@@ -110,7 +110,9 @@ def offences(text: str) -> Iterator[Offence]:
     ):
         if is_docstring and (opening := _OPENING.match(prose)):
             yield Offence("opening", line, opening[0])
-        words = _CODE.sub(lambda code: "`" * len(code[0]), prose)  # names in code quotes are no words
+        words = _CODE.sub(
+            lambda code: "`" * len(code[0]), prose
+        )  # names in code quotes do not count as words
         for kind, pattern in _HABITS.items():
             for habit in pattern.finditer(words):
                 yield Offence(kind, line + prose.count("\n", 0, habit.start()), habit[0])

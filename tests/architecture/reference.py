@@ -1,4 +1,4 @@
-"""Writes the reference from the docstrings, as Markdown that is readable where it lies: `make reference`.
+"""The generator of the reference from the docstrings, as readable Markdown: `make reference`.
 
 A page of `docs/reference` has its own words first; what follows the mark is written here, for the module or the name in it:
 every public name with its signature, its docstring and, for a class, its fields and methods.
@@ -21,7 +21,7 @@ MARK = re.compile(r"^<!-- written by `make reference`: (?P<name>[\w.]+) -->\n", 
 
 
 def pages() -> Iterator[tuple[Path, str]]:
-    """Each page that has a mark, with what it should say."""
+    """Yield each page that has a mark, with its expected text."""
     for page in sorted(FOLDER.glob("*.md")):
         if MARK.search(page.read_text()):
             yield page, expected(page)
@@ -111,7 +111,7 @@ def _signature(name: str, value: Any) -> str:
 
 
 def _plain(text: str) -> str:
-    """Without the quotes of annotations and without addresses."""
+    """Remove the quotes of annotations, and addresses."""
     text = re.sub(r"(: |-> )'([^']*)'", r"\1\2", text)
     text = re.sub(r"<([\w.]+)[^<>]* at 0x[0-9a-f]+>", r"\1", text)
     return re.sub(r"<(\w+\.\w+): [^<>]+>", r"\1", text)

@@ -1,4 +1,4 @@
-"""The source tree as data: every module, and everything that it imports, wherever in the file it does so."""
+"""The source tree as data: every module, and all of its imports, nested ones included."""
 
 from __future__ import annotations
 
@@ -14,29 +14,26 @@ PACKAGE = ROOT / "src" / "hourglass"
 
 @dataclass(frozen=True, eq=False)
 class Module:
-    """One file: its dotted name, its place below the package, and its syntax tree, which is parsed when it is first used."""
+    """One file: its dotted name, its path below the package, and its syntax tree, which is parsed on first use."""
 
     name: str
     path: Path
 
     @cached_property
     def text(self) -> str:
-        """The content of the file."""
         return self.path.read_text()
 
     @cached_property
     def tree(self) -> ast.Module:
-        """The syntax tree of the file."""
         return ast.parse(self.text, str(self.path))
 
     @cached_property
     def nodes(self) -> tuple[ast.AST, ...]:
-        """Every node of the syntax tree: many tests go through all of them."""
+        """Every node of the syntax tree, cached for the many tests that iterate over them."""
         return tuple(ast.walk(self.tree))
 
     @property
     def lines(self) -> int:
-        """The number of lines."""
         return len(self.text.splitlines())
 
     @property
@@ -46,7 +43,7 @@ class Module:
 
     @property
     def part(self) -> str:
-        """The part of the architecture it belongs to: the segment after `hourglass`; empty for the root."""
+        """The part of the architecture: the segment after `hourglass`; empty for the root."""
         return part_of(self.name)
 
     @property
@@ -57,7 +54,7 @@ class Module:
 
 @dataclass(frozen=True)
 class Import:
-    """One imported module, and where the import stands. The target is a module, never a name in one."""
+    """One imported module, and the location of the import. The target is a module, never a name in one."""
 
     importer: Module
     target: str
@@ -68,13 +65,12 @@ class Import:
 
 
 def part_of(name: str) -> str:
-    """The part that a module of this name belongs to."""
+    """Return the part of the architecture to which a module belongs."""
     return name.split(".")[1] if "." in name else ""
 
 
 @cache
 def modules() -> tuple[Module, ...]:
-    """Every module of the package."""
     found = []
     for path in sorted(PACKAGE.rglob("*.py")):
         segments = ["hourglass", *path.relative_to(PACKAGE).with_suffix("").parts]
@@ -94,19 +90,19 @@ def is_module(name: str) -> bool:
 
 
 def module(place: str) -> Module:
-    """The module at a path below the package."""
+    """Return the module at a path below the package."""
     return next(each for each in modules() if each.place == place)
 
 
 @cache
 def imports() -> tuple[Import, ...]:
-    """Every import of every module: at the top, inside functions, and those for type checkers only."""
+    """Return every import of every module: at the top, inside functions, and for type checkers only."""
     return tuple(imported for each in modules() for imported in imports_of(each))
 
 
 @cache
 def imports_of(importer: Module) -> tuple[Import, ...]:
-    """Every import in one module."""
+    """Return every import of one module."""
     return tuple(_imports_of(importer))
 
 
@@ -125,7 +121,7 @@ def _imports_of(importer: Module) -> Iterator[Import]:
 
 
 def _imported_by_call(node: ast.Call) -> str:
-    """What `import_module("…")` imports: as much of an import as a statement is."""
+    """Return the module that `import_module("…")` imports, or ""."""
     match node:
         case ast.Call(func=ast.Name(id="import_module"), args=[ast.Constant(value=str(name)), *_]):
             return name
@@ -145,12 +141,11 @@ def base_of(importer: Module, node: ast.ImportFrom) -> str:
 
 
 def top(name: str) -> str:
-    """The outermost package of a dotted name."""
+    """Return the outermost package of a dotted name."""
     return name.partition(".")[0]
 
 
 def is_function(node: ast.AST) -> bool:
-    """Whether the node is a function."""
     return isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
 
 
@@ -160,7 +155,7 @@ def is_type_checking_block(node: ast.AST) -> bool:
 
 
 def lines_within(where: Module, is_block: Callable[[ast.AST], bool]) -> set[int]:
-    """The lines of a module that stand inside blocks of some kind."""
+    """Return the lines of a module inside blocks of some kind."""
     return {
         line
         for node in where.nodes
@@ -170,6 +165,6 @@ def lines_within(where: Module, is_block: Callable[[ast.AST], bool]) -> set[int]
 
 
 def names_in(where: Module) -> set[str]:
-    """Every name that the code of a module uses, imports aside."""
+    """Return every name that a module uses, except in imports."""
     plain = {node.id for node in where.nodes if isinstance(node, ast.Name)}
     return plain | {node.attr for node in where.nodes if isinstance(node, ast.Attribute)}

@@ -118,8 +118,7 @@ def _paths_and_names(text: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_files_and_classes_exist(page: str) -> None:
-    """Every path, class and method in code quotes, and every class in a drawing, exists."""
+def test_files_classes_and_methods_named_on_a_page_exist(page: str) -> None:
     missing = {
         name
         for name in _paths_and_names(PAGES[page])
@@ -129,8 +128,7 @@ def test_files_and_classes_exist(page: str) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_functions_and_tables_exist(page: str) -> None:
-    """Every identifier with an underscore in code quotes occurs in the source."""
+def test_identifiers_quoted_on_a_page_occur_in_the_source(page: str) -> None:
     quoted = _CODE.findall(PAGES[page])
     names = {
         code
@@ -141,8 +139,8 @@ def test_functions_and_tables_exist(page: str) -> None:
 
 
 @pytest.mark.parametrize("row", list(_rows(_section("Promises"))), ids=lambda row: row[0].strip("*")[:40])
-def test_promises_are_kept_where_the_table_says(row: list[str]) -> None:
-    """A row names existing files, and after each file names that it defines; and an existing test."""
+def test_promise_table_names_existing_code_and_tests(row: list[str]) -> None:
+    """Each name must be defined in the file that precedes it in the row."""
     _promise, code, test = row
     path: Path | None = None
     for quoted in _CODE.findall(code):
@@ -158,8 +156,7 @@ def test_promises_are_kept_where_the_table_says(row: list[str]) -> None:
     assert all(_exists(quoted) for quoted in _CODE.findall(test)), f"{test}: {HINT}"
 
 
-def test_terms_of_the_glossary_are_used() -> None:
-    """Every term of the glossary occurs in the source, in docs/ or in this page outside the glossary."""
+def test_every_glossary_term_is_in_use() -> None:
     glossary = _section("Glossary")
     pages = [PAGE.replace(glossary, ""), *(path.read_text() for path in (source.ROOT / "docs").rglob("*.md"))]
     text = " ".join(" ".join([*(module.text for module in source.modules()), *pages]).lower().split())

@@ -52,13 +52,12 @@ def _concerned(*paths: str) -> set[str]:
         ("LICENSE", set()),
     ],
 )
-def test_users_of_a_changed_file_are_found(path: str, tests: set[str]) -> None:
-    """Through packages that re-export or load lazily, functions that import, programs, fixtures, conftest.py, file names."""
+def test_changed_file_affects_the_tests_that_use_it(path: str, tests: set[str]) -> None:
+    """Uses are re-exports, lazy and nested imports, programs, fixtures, conftest.py and file names."""
     assert _concerned(path) == tests
 
 
-def test_nearest_tests_come_first() -> None:
-    """The distance of a test file is the number of imports between it and the change."""
+def test_distance_of_a_test_is_its_number_of_imports_to_the_change() -> None:
     files = {path: changed.read(path, text) for path, text in FILES.items()}
     found = changed.concerned(files, ["src/hourglass/_evaluator.py", "tests/b/test_page.py"])
     assert found["tests/b/test_page.py"] == 0
@@ -86,13 +85,11 @@ def _repository() -> dict[str, changed.File]:
         ("README.md", "tests/docs/test_readme.py"),
     ],
 )
-def test_tests_of_this_repository_are_found(path: str, test: str) -> None:
-    """Changes of several kinds lead to a test that is known to be about them."""
+def test_change_in_this_repository_affects_its_known_test(path: str, test: str) -> None:
     assert test in changed.concerned(_repository(), [path])
 
 
-def test_rarely_used_file_affects_few_tests() -> None:
-    """A change of a command of the terminal does not concern the tests of the evaluator."""
+def test_change_of_a_terminal_command_does_not_affect_evaluator_tests() -> None:
     found = changed.concerned(_repository(), ["src/hourglass/_tools/cli/why.py"])
     assert not [
         path
@@ -101,8 +98,8 @@ def test_rarely_used_file_affects_few_tests() -> None:
     ]
 
 
-def test_changes_of_a_branch_are_found(tmp_path: Path) -> None:
-    """What is committed on the branch, changed, staged, deleted and new is found; what main did since is not."""
+def test_changes_of_a_branch_include_uncommitted_deleted_and_new_files(tmp_path: Path) -> None:
+    """Later changes on main are not included."""
 
     def git(*arguments: str) -> None:
         command = ["git", "-c", "user.name=x", "-c", "user.email=x", *arguments]

@@ -1,4 +1,4 @@
-"""What happens at a fork stands in one file, in one order."""
+"""Fork handlers: one file registers them, in a fixed order."""
 
 from __future__ import annotations
 
@@ -18,42 +18,40 @@ ORDER = """
 import os, random, sys
 from hourglass._forks import ForkStage, at_fork
 
-said = []
+log = []
 stages = list(ForkStage)
 random.Random(sys.argv[1]).shuffle(stages)
 for stage in stages:
     at_fork(
         stage,
-        before=lambda stage=stage: said.append(f"before {stage.name}"),
-        in_parent=lambda stage=stage: said.append(f"parent {stage.name}"),
-        in_child=lambda stage=stage: said.append(f"child {stage.name}"),
+        before=lambda stage=stage: log.append(f"before {stage.name}"),
+        in_parent=lambda stage=stage: log.append(f"parent {stage.name}"),
+        in_child=lambda stage=stage: log.append(f"child {stage.name}"),
     )
 at_fork(stages[0], in_child=lambda: 1 / 0)
 child = os.fork()
 if child:
     os.waitpid(child, 0)
-print(*said, sep="\\n", flush=True)
+print(*log, sep="\\n", flush=True)
 os._exit(0)
 """
 
 
 def test_only_one_file_registers_fork_handlers() -> None:
-    """All others register there, under a stage."""
-    asks = {
-        each.place
-        for each in source.modules()
-        for node in each.nodes
+    registering = {
+        module.place
+        for module in source.modules()
+        for node in module.nodes
         if isinstance(node, ast.Attribute) and node.attr == "register_at_fork"
     }
-    assert asks == {"_forks.py"}
+    assert registering == {"_forks.py"}
 
 
 def test_every_fork_stage_is_used_and_documented() -> None:
-    """A stage that no part registers is taken off the list."""
     used = {
         node.attr
-        for each in source.modules()
-        for node in each.nodes
+        for module in source.modules()
+        for node in module.nodes
         if isinstance(node, ast.Attribute)
         and isinstance(node.value, ast.Name)
         and node.value.id == "ForkStage"
@@ -62,9 +60,8 @@ def test_every_fork_stage_is_used_and_documented() -> None:
     assert all(len(stage.value) > 20 for stage in ForkStage)
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_fork_handlers_run_in_stage_order() -> None:
-    """Whatever the order in which they were loaded, and though one of them fails."""
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+def test_fork_handlers_run_in_stage_order_despite_a_failure() -> None:
     command = [sys.executable, "-c", ORDER, str(random.random())]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     names = [stage.name for stage in ForkStage]

@@ -1,4 +1,4 @@
-"""Imports only go down, and only through the doors."""
+"""Imports only go down the layers, and foreign libraries are imported only in the listed files."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     (
         "hourglass.client._operations",
         "hourglass.replay",
-    ): "handle.history() makes one, loaded when it is called",
+    ): "handle.history() creates a history, imported when it is called",
     (
         "hourglass.client._blocking_handles",
         "hourglass.replay",
@@ -94,26 +94,29 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     (
         "hourglass.client._faces",
         "hourglass._tools.timeline.watching",
-    ): "a handle draws itself in notebooks, if it is asked to",
+    ): "a handle has a notebook representation on request",
     (
         "hourglass.client._plugins",
         "hourglass.worker",
-    ): "the worker that a plugin is told, for type checkers only",
-    ("hourglass.client._async", "hourglass.replay"): "the type of what is imported, for type checkers only",
+    ): "the worker that a plugin receives, for type checkers only",
+    (
+        "hourglass.client._async",
+        "hourglass.replay",
+    ): "the type of an imported history, for type checkers only",
     (
         "hourglass.client._blocking",
         "hourglass.replay",
-    ): "the type of what is imported, for type checkers only",
+    ): "the type of an imported history, for type checkers only",
 }
 
-# Who may import what is not ours: the packages or files that are the only door to each.
+# Foreign libraries, each with the only packages or files that may import it.
 DOORS: dict[str, tuple[str, ...]] = {
     "temporalio": ("_temporal/",),
     "temporalio.bridge.temporal_sdk_bridge": ("_temporal/core.py",),
     "google": (
         "_temporal/",
         "converter/_hints.py",
-    ),  # there: protobuf messages that users pass as arguments
+    ),  # the latter for protobuf messages that users pass as arguments
     "greenlet": ("_evaluator/fibers.py",),
     "typer": ("_tools/cli/",),
     "rich": ("_tools/cli/",),
@@ -122,19 +125,19 @@ DOORS: dict[str, tuple[str, ...]] = {
     "pydantic_ai": ("contrib/pydantic_ai/",),
     "agents": ("contrib/openai_agents/",),
     "uvloop": ("_worker/portal.py", "replay/_session.py"),
-    "sqlite3": ("_embedded/store/sqlite/", "_tools/cli/doctor.py"),  # there: which version it is
+    "sqlite3": ("_embedded/store/sqlite/", "_tools/cli/doctor.py"),  # the latter for the version of SQLite
 }
 
-STORE_OF_SQLITE = "hourglass._embedded.store.sqlite"
-# Who names the durable store, and why: all others of the embedded engine know `Store` alone.
+SQLITE_STORE = "hourglass._embedded.store.sqlite"
+# Modules that may name the SQLite store, and why: the rest of the embedded engine depends only on `Store`.
 NAMES_SQLITE: dict[str, str] = {
-    "hourglass._embedded.store.memory": "lists of what is kept in memory are made by the same index",
-    "hourglass._embedded.multiprocess.connection": "the door: files are SQLite's unless another opener is given",
+    "hourglass._embedded.store.memory": "filters lists of the memory store by the same index",
+    "hourglass._embedded.multiprocess.connection": "opens files with SQLite unless another opener is configured",
 }
 
 
 def _ours() -> list[source.Import]:
-    return [each for each in source.imports() if source.top(each.target) == "hourglass"]
+    return [imported for imported in source.imports() if source.top(imported.target) == "hourglass"]
 
 
 def _level(module: str) -> int:
@@ -148,14 +151,12 @@ def _level(module: str) -> int:
     raise LookupError(f"{module} is on no level of {part}")
 
 
-def test_every_part_has_a_layer() -> None:
-    """A new package below `hourglass` must be added to a layer."""
+def test_every_package_has_a_layer() -> None:
     parts = {module.part for module in source.modules()} - {""}
     assert parts <= set(LAYER), f"no layer: {parts - set(LAYER)}"
 
 
-def test_the_architecture_page_lists_the_layers() -> None:
-    """ARCHITECTURE.md has a table of the layers, highest first, with their parts."""
+def test_architecture_page_lists_the_layers() -> None:
     page = (source.ROOT / "ARCHITECTURE.md").read_text()
     rows = re.findall(r"(?m)^\| (\d+) (\w+) \| (`[^|]*`) \|", page)
     listed = {name: frozenset(re.findall(r"`(\w+)`", parts)) for _, name, parts in rows}
@@ -163,8 +164,7 @@ def test_the_architecture_page_lists_the_layers() -> None:
     assert [name for _, name, _ in rows] == list(reversed(LAYERS))
 
 
-def test_the_root_docstring_lists_the_layers() -> None:
-    """The docstring of `hourglass` has the same layers, and describes every part."""
+def test_root_docstring_lists_the_layers() -> None:
     root = source.module("__init__.py")
     page = ast.get_docstring(root.tree) or ""
     rows = re.findall(r"(?m)^    \d  (\w+) +(\w.*)$", page)
@@ -172,8 +172,8 @@ def test_the_root_docstring_lists_the_layers() -> None:
     assert set(re.findall(r"(?m)^    (\w+)  +\S", page)) >= set(LAYER) - {"__main__"}
 
 
-def test_imports_go_down() -> None:
-    """A module imports its own layer and lower ones; imports in functions, by name and for types count."""
+def test_imports_go_down_the_layers() -> None:
+    """Imports in functions, imports by name and those for type checkers count."""
     wrong = [
         str(imported)
         for imported in _ours()
@@ -186,7 +186,6 @@ def test_imports_go_down() -> None:
 
 
 def test_parts_of_a_layer_have_no_import_cycle() -> None:
-    """The imports between the parts of one layer have no cycle."""
     graph: dict[str, set[str]] = {}
     for imported in _ours():
         importer, target = imported.importer.part, source.part_of(imported.target)
@@ -198,8 +197,7 @@ def test_parts_of_a_layer_have_no_import_cycle() -> None:
 
 
 @pytest.mark.parametrize("part", LEVELS)
-def test_levels_inside_a_part_are_respected(part: str) -> None:
-    """Each package of a large part imports only its own level and lower ones, and every module is on a level."""
+def test_imports_inside_a_large_package_go_down_its_levels(part: str) -> None:
     prefix = f"hourglass.{part}."
     inside = [
         imported
@@ -211,60 +209,56 @@ def test_levels_inside_a_part_are_respected(part: str) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_engine_does_not_depend_on_sqlite() -> None:
-    """Only those who choose the durable store import it; neither rules nor engine nor workers speak of SQLite at all."""
+def test_embedded_engine_depends_on_sqlite_only_in_listed_modules() -> None:
     users = {
-        each.importer.name
-        for each in _ours()
-        if each.target.startswith(STORE_OF_SQLITE)
-        and each.importer.name.startswith("hourglass._embedded.")
-        and not each.importer.name.startswith(STORE_OF_SQLITE)
+        imported.importer.name
+        for imported in _ours()
+        if imported.target.startswith(SQLITE_STORE)
+        and imported.importer.name.startswith("hourglass._embedded.")
+        and not imported.importer.name.startswith(SQLITE_STORE)
     }
     assert users == set(NAMES_SQLITE)
     wrong = [
-        each.name
-        for each in source.modules()
-        if each.name.startswith("hourglass._embedded.")
-        and not each.name.startswith(STORE_OF_SQLITE)
-        and each.name not in NAMES_SQLITE
-        and each.path.name != "__init__.py"  # a map names its rooms
-        and "sqlite" in each.path.read_text().lower()
+        module.name
+        for module in source.modules()
+        if module.name.startswith("hourglass._embedded.")
+        and not module.name.startswith(SQLITE_STORE)
+        and module.name not in NAMES_SQLITE
+        and module.path.name != "__init__.py"  # its docstring lists the modules
+        and "sqlite" in module.path.read_text().lower()
     ]
     assert not wrong, wrong
 
 
-def test_every_declared_exception_is_still_needed() -> None:
-    """Every declared exception is still needed, and says why."""
-    made = {(each.importer.name, each.target) for each in _ours()}
-    assert set(EXCEPTIONS) <= made
+def test_every_declared_layer_exception_is_needed() -> None:
+    actual = {(imported.importer.name, imported.target) for imported in _ours()}
+    assert set(EXCEPTIONS) <= actual
     assert all(EXCEPTIONS.values())
 
 
-def test_no_import_cycle() -> None:
-    """Within a part, too, no module needs itself: but for what only type checkers read."""
+def test_modules_have_no_import_cycle_at_runtime() -> None:
     cycle = _find_cycle(_runtime_graph())
     assert cycle is None, " -> ".join(cycle or ())
 
 
 @pytest.mark.parametrize("package", DOORS)
-def test_foreign_libraries_are_imported_only_through_their_door(package: str) -> None:
-    """Each foreign library that must stay apart is imported behind one door only, and is imported there."""
+def test_foreign_library_is_imported_only_in_its_listed_files(package: str) -> None:
     users = {
-        each.importer.place
-        for each in source.imports()
-        if each.target == package or each.target.startswith(f"{package}.")
+        imported.importer.place
+        for imported in source.imports()
+        if imported.target == package or imported.target.startswith(f"{package}.")
     }
-    assert users, f"nobody imports {package}: take it off the list"
+    assert users, f"no module imports {package}: remove it from the list"
     assert all(place.startswith(DOORS[package]) for place in users), users
 
 
 def _runtime_graph() -> dict[str, set[str]]:
     graph: dict[str, set[str]] = {}
-    for each in source.modules():
-        lines = _type_checking_lines(each) | _function_lines(each)
-        graph[each.name] = {
+    for module in source.modules():
+        lines = _type_checking_lines(module) | _function_lines(module)
+        graph[module.name] = {
             found.target
-            for found in source.imports_of(each)
+            for found in source.imports_of(module)
             if found.line not in lines and source.top(found.target) == "hourglass"
         }
     return graph

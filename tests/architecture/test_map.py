@@ -1,4 +1,4 @@
-"""The map of each package is complete: a file that is added says there what it is for."""
+"""The docstring of each package lists all of its modules."""
 
 from __future__ import annotations
 
@@ -9,35 +9,34 @@ import pytest
 
 from . import source
 
-PACKAGES = [each for each in source.modules() if each.path.name == "__init__.py" and each.name != "hourglass"]
+PACKAGES = [
+    module for module in source.modules() if module.path.name == "__init__.py" and module.name != "hourglass"
+]
 
 
-@pytest.mark.parametrize("package", PACKAGES, ids=lambda each: each.name)
-def test_every_file_is_in_its_package_docstring(package: source.Module) -> None:
-    """The docstring of a package names each of its modules and packages."""
-    here = {path.stem for path in package.path.parent.glob("*.py")} - {"__init__", "__main__"}
-    here |= {path.parent.name for path in package.path.parent.glob("*/__init__.py")}
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)
+def test_package_docstring_lists_every_module(package: source.Module) -> None:
+    existing = {path.stem for path in package.path.parent.glob("*.py")} - {"__init__", "__main__"}
+    existing |= {path.parent.name for path in package.path.parent.glob("*/__init__.py")}
     named = set(re.findall(r"\w+", ast.get_docstring(package.tree) or ""))
-    assert here - named == set(), f"the docstring of {package.name} wants a line for each: what it is for"
+    assert existing - named == set(), f"the docstring of {package.name} needs a line with the purpose of each"
 
 
-def test_every_part_is_in_the_root_docstring() -> None:
-    """The docstring of the root names each of its modules and packages."""
+def test_root_docstring_lists_every_package() -> None:
     root = source.module("__init__.py")
     named = set(re.findall(r"\w+", ast.get_docstring(root.tree) or ""))
-    parts = {each.part for each in source.modules()} - {"", "__main__"}
+    parts = {module.part for module in source.modules()} - {"", "__main__"}
     assert parts - named == set(), (
-        "the docstring of hourglass/__init__.py wants a line for each: what it is for"
+        "the docstring of hourglass/__init__.py needs a line with the purpose of each"
     )
 
 
-@pytest.mark.parametrize("package", PACKAGES, ids=lambda each: each.name)
-def test_package_docstrings_name_no_missing_file(package: source.Module) -> None:
-    """An entry of a map, a name in front of two spaces, is a module or a package that exists."""
-    here = {path.stem for path in package.path.parent.glob("*.py")}
-    here |= {path.parent.name for path in package.path.parent.glob("*/__init__.py")}
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)
+def test_package_docstring_lists_no_missing_module(package: source.Module) -> None:
+    existing = {path.stem for path in package.path.parent.glob("*.py")}
+    existing |= {path.parent.name for path in package.path.parent.glob("*/__init__.py")}
     entries = re.findall(
         r"^(?:    )?((?:\w+, )*\w+)  +\S", ast.get_docstring(package.tree) or "", re.MULTILINE
     )
     named = {name for entry in entries for name in entry.split(", ")}
-    assert named - here == set(), f"the docstring of {package.name} tells of files that are gone"
+    assert named - existing == set(), f"the docstring of {package.name} lists files that do not exist"

@@ -1,4 +1,4 @@
-"""What `make house` and the scripts of `benchmarks` count is what they say that they count."""
+"""The counts of `make house` and of the scripts in `benchmarks`."""
 
 from __future__ import annotations
 
@@ -34,16 +34,14 @@ class Table:
 '''
 
 
-def test_prose_habits_are_counted() -> None:
-    """Docstrings, their openings, words of habit and odd names are counted as they occur; a banner is no prose."""
+def test_prose_measure_counts_docstrings_openings_habits_and_names() -> None:
     found = prose.measure(TEXT)
     assert (found.docstrings, found.openings, found.names) == (4, 2, 3)
     assert found.habits == {"clause": 2, "tell": 2, "vague": 1, "idiom": 1}
     assert found.words == 5 + 7 + 6 + 3 + 5
 
 
-def test_prose_counts_of_parts_add_up() -> None:
-    """The last row is the sum of the others."""
+def test_prose_total_is_the_sum_of_the_packages() -> None:
     rows = prose.by_package(source.modules()[::20])
     total = rows.pop("all")
     assert len(rows) > 5
@@ -51,18 +49,16 @@ def test_prose_counts_of_parts_add_up() -> None:
     assert total.docstrings == sum(row.docstrings for row in rows.values())
 
 
-def test_complexity_counts_branches() -> None:
-    """One for a function, and one for each loop, condition, comprehension and operand."""
+def test_complexity_counts_loops_conditions_comprehensions_and_operands() -> None:
     assert house.complexity(ast.parse(TEXT)) == 1 + 1 + 1 + 2 + 1 + 1
 
 
-def test_banners_are_counted() -> None:
-    """A line of dashes in a comment is a banner."""
+def test_house_counts_banner_comments() -> None:
     assert len(house.BANNER.findall(TEXT)) == 1
 
 
 @pytest.mark.parametrize(
-    ("module", "deep"),
+    ("module", "is_deep"),
     [
         ("hourglass._worker.lanes.lanes", True),
         ("hourglass._embedded.store.sqlite.database", True),
@@ -78,9 +74,8 @@ def test_banners_are_counted() -> None:
         ("asyncio._private", False),
     ],
 )
-def test_seam_modules_are_not_private(module: str, deep: bool) -> None:
-    """A private module is deep unless it is one of the seams; of a facade only what it exports is one."""
-    assert internals.is_deep(module) is deep
+def test_private_module_is_deep_unless_it_is_a_seam(module: str, is_deep: bool) -> None:
+    assert internals.is_deep(module) is is_deep
 
 
 SUITE = """
@@ -112,8 +107,7 @@ def test_with_a_helper():
 """
 
 
-def test_names_used_by_test_functions_are_found() -> None:
-    """A test uses what it names, and what functions, fixtures and constants of its file name that it uses."""
+def test_internals_measure_follows_helpers_fixtures_and_constants_of_a_test_file() -> None:
     file = internals.TestFile(internals.TESTS / "runtime" / "test_it.py", SUITE)
     assert {test: file.used_by(test) for test in file.tests} == {
         "test_through_a_constant": {"Lane"},
@@ -123,8 +117,7 @@ def test_names_used_by_test_functions_are_found() -> None:
     }
 
 
-def test_private_names_used_by_test_files_are_found() -> None:
-    """Names that a helper hands on count, what a helper does inside does not."""
+def test_internals_measure_counts_names_that_a_helper_re_exports() -> None:
     assert "test_total_journal_size_is_limited" in internals.deep_functions(
         source.ROOT / "tests/scale/test_worker_parts.py"
     )
@@ -134,7 +127,6 @@ def test_private_names_used_by_test_files_are_found() -> None:
 
 
 def test_measure_scripts_print_figures(tmp_path: Path) -> None:
-    """The scripts print figures: calls per step in memory and on a file, and runs beside one that hangs."""
     calls = _run("benchmarks.calls", "--runs", "5", "--json")[0]
     assert calls["file"]["_evaluator"] > 10
     assert calls["memory"]["_embedded.runs"] > 10

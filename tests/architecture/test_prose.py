@@ -1,4 +1,4 @@
-"""Habits that make text hard to read become fewer: each package has a highest count of each kind in `prose.toml`."""
+"""Counts of habits that make text hard to read: `prose.toml` has the maximum of each kind per package."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from . import prose, source
 
 
 def test_counts_of_prose_habits_do_not_rise() -> None:
-    """No package has more counted places of a kind than the table allows."""
     allowed = prose.limits()
     risen = {
         (part, kind): (allowed.get(part, {}).get(kind, 0), count)
@@ -24,15 +23,13 @@ def test_counts_of_prose_habits_do_not_rise() -> None:
     assert not risen, _explain(risen)
 
 
-def test_every_package_of_the_table_exists() -> None:
-    """A package that was removed or renamed is removed from the table."""
+def test_every_package_of_the_prose_table_exists() -> None:
     assert set(prose.limits()) - set(prose.current()) == set(), (
         "run python -m tests.architecture.prose --update"
     )
 
 
-def test_prose_habits_are_reported_with_their_lines() -> None:
-    """Docstrings, comments and names are reported with their own lines."""
+def test_prose_offences_have_the_lines_of_their_text() -> None:
     text = '"""What it is.\n\nSays so.\n"""\n\n\nsaid = 1  # it is said once more\n'
     assert [(found.kind, found.line, found.text) for found in prose.offences(text)] == [
         ("opening", 1, "What"),
@@ -43,8 +40,7 @@ def test_prose_habits_are_reported_with_their_lines() -> None:
     ]
 
 
-def test_update_lowers_but_never_raises_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A count that fell lowers its limit; a count that rose keeps it."""
+def test_prose_update_lowers_but_never_raises_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = tmp_path / "prose.toml"
     table.write_text("errors = { opening = 5, clause = 1 }\n")
     counts = dict.fromkeys(prose.KINDS, 2)

@@ -1,4 +1,4 @@
-"""The engine decides and does nothing else; nothing anywhere runs code that data names."""
+"""The evaluator is pure, imports are light, and data is never executed as code."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from . import source
 
-# What would let the outside world into `_evaluator`.
+# Modules with side effects, which `_evaluator` must not import.
 IMPURE = frozenset(
     (
         "asyncio",
@@ -40,11 +40,11 @@ IMPURE = frozenset(
         "multiprocessing",
     )
 )
-# Who may know asyncio: as tasks, which the run's scheduler runs. What reaches outside is refused there.
+# Files that may import asyncio, for tasks that the run's scheduler executes. They reject I/O.
 ALLOWED = {
     "_evaluator/awaited.py": {"asyncio"},
     "_evaluator/event_loop.py": {"asyncio"},
-    # It wraps what starts threads, and looks for the files of the others.
+    # It wraps functions that start threads.
     "_evaluator/thread_guard.py": {"asyncio", "concurrent", "logging"},
 }
 # Calls that read a clock, randomness, files or the terminal through modules and names that are allowed.
@@ -98,22 +98,22 @@ UNSAFE_MODULES = frozenset(
 )
 UNSAFE_CALLS = frozenset(("eval", "exec", "compile", "__import__"))
 
-# Who may import a module by a name that is not written there, and what keeps the wire's names out.
+# Files that may import modules by computed names, each with the source of the names.
 IMPORTS_BY_NAME = {
     "__init__.py": "a constant table of our own names",
     "_tools/cli/app.py": "a constant table of our own names",
     "aio/__init__.py": "a constant table of our own names",
     "_tools/cli/port.py": "a constant table of our own names",
-    "_tools/cli/loading.py": "what the person at the command line named, and the modules below it",
-    "_worker/activities/process_names.py": "modules of functions that the parent's resolver has found",
-    "_worker/resolver.py": "modules that the user gave to the worker, and nothing outside them",
-    "_tools/web/replay_child.py": "modules that the parent has loaded, as the person at the command line named them",
+    "_tools/cli/loading.py": "modules named on the command line, and those below them",
+    "_worker/activities/process_names.py": "modules of functions that the parent process resolved",
+    "_worker/resolver.py": "modules that the user passed to the worker",
+    "_tools/web/replay_child.py": "modules that the parent process has loaded, as named on the command line",
     "testing/__init__.py": "a constant table of our own names",
 }
 
 
 def _engine() -> list[source.Module]:
-    return [each for each in source.modules() if each.part == "_evaluator"]
+    return [module for module in source.modules() if module.part == "_evaluator"]
 
 
 def _called(node: ast.Call) -> str:
@@ -139,16 +139,15 @@ def _calls(module: source.Module) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("module", _engine(), ids=lambda module: module.place)
-def test_engine_imports_nothing_impure(module: source.Module) -> None:
-    """No loop, clock, file, socket or log is within the engine's reach, also not in a function."""
+def test_evaluator_imports_no_impure_module(module: source.Module) -> None:
+    """Imports inside functions count."""
     impure = IMPURE - ALLOWED.get(module.place, frozenset())
-    found = [str(each) for each in source.imports_of(module) if source.top(each.target) in impure]
+    found = [str(imported) for imported in source.imports_of(module) if source.top(imported.target) in impure]
     assert not found
 
 
 @pytest.mark.parametrize("module", _engine(), ids=lambda module: module.place)
-def test_engine_calls_nothing_impure(module: source.Module) -> None:
-    """No clock is read, no file opened and no shared randomness drawn through what may be imported."""
+def test_evaluator_calls_no_clock_file_or_shared_randomness(module: source.Module) -> None:
     found = [
         (call, place)
         for call, place in _calls(module)
@@ -157,44 +156,39 @@ def test_engine_calls_nothing_impure(module: source.Module) -> None:
     assert not found
 
 
-def test_engine_loads_nothing_impure() -> None:
-    """Importing the evaluator loads neither asyncio nor sockets nor Temporal, through anybody it imports."""
+def test_evaluator_loads_no_impure_module_indirectly() -> None:
     loaded = _loaded_by("hourglass._evaluator.evaluator")
     assert "greenlet" in loaded
     assert not loaded & {"asyncio", "socket", "ssl", "temporalio", "google.protobuf", "logging"}
 
 
-def test_import_of_hourglass_is_lightweight() -> None:
-    """`import hourglass` loads neither Temporal's libraries nor asyncio, not even our own engine."""
+def test_import_of_hourglass_loads_neither_asyncio_nor_temporal() -> None:
     loaded = _loaded_by("hourglass")
     assert "hourglass" in loaded
     assert not {name for name in loaded if source.top(name) in ("temporalio", "google", "asyncio", "msgspec")}
     assert not {name for name in loaded if name.startswith("hourglass.")}
 
 
-def test_client_and_worker_do_not_load_temporal() -> None:
-    """All of the public API is importable without Temporal's libraries: they load when they are targeted."""
+def test_client_and_worker_do_not_load_temporal_libraries() -> None:
     loaded = _loaded_by("hourglass.client", "hourglass.worker", "hourglass.replay", "hourglass.testing")
     assert {"hourglass.client", "hourglass.worker"} <= loaded
     assert not {name for name in loaded if source.top(name) in ("temporalio", "google")}
 
 
-def test_data_is_never_executed_as_code() -> None:
-    """No pickle or its like is imported and nothing is evaluated, anywhere."""
-    imported = [str(each) for each in source.imports() if source.top(each.target) in UNSAFE_MODULES]
+def test_source_uses_neither_pickle_nor_eval() -> None:
+    imported = [str(item) for item in source.imports() if source.top(item.target) in UNSAFE_MODULES]
     called = [
-        (call, place) for each in source.modules() for call, place in _calls(each) if call in UNSAFE_CALLS
+        (call, place) for module in source.modules() for call, place in _calls(module) if call in UNSAFE_CALLS
     ]
     assert not imported
     assert not called
 
 
-def test_dynamic_imports_are_declared() -> None:
-    """A module's name is computed in those files only where it cannot come from the wire."""
+def test_imports_by_computed_name_are_declared() -> None:
     users = {
-        each.place
-        for each in source.modules()
-        for node in each.nodes
+        module.place
+        for module in source.modules()
+        for node in module.nodes
         if isinstance(node, ast.Call)
         and _called(node).rpartition(".")[2] == "import_module"
         and not isinstance(node.args[0], ast.Constant)
@@ -203,7 +197,7 @@ def test_dynamic_imports_are_declared() -> None:
 
 
 def _loaded_by(*names: str) -> set[str]:
-    """The modules that a fresh interpreter has loaded after importing these."""
+    """Return the modules that a new interpreter loads for these imports."""
     before = "import sys; before = set(sys.modules); "
     after = f"import {', '.join(names)}; print(*sorted(set(sys.modules) - before), sep='\\n')"
     done = subprocess.run(
@@ -214,42 +208,38 @@ def _loaded_by(*names: str) -> set[str]:
 
 FLAGS = {
     "_evaluator/behaviour.py": "the table",
-    "_evaluator/context.py": "asks it, by what the history has recorded",
-    "_evaluator/evaluator.py": "says whose run it is",
-    "replay/_foreign_walk.py": "makes activations of a foreign history",
+    "_evaluator/context.py": "evaluates the table for the flags of a history",
+    "_evaluator/evaluator.py": "records which SDK began the run",
+    "replay/_foreign_walk.py": "creates activations of a foreign history",
 }
 
 
-def test_behaviour_differences_are_in_one_table() -> None:
-    """Every difference that depends on the SDK that began a run, or on the flags in its history, is a row of
-    one table (I9).
-    """
-    asking = {
-        each.place
-        for each in source.modules()
-        for node in each.nodes
+def test_behaviour_flags_are_used_only_in_listed_files() -> None:
+    """Differences by SDK or recorded flags are rows of one table (I9)."""
+    users = {
+        module.place
+        for module in source.modules()
+        for node in module.nodes
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "Flag"
     }
-    assert asking == set(FLAGS)
+    assert users == set(FLAGS)
 
 
 CLOCKS_BY_MODULE = {
     "_worker/lanes/forbidden_calls.py": "a table of the functions that workflow code must not call",
-    "_worker/health/stopping.py": "a clock that not every system has",
+    "_worker/health/stopping.py": "a clock that some systems lack",
     "contrib/_agents.py": "a stand-in for the module itself",
 }
 
 
-def test_clock_functions_are_bound_at_import() -> None:
-    """Clocks and `sleep` are imported by name: a test of the author's that patches `time.sleep`, `time.monotonic` or
-    `asyncio.sleep` changes nothing for our own waits.
-    """
-    modules = [each for each in source.modules() if each.place not in CLOCKS_BY_MODULE]
-    whole = [
+def test_clock_functions_are_imported_by_name() -> None:
+    """A user's test that patches `time.sleep`, `time.monotonic` or `asyncio.sleep` must not change our own waits."""
+    modules = [module for module in source.modules() if module.place not in CLOCKS_BY_MODULE]
+    module_imports = [
         f"{module.place}:{node.lineno} imports time, not its functions"
         for module in modules
         for node in module.nodes
         if isinstance(node, ast.Import) and any(alias.name == "time" for alias in node.names)
     ]
     calls = [place for module in modules for call, place in _calls(module) if call == "asyncio.sleep"]
-    assert not whole + calls
+    assert not module_imports + calls

@@ -1,4 +1,4 @@
-"""The reference is what the docstrings say."""
+"""The reference pages are generated from the docstrings."""
 
 from __future__ import annotations
 
@@ -13,13 +13,11 @@ from tests.architecture import reference
     sys.version_info[:2] != (3, 11), reason="other releases of Python spell signatures otherwise"
 )
 @pytest.mark.parametrize("page", sorted(reference.FOLDER.glob("*.md")), ids=lambda page: page.stem)
-def test_reference_is_up_to_date(page: Path) -> None:
-    """Each page is as `make reference` writes it."""
+def test_reference_page_is_up_to_date(page: Path) -> None:
     assert page.read_text() == reference.expected(page), "make reference"
 
 
-def test_every_public_module_has_a_reference_page() -> None:
-    """No page of the reference is left without its names."""
+def test_every_reference_page_has_a_generation_mark() -> None:
     unmarked = [
         page.name for page in reference.FOLDER.glob("*.md") if not reference.MARK.search(page.read_text())
     ]

@@ -15,18 +15,15 @@ def double(number: int) -> int:
 '''
 
 
-def test_changes_of_docstrings_and_comments_are_ignored() -> None:
-    """Docstrings, also those after an assignment, and comments do not count as code."""
+def test_code_comparison_ignores_docstrings_and_comments() -> None:
     rewritten = CODE.replace("A module", "Another").replace("A limit", "The limit").replace("# twice", "")
     assert same_code.code_of(rewritten) == same_code.code_of(CODE)
 
 
-def test_code_changes_are_detected() -> None:
-    """A changed number, name or string is a change of code."""
+def test_code_comparison_detects_changed_numbers_names_and_values() -> None:
     for before, after in (("2 *", "3 *"), ("number", "value"), ("LIMIT = 3", "LIMIT = 4")):
         assert same_code.code_of(CODE.replace(before, after)) != same_code.code_of(CODE)
 
 
-def test_docstring_may_be_added_or_removed() -> None:
-    """A function that consists of a docstring equals one that consists of `pass`."""
+def test_code_comparison_equates_a_docstring_body_with_pass() -> None:
     assert same_code.code_of('def f():\n    """Do nothing."""\n') == same_code.code_of("def f():\n    pass\n")

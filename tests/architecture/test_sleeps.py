@@ -1,4 +1,4 @@
-"""Tests wait for conditions: a sleep in a test says why it is there."""
+"""Sleeps in tests: each has a comment with its reason, or waits for a condition."""
 
 from __future__ import annotations
 
@@ -23,10 +23,7 @@ WORKFLOWS = (
 
 
 def unexplained_sleeps(text: str) -> list[int]:
-    """Return the lines of sleeps that have no comment beside or above them and do not wait for the condition of a `while` loop.
-
-    `sleep(0)` only lets others run.
-    """
+    """Return the lines of sleeps without a comment that do not wait for the condition of a `while` loop; `sleep(0)` is exempt."""
     lines = text.splitlines()
     tree = ast.parse(text)
     polls = {
@@ -48,8 +45,8 @@ def unexplained_sleeps(text: str) -> list[int]:
     return found
 
 
-def unexplained() -> list[str]:
-    """Return the places of sleeps in tests that have no reason."""
+def unexplained_sleeps_in_tests() -> list[str]:
+    """Return the locations of unexplained sleeps in all tests."""
     tests = source.ROOT / "tests"
     texts = {path.relative_to(tests).as_posix(): path.read_text() for path in sorted(tests.rglob("*.py"))}
     return [
@@ -60,9 +57,8 @@ def unexplained() -> list[str]:
     ]
 
 
-def test_every_sleep_has_a_reason() -> None:
-    """A sleep has a comment with its reason, or stands in a loop that ends as soon as a condition holds."""
-    assert unexplained() == [], (
+def test_every_sleep_in_tests_has_a_reason_or_waits_for_a_condition() -> None:
+    assert unexplained_sleeps_in_tests() == [], (
         "wait for a condition with waiting.until, or say in a comment why the test sleeps"
     )
 
@@ -80,6 +76,5 @@ while True:
 """
 
 
-def test_sleeps_in_tests_are_detected() -> None:
-    """An endless loop is no wait for a condition."""
+def test_sleep_without_a_comment_or_condition_is_detected() -> None:
     assert unexplained_sleeps(SLEEPS) == [2, 10]

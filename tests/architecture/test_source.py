@@ -1,4 +1,4 @@
-"""The reader of the source sees what the other tests rely on it to see."""
+"""The analysis of the source on which other tests rely: imports, blocks and modules."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ def _module(name: str, file: str) -> source.Module:
     return module
 
 
-def test_all_kinds_of_imports_are_detected() -> None:
-    """Relative, nested, typing-only and called imports are found, and submodules told from names."""
-    found = [each.target for each in source.imports_of(_module("hourglass.client._x", "client/_x.py"))]
+def test_source_analysis_finds_relative_nested_typing_and_called_imports() -> None:
+    found = [
+        imported.target for imported in source.imports_of(_module("hourglass.client._x", "client/_x.py"))
+    ]
     assert sorted(found) == sorted(
         [
             "__future__",
@@ -45,23 +46,22 @@ def test_all_kinds_of_imports_are_detected() -> None:
     )
 
 
-def test_relative_imports_of_a_package_are_resolved() -> None:
-    """In a package's own file one dot is the package itself."""
-    found = {each.target for each in source.imports_of(_module("hourglass.client", "client/__init__.py"))}
+def test_source_analysis_resolves_relative_imports_of_a_package() -> None:
+    found = {
+        imported.target for imported in source.imports_of(_module("hourglass.client", "client/__init__.py"))
+    }
     assert "hourglass.client._near" in found
     assert "hourglass.errors" in found
 
 
-def test_imports_within_blocks_are_recognised() -> None:
-    """Blocks are known by their lines, so that an import can be told to stand in one."""
+def test_source_analysis_locates_functions_and_type_checking_blocks() -> None:
     module = _module("hourglass.client._x", "client/_x.py")
-    lines = {each.target: each.line for each in source.imports_of(module)}
+    lines = {imported.target: imported.line for imported in source.imports_of(module)}
     assert lines["hourglass.worker"] in source.lines_within(module, source.is_type_checking_block)
     assert lines["c.d"] in source.lines_within(module, source.is_function)
     assert lines["a.b"] not in source.lines_within(module, source.is_function)
 
 
-def test_existing_modules_are_found() -> None:
-    """The modules that exist are found under their names."""
-    names = {each.name for each in source.modules()}
+def test_source_analysis_lists_all_modules() -> None:
+    names = {module.name for module in source.modules()}
     assert {"hourglass", "hourglass.errors", "hourglass._evaluator.fibers", "hourglass.workflow"} <= names

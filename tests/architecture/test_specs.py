@@ -1,8 +1,8 @@
-"""Every field of every spec goes the whole way, over both engines: from an author's keyword to what code can ask for.
+"""Every field of every spec is carried through both engines, from the author's keyword argument to the task or info.
 
-Each field is set alone, to something that is not its default, and followed: keyword, command, event, stored bytes, task and
-info in the embedded engine; command, Core's message and Temporal's JSON on the other side. What one of them does not carry
-stands in a table, with the reason; a field that is lost elsewhere fails here, and so does one that is added and forgotten.
+Each test sets one field to a value other than its default and follows it: keyword, command, event, stored bytes, task and
+info in the embedded engine; command, Core's message and Temporal's JSON for a server. Forms that do not carry a field are
+listed in tables with the reasons. A field that is lost elsewhere, or has no example here, fails a test.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ OWN = CommandDefaults("own", "ns", versioned=True)
 RETRY = RetryPolicy(initial_interval=2.0, maximum_attempts=3, maximum_interval=9.0)
 TEXT = default_converter.encode("x")
 
-# --- what each keyword is set to, and what becomes of it in the spec --------------------------------------------------
+# --- an example of each keyword, and its value in the spec ------------------------------------------------------------
 
 ACTIVITY: dict[str, tuple[Any, Any]] = {
     "task_queue": ("other", "other"),
@@ -110,29 +110,29 @@ CHILD: dict[str, tuple[Any, Any]] = {
     "versioning_override": (AutoUpgradeVersioningOverride(), AutoUpgradeVersioningOverride()),
 }
 
-# --- what is not carried, and why ---------------------------------------------------------------------------------------
+# --- fields that a form does not carry ----------------------------------------------------------------------------------
 
-CARRIED_OUT_BY_THE_WORKER = "what the worker does with it; a history does not tell"
-BY_ITS_NAME = "the info says under another name, or not at all, as temporalio's does"
+ONLY_FOR_THE_WORKER = "only the worker uses it; it is not recorded in histories"
+UNUSED_REASON = "the info says under another name, or not at all, as temporalio's does"
 
 ONLY_LOCAL = {
-    "local_retry_threshold": "of local activities: Core's command for remote ones has no such field"
+    "local_retry_threshold": "for local activities only: Core's command for remote ones has no such field"
 }
 ONLY_REMOTE = {
-    "task_queue": "a local activity runs on the worker that asks for it",
-    "heartbeat_timeout": "Core sees itself whether a local activity lives",
+    "task_queue": "a local activity runs on the worker that schedules it",
+    "heartbeat_timeout": "Core itself monitors local activities",
     **dict.fromkeys(
-        ("priority_key", "fairness_key", "fairness_weight"), "a local activity waits in no queue"
+        ("priority_key", "fairness_key", "fairness_weight"), "a local activity is not in a task queue"
     ),
-    "disable_eager_execution": "a local activity is always taken at once",
+    "disable_eager_execution": "a local activity is always executed immediately",
 }
-NOT_IN_ACTIVITY_EVENTS = dict.fromkeys(THE_WORKERS, CARRIED_OUT_BY_THE_WORKER)
+NOT_IN_ACTIVITY_EVENTS = dict.fromkeys(THE_WORKERS, ONLY_FOR_THE_WORKER)
 NOT_IN_ACTIVITY_INFO = {
-    "schedule_to_start_timeout": "over when the attempt begins",
+    "schedule_to_start_timeout": "has passed when the attempt begins",
     **NOT_IN_ACTIVITY_EVENTS,
 }
 NOT_IN_CORES_TASK = NOT_IN_ACTIVITY_INFO | {"task_queue": "the handle's own"}
-NOT_SAID_OF_THE_NEXT_RUN = dict.fromkeys(
+INHERITED_BY_THE_NEXT_RUN = dict.fromkeys(
     (
         "execution_timeout",
         "cron_schedule",
@@ -142,70 +142,70 @@ NOT_SAID_OF_THE_NEXT_RUN = dict.fromkeys(
         "static_summary",
         "static_details",
     ),
-    "the next run goes on with what the first was started with",
+    "the next run inherits it from the first run",
 )
-NOT_IN_CONTINUED_EVENTS = NOT_SAID_OF_THE_NEXT_RUN | {"retry_policy": "Temporal's event has no place for it"}
+NOT_IN_CONTINUED_EVENTS = INHERITED_BY_THE_NEXT_RUN | {"retry_policy": "Temporal's event has no such field"}
 NOT_IN_CORES_START = {
-    "task_queue": "the worker's own: Core does not tell",
-    "static_summary": "a server's alone: Core does not tell",
-    "static_details": "a server's alone: Core does not tell",
+    "task_queue": "the worker's own task queue: Core's job has no such field",
+    "static_summary": "kept by the server: Core's job has no such field",
+    "static_details": "kept by the server: Core's job has no such field",
 }
-NOT_IN_SCHEDULES = {"cron_schedule": "a schedule has times of its own; a server refuses both"}
-NOT_IN_CHILD_EVENTS = {"cancellation_type": CARRIED_OUT_BY_THE_WORKER}
-CLIENTS_OWN = {
+NOT_IN_SCHEDULES = {"cron_schedule": "a schedule has its own times; a server rejects both"}
+NOT_IN_CHILD_EVENTS = {"cancellation_type": ONLY_FOR_THE_WORKER}
+CLIENT_OPTIONS = {
     "id", "start_delay", "id_reuse_policy", "id_conflict_policy", "start_signal", "start_signal_args",
     "request_id", "request_eager_start", "versioning_override", "rpc_metadata", "callbacks", "time_skipping",
     "rpc_timeout",
 }  # fmt: skip
 
 
-# --- the ways -----------------------------------------------------------------------------------------------------------
+# --- helpers ------------------------------------------------------------------------------------------------------------
 
 
 @activity.defn(start_to_close_timeout=600)
-def act() -> None:
-    """An activity."""
+def example_activity() -> None: ...
 
 
 @workflow.defn
-def asks(what: str) -> None:
-    """Asks for what the test says."""
-    ASKS[what]()
+def call_by_name(call: str) -> None:
+    """Issues the command of this name."""
+    CALLS[call]()
 
 
 @workflow.defn
-def other() -> None:
-    """Another workflow."""
+def other_workflow() -> None: ...
 
 
-SAID: dict[str, Any] = {}
-ASKS: dict[str, Any] = {
-    "activity": lambda: act.options(**SAID).start(),
-    "local": lambda: act.options(**SAID).start_local(),
-    "child": lambda: workflow.start_child_workflow("other", id="c", **SAID),
-    "next": lambda: workflow.continue_as_new("x", **SAID),
+OPTIONS: dict[str, Any] = {}
+CALLS: dict[str, Any] = {
+    "activity": lambda: example_activity.options(**OPTIONS).start(),
+    "local": lambda: example_activity.options(**OPTIONS).start_local(),
+    "child": lambda: workflow.start_child_workflow("other", id="c", **OPTIONS),
+    "next": lambda: workflow.continue_as_new("x", **OPTIONS),
 }
 
 
-def asked(what: str, **said: Any) -> Any:
-    """The command that a workflow issues which says this."""
-    SAID.clear()
-    SAID.update(said)
-    definition = workflow_definition(asks)
+def issued_command(call: str, **options: Any) -> Any:
+    """Return the command that a workflow issues with these options."""
+    OPTIONS.clear()
+    OPTIONS.update(options)
+    definition = workflow_definition(call_by_name)
     assert definition is not None
     evaluator = Evaluator(definition, "r", RunSettings())
-    start = e.RunStarted(workflow_type="asks", workflow_id="w", arguments=(default_converter.encode(what),))
-    answer = evaluator.activate(e.Activation(run_id="r", events=(start,), timestamp_ns=NOW))
-    assert isinstance(answer, c.Succeeded), evaluator.error
-    command, *_ = answer.commands
+    start = e.RunStarted(
+        workflow_type="call_by_name", workflow_id="w", arguments=(default_converter.encode(call),)
+    )
+    completion = evaluator.activate(e.Activation(run_id="r", events=(start,), timestamp_ns=NOW))
+    assert isinstance(completion, c.Succeeded), evaluator.error
+    command, *_ = completion.commands
     return command
 
 
-def embedded(command: c.Command) -> Change:
-    """What the embedded engine makes of a command."""
+def change_of(command: c.Command) -> Change:
+    """Return the change that the embedded engine makes for a command."""
     started = h.WorkflowExecutionStarted(
         workflow_id="w",
-        workflow_type="asks",
+        workflow_type="call_by_name",
         original_run_id="r",
         first_run_id="r",
         spec=StartSpec(task_queue="own", task_timeout=10.0),
@@ -216,41 +216,42 @@ def embedded(command: c.Command) -> Change:
 
 
 def event_of(command: c.Command, kind: type[Any]) -> h.HistoryEvent:
-    """The event of a command, as it comes from the store again."""
-    (event,) = [each for each in embedded(command).events if type(each.attributes) is kind]
-    (again,) = decode_events(b"\x91" + encode_events([event]))
-    assert again == event
+    """Return the event of a command, checked to survive storage."""
+    (event,) = [item for item in change_of(command).events if type(item.attributes) is kind]
+    (stored,) = decode_events(b"\x91" + encode_events([event]))
+    assert stored == event
     return event
 
 
 def to_core(command: c.Command) -> bytes:
-    """A command as Core gets it."""
+    """Return Core's message with this command."""
     return completion_to_proto(c.Succeeded("r", (command,)), OWN)
 
 
-def without_ids(event: h.HistoryEvent) -> bytes:
-    """An event in Temporal's JSON."""
+def temporal_json(event: h.HistoryEvent) -> bytes:
+    """Return an event as Temporal's JSON."""
     return event_json(event)
 
 
 def cases(table: dict[str, tuple[Any, Any]]) -> Any:
-    """One case for each field."""
+    """Parametrize a test with one case per field."""
     return pytest.mark.parametrize(
-        ("field", "said", "meant"), [(k, *v) for k, v in table.items()], ids=list(table)
+        ("field", "option", "expected"), [(k, *v) for k, v in table.items()], ids=list(table)
     )
 
 
-def check_carried(field: str, there: bool, absent: str, place: str) -> None:
-    """A field is where it should be: everywhere but where the table of that name says why not."""
-    why = globals()[absent].get(field)
-    assert there or why, (
-        f"{field} is lost on the way to {place}: fix that, or say in {absent} of this file why it is not there"
+def check_carried(field: str, is_carried: bool, absent: str, place: str) -> None:
+    """Check that a form carries a field if and only if the table named `absent` has no reason against it."""
+    reason = globals()[absent].get(field)
+    assert is_carried or reason, (
+        f"{field} is lost on the way to {place}: carry it, or add the reason to {absent} of this file"
     )
-    assert not there or why is None, f"{field} is told by {place}, and {absent} of this file says: {why}"
+    assert not is_carried or reason is None, (
+        f"{field} is carried by {place}, but {absent} of this file says: {reason}"
+    )
 
 
 def test_every_spec_field_has_an_example() -> None:
-    """A field that is added to a spec is walked."""
     tables: dict[type[Any], dict[str, Any]] = {
         ActivitySpec: ACTIVITY,
         StartSpec: START,
@@ -259,41 +260,35 @@ def test_every_spec_field_has_an_example() -> None:
     assert set(SPECS) == set(tables)
     for spec, table in tables.items():
         assert set(table) == set(spec.__struct_fields__), (
-            f"each field of {spec.__name__} wants a line in its table at the head of this file: what an author says, and "
-            "what the spec holds then; the other tests here follow it from there"
+            f"add each field of {spec.__name__} to its table at the head of this file: the value of the keyword, and the "
+            "value in the spec; the other tests follow it from there"
         )
 
 
 def test_every_spec_field_is_a_keyword_argument() -> None:
-    """Each field is a keyword, and each keyword a field or a thing of one call."""
-    said: dict[type[Any], set[str]] = {
+    option: dict[type[Any], set[str]] = {
         ActivityOptions: set(ACTIVITY) | {"activity_id", "summary", "event_groups"},
         ChildOptions: set(START) | set(CHILD) | {"id", "event_groups"},
-        StartOptions: set(START) | CLIENTS_OWN,
+        StartOptions: set(START) | CLIENT_OPTIONS,
     }
-    assert set(START_CHECKS) == set(START), (
-        "each field of a StartSpec wants its check in _evaluator/options.py"
-    )
-    for options, expected in said.items():
+    assert set(START_CHECKS) == set(START), "add a check for each field of StartSpec to _evaluator/options.py"
+    for options, expected in option.items():
         assert set(options.__annotations__) == expected, (
-            f"{options.__name__} in {options.__module__} is what authors write: a keyword for each field of the spec, and "
-            "those that are of one call alone, which this test names"
+            f"{options.__name__} in {options.__module__} must have a keyword for each field of the spec, and the options of "
+            "a single call, which this test lists"
         )
 
 
-def test_client_view_of_an_activity_has_every_stored_option() -> None:
-    """A client is shown, and may change, all that is not the worker's own; what it cannot say of a start has a reason."""
+def test_client_can_see_and_change_every_stored_activity_option() -> None:
+    """Options that only a workflow can set have a reason."""
     kept = set(ActivitySpec.__struct_fields__) - THE_WORKERS
     hint = "a field of ActivitySpec is in KeptOptions of activity/_options.py, or in THE_WORKERS of _evaluator/specs.py"
     assert set(KeptOptions.__annotations__) == kept, hint
-    shown = {each.name for each in fields(_standalone.ActivityExecutionOptions)}
-    assert shown == kept, (
-        "a description shows what is kept: ActivityExecutionOptions in client/_standalone.py"
-    )
+    shown = {option.name for option in fields(_standalone.ActivityExecutionOptions)}
+    assert shown == kept, "add each stored option to ActivityExecutionOptions in client/_standalone.py"
     refused = set(ActivityOptions.__annotations__) - kept
     assert set(_standalone._NOT_HERE) == refused, (
-        "what only a workflow can say of an activity is refused at a client's start, with a reason: _NOT_HERE in "
-        "client/_standalone.py"
+        "add each option that a client cannot set, with the reason, to _NOT_HERE in client/_standalone.py"
     )
 
 
@@ -301,10 +296,11 @@ def test_client_view_of_an_activity_has_every_stored_option() -> None:
 
 
 @cases(ACTIVITY)
-def test_activity_options_reach_every_form(field: str, said: Any, meant: Any) -> None:
-    """Keyword, command, event, stored bytes, task and info; and Core's command."""
-    command, usual = asked("activity", **{field: said}), asked("activity")
-    assert getattr(command.spec, field) == meant
+def test_activity_options_reach_command_event_task_info_and_core(
+    field: str, option: Any, expected: Any
+) -> None:
+    command, usual = issued_command("activity", **{field: option}), issued_command("activity")
+    assert getattr(command.spec, field) == expected
     check_carried(
         field,
         to_core(command) != to_core(usual),
@@ -312,16 +308,16 @@ def test_activity_options_reach_every_form(field: str, said: Any, meant: Any) ->
         "Core's command: REMOTE in _temporal/specs.py",
     )
     event = event_of(command, h.ActivityTaskScheduled)
-    assert getattr(event.attributes.spec, field) == meant  # type: ignore[attr-defined]
-    told = without_ids(event) != without_ids(event_of(usual, h.ActivityTaskScheduled))
-    check_carried(field, told, "NOT_IN_ACTIVITY_EVENTS", "Temporal's JSON: _history/tables.py")
-    run = embedded(command).run
+    assert getattr(event.attributes.spec, field) == expected  # type: ignore[attr-defined]
+    is_recorded = temporal_json(event) != temporal_json(event_of(usual, h.ActivityTaskScheduled))
+    check_carried(field, is_recorded, "NOT_IN_ACTIVITY_EVENTS", "Temporal's JSON: _history/tables.py")
+    run = change_of(command).run
     (pending,) = run.activities.values()
     task = activity_task("ns", run, pending, b"t")
-    assert getattr(task.spec, field) == meant
+    assert getattr(task.spec, field) == expected
     if field not in NOT_IN_ACTIVITY_INFO:
         assert field in Info.__dataclass_fields__, (
-            f"an activity cannot see its {field}: a field of the same name in Info (activity/_context.py), or a line in "
+            f"an activity cannot see its {field}: add it to Info (activity/_context.py), or the reason to "
             "NOT_IN_ACTIVITY_INFO of this file"
         )
         shown = getattr(info_of(task, default_converter), field)
@@ -329,25 +325,23 @@ def test_activity_options_reach_every_form(field: str, said: Any, meant: Any) ->
 
 
 def _usual_task() -> Any:
-    run = embedded(asked("activity")).run
+    run = change_of(issued_command("activity")).run
     (pending,) = run.activities.values()
     return activity_task("ns", run, pending, b"t")
 
 
 @cases(ACTIVITY)
-def test_local_activity_options_reach_every_form(field: str, said: Any, meant: Any) -> None:
-    """Keyword, command, and Core's command."""
-    command = asked("local", **{field: said})
-    assert getattr(command.spec, field) == meant
-    told = to_core(command) != to_core(asked("local"))
-    check_carried(field, told, "ONLY_REMOTE", "Core's command: LOCAL in _temporal/specs.py")
+def test_local_activity_options_reach_command_and_core(field: str, option: Any, expected: Any) -> None:
+    command = issued_command("local", **{field: option})
+    assert getattr(command.spec, field) == expected
+    is_recorded = to_core(command) != to_core(issued_command("local"))
+    check_carried(field, is_recorded, "ONLY_REMOTE", "Core's command: LOCAL in _temporal/specs.py")
 
 
 @cases({name: value for name, value in ACTIVITY.items() if name not in NOT_IN_CORES_TASK})
-def test_activity_task_of_core_is_translated_completely(field: str, said: Any, meant: Any) -> None:
-    """What Core's task says of the activity."""
+def test_activity_task_of_core_is_translated_completely(field: str, option: Any, expected: Any) -> None:
     assert field in TASK.carried, (
-        f"a worker is not told of {field}: TASK in _temporal/specs.py, or a line in NOT_IN_CORES_TASK of this file"
+        f"a worker does not receive {field}: add it to TASK in _temporal/specs.py, or its reason to NOT_IN_CORES_TASK"
     )
     message: Any = TaskMessage(task_token=b"t")
     start = message.start
@@ -355,12 +349,12 @@ def test_activity_task_of_core_is_translated_completely(field: str, said: Any, m
     if field == "retry_policy":
         start.retry_policy.maximum_attempts = 3
     elif field in ("priority_key", "fairness_key", "fairness_weight"):
-        setattr(start.priority, field, meant)
+        setattr(start.priority, field, expected)
     else:
-        getattr(start, field).seconds = int(meant)
+        getattr(start, field).seconds = int(expected)
     task: Any = activity_item_from_proto(message.SerializeToString(), "own")
     found = getattr(task.spec, field)
-    assert (found.maximum_attempts == 3) if field == "retry_policy" else found == meant
+    assert (found.maximum_attempts == 3) if field == "retry_policy" else found == expected
 
 
 # --- starts -------------------------------------------------------------------------------------------------------------
@@ -368,7 +362,7 @@ def test_activity_task_of_core_is_translated_completely(field: str, said: Any, m
 
 def _request(**options: Any) -> StartWorkflow:
     return start_request(
-        given_workflow(other), (), {"id": "w", "request_id": "i", **options}, default_converter, "me"
+        given_workflow(other_workflow), (), {"id": "w", "request_id": "i", **options}, default_converter, "me"
     )
 
 
@@ -378,42 +372,43 @@ def _message(request: StartWorkflow) -> bytes:
 
 
 @cases(START)
-def test_client_start_options_reach_every_form(field: str, said: Any, meant: Any) -> None:
-    """Keyword, request, event, stored bytes, what the worker is told; Temporal's request, and its JSON."""
-    request, usual = _request(**{field: said}), _request()
-    assert getattr(request.spec, field) == meant
+def test_client_start_options_reach_request_event_worker_and_server(
+    field: str, option: Any, expected: Any
+) -> None:
+    request, usual = _request(**{field: option}), _request()
+    assert getattr(request.spec, field) == expected
     assert _message(request) != _message(usual)
-    signalled = _request(**{field: said}, start_signal="s"), _request(start_signal="s")
+    signalled = _request(**{field: option}, start_signal="s"), _request(start_signal="s")
     assert _message(signalled[0]) != _message(signalled[1])
     runs: Any = SimpleNamespace(clock=SimpleNamespace(now_ns=lambda: NOW))
     first, before = (_first_event(runs, each, "r", ((), None)) for each in (request, usual))
-    assert getattr(first.spec, field) == meant
+    assert getattr(first.spec, field) == expected
     event = h.HistoryEvent(1, NOW, first)
     assert decode_events(b"\x91" + encode_events([event])) == [event]
     assert event_json(event) != event_json(h.HistoryEvent(1, NOW, before))
-    assert getattr(run_started(first, NOW).spec, field) == meant
+    assert getattr(run_started(first, NOW).spec, field) == expected
 
 
 @cases(START)
-def test_schedule_start_options_survive_storage(field: str, said: Any, meant: Any) -> None:
-    """A schedule's action comes back from the file, and from a server, as it was."""
-    action = msgspec.structs.replace(_request(**{field: said}), identity="", request_id="")
+def test_start_options_of_a_schedule_survive_storage_in_both_engines(
+    field: str, option: Any, expected: Any
+) -> None:
+    action = msgspec.structs.replace(_request(**{field: option}), identity="", request_id="")
     record = ScheduleRecord(
         schedule_id="s", schedule=EngineSchedule(action=action), seen_ns=NOW, create_time_ns=NOW
     )
     assert decode_schedule(encode_schedule(record)) == record
     message: Any = calls_schedules.NewWorkflowExecutionInfo()
     calls_schedules._put_action(message, action, b"")
-    again = calls_schedules._action_from(message)
-    same = getattr(again.spec, field) == meant
+    stored = calls_schedules._action_from(message)
+    same = getattr(stored.spec, field) == expected
     check_carried(field, same, "NOT_IN_SCHEDULES", "a schedule on a server: SCHEDULED in _temporal/specs.py")
 
 
 @cases({name: value for name, value in START.items() if name not in NOT_IN_CORES_START})
-def test_start_job_of_core_is_translated_completely(field: str, said: Any, meant: Any) -> None:
-    """What Core's first job says of the start."""
+def test_start_job_of_core_is_translated_completely(field: str, option: Any, expected: Any) -> None:
     assert field in STARTED.carried, (
-        f"a worker is not told of {field}: STARTED in _temporal/specs.py, or a line in NOT_IN_CORES_START of this file"
+        f"a worker does not receive {field}: add it to STARTED in _temporal/specs.py, or its reason to NOT_IN_CORES_START"
     )
     message: Any = WorkflowActivation(run_id="r")
     job = message.jobs.add().initialize_workflow
@@ -423,13 +418,13 @@ def test_start_job_of_core_is_translated_completely(field: str, said: Any, meant
         "task_timeout": "workflow_task_timeout",
     }
     if field in paths:
-        getattr(job, paths[field]).seconds = int(meant)
+        getattr(job, paths[field]).seconds = int(expected)
     elif field == "retry_policy":
         job.retry_policy.maximum_attempts = 3
     elif field == "cron_schedule":
-        job.cron_schedule = meant
+        job.cron_schedule = expected
     elif field in ("priority_key", "fairness_key", "fairness_weight"):
-        setattr(job.priority, field, meant)
+        setattr(job.priority, field, expected)
     elif field == "memo":
         job.memo.fields["k"].data = b"1"
     else:
@@ -440,69 +435,68 @@ def test_start_job_of_core_is_translated_completely(field: str, said: Any, meant
 
 
 @cases(START | CHILD)
-def test_child_options_reach_every_form(field: str, said: Any, meant: Any) -> None:
-    """Keyword, command, event, stored bytes, the child's own first event; Core's command, and Temporal's JSON."""
-    command, usual = asked("child", **{field: said}), asked("child")
+def test_child_options_reach_command_event_child_and_core(field: str, option: Any, expected: Any) -> None:
+    command, usual = issued_command("child", **{field: option}), issued_command("child")
     assert to_core(command) != to_core(usual)
     kind = h.StartChildWorkflowExecutionInitiated
     event = event_of(msgspec.structs.replace(command, namespace="ns"), kind)
     usual_event = event_of(msgspec.structs.replace(usual, namespace="ns"), kind)
-    told = event_json(event) != event_json(usual_event)
-    check_carried(field, told, "NOT_IN_CHILD_EVENTS", "Temporal's JSON: _history/tables.py")
+    is_recorded = event_json(event) != event_json(usual_event)
+    check_carried(field, is_recorded, "NOT_IN_CHILD_EVENTS", "Temporal's JSON: _history/tables.py")
     if field in CHILD:
-        assert getattr(command.child, field) == getattr(event.attributes.child, field) == meant  # type: ignore[attr-defined]
+        assert getattr(command.child, field) == getattr(event.attributes.child, field) == expected  # type: ignore[attr-defined]
         return
-    assert getattr(command.spec, field) == getattr(event.attributes.spec, field) == meant  # type: ignore[attr-defined]
-    run = embedded(command).run
+    assert getattr(command.spec, field) == getattr(event.attributes.spec, field) == expected  # type: ignore[attr-defined]
+    run = change_of(command).run
     (child,) = run.children.values()
-    assert getattr(first_event(run, child, "r2", NOW).spec, field) == meant
+    assert getattr(first_event(run, child, "r2", NOW).spec, field) == expected
 
 
-@cases({name: value for name, value in START.items() if name not in NOT_SAID_OF_THE_NEXT_RUN})
-def test_continue_as_new_options_reach_every_form(field: str, said: Any, meant: Any) -> None:
-    """Keyword, command, event, the next run's first event; Core's command, and Temporal's JSON."""
-    command, usual = asked("next", **{field: said}), asked("next")
-    assert getattr(command.spec, field) == meant
+@cases({name: value for name, value in START.items() if name not in INHERITED_BY_THE_NEXT_RUN})
+def test_continue_as_new_options_reach_command_event_next_run_and_core(
+    field: str, option: Any, expected: Any
+) -> None:
+    command, usual = issued_command("next", **{field: option}), issued_command("next")
+    assert getattr(command.spec, field) == expected
     assert to_core(command) != to_core(usual)
     kind = h.WorkflowExecutionContinuedAsNew
     event = event_of(command, kind)
-    told = event_json(event) != event_json(event_of(usual, kind))
-    check_carried(field, told, "NOT_IN_CONTINUED_EVENTS", "Temporal's JSON: _history/tables.py")
-    follower = embedded(command).follower
+    is_recorded = event_json(event) != event_json(event_of(usual, kind))
+    check_carried(field, is_recorded, "NOT_IN_CONTINUED_EVENTS", "Temporal's JSON: _history/tables.py")
+    follower = change_of(command).follower
     assert follower is not None
-    assert getattr(follower.spec, field) == getattr(event.attributes.spec, field) == meant  # type: ignore[attr-defined]
+    assert getattr(follower.spec, field) == getattr(event.attributes.spec, field) == expected  # type: ignore[attr-defined]
 
 
 # --- kinds ----------------------------------------------------------------------------------------------------------------
 
 WITHOUT_EVENTS: dict[type[c.Command], str] = {
-    c.ScheduleLocalActivity: "_embedded/activations/local_activities.py",  # told by a marker when it ends
+    c.ScheduleLocalActivity: "_embedded/activations/local_activities.py",  # recorded by a marker when it ends
     c.RequestCancelLocalActivity: "_embedded/activations/outcomes.py",
-    c.CancelChildWorkflow: "_embedded/activations/child_outcomes.py",  # a request to cancel, or none, by its policy
-    c.CancelSignalExternal: "_embedded/activations/outcomes.py",  # a signal leaves with its task: there is nothing to take back
+    c.CancelChildWorkflow: "_embedded/activations/child_outcomes.py",  # requests cancellation or not, by its policy
+    c.CancelSignalExternal: "_embedded/activations/outcomes.py",  # a signal is sent with its task and cannot be cancelled
     c.AnswerQuery: "_embedded/activations/task_flow.py",  # leaves no trace
 }
-"""Commands that the embedded engine writes no event for, and the file that carries each out."""
+"""Commands without an event in the embedded engine, and the file that executes each."""
 WITHOUT_TRANSITION: dict[type[c.Command], str] = dict.fromkeys(
     (c.ScheduleNexusOperation, c.CancelNexusOperation), "_embedded/activations/nexus_outcomes.py"
 )
-"""Commands with an event that only a server writes, and the file that carries each out in the embedded engine."""
+"""Commands with an event that only a server writes, and the file that executes each in the embedded engine."""
 
 
 def test_embedded_engine_handles_every_command() -> None:
-    """Each leads to an event of its own, or is carried out by a part of the engine that plays Core's."""
-    told: set[type[c.Command]] = set()
+    with_event: set[type[c.Command]] = set()
     for kinds in COMMAND_OF.values():
-        told.update(kinds if isinstance(kinds, tuple) else (kinds,))
-    unknown = set(c.COMMANDS) - told - set(WITHOUT_EVENTS)
+        with_event.update(kinds if isinstance(kinds, tuple) else (kinds,))
+    unknown = set(c.COMMANDS) - with_event - set(WITHOUT_EVENTS)
     assert not unknown, (
-        f"{', '.join(kind.__name__ for kind in unknown)}: which event does it lead to? A line in _TELL of _history/words.py, "
-        "and its row in _APPLY of _embedded/transitions/tasks.py; without an event, a line in WITHOUT_EVENTS of this file"
+        f"{', '.join(kind.__name__ for kind in unknown)}: add its event to _TELL of _history/words.py and a row to _APPLY of "
+        "_embedded/transitions/tasks.py; if it has no event, add it to WITHOUT_EVENTS of this file"
     )
-    assert not told & set(WITHOUT_EVENTS)
-    idle = told - {*_APPLY, *_APPLY_TO, *c.TERMINAL} - set(WITHOUT_TRANSITION)
+    assert not with_event & set(WITHOUT_EVENTS)
+    idle = with_event - {*_APPLY, *_APPLY_TO, *c.TERMINAL} - set(WITHOUT_TRANSITION)
     assert not idle, (
-        f"{', '.join(kind.__name__ for kind in idle)}: what does it do in the embedded engine? A row in _APPLY or _APPLY_TO of "
+        f"{', '.join(kind.__name__ for kind in idle)}: add its effect in the embedded engine to _APPLY or _APPLY_TO of "
         "_embedded/transitions/tasks.py"
     )
     for kind, place in (WITHOUT_EVENTS | WITHOUT_TRANSITION).items():

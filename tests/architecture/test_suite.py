@@ -1,6 +1,4 @@
-"""The suite itself: no test can hang forever, it runs in the background as in a terminal, and flaky tests are
-quarantined by name.
-"""
+"""The test suite itself: time limits, ignored signals, and the quarantine of flaky tests."""
 
 from __future__ import annotations
 
@@ -51,8 +49,8 @@ def run_pytest(*arguments: object, before: str = "", cwd: Path = ROOT) -> subpro
     )
 
 
-def test_every_test_has_a_timeout(pytestconfig: pytest.Config) -> None:
-    """A first timeout fails the test; a later one ends its process."""
+def test_pytest_timeout_precedes_the_faulthandler_timeout(pytestconfig: pytest.Config) -> None:
+    """The first fails the test, the second ends its process."""
     limit = float(pytestconfig.getini("timeout"))
     assert limit > 0
     assert float(pytestconfig.getini("faulthandler_timeout")) > limit
@@ -60,7 +58,6 @@ def test_every_test_has_a_timeout(pytestconfig: pytest.Config) -> None:
 
 
 def test_hanging_test_fails_and_shows_all_stacks(tmp_path: Path) -> None:
-    """The report shows the stacks of the test and of all other threads."""
     file = tmp_path / "test_it.py"
     file.write_text(HANGS)
     ended = run_pytest("-c", ROOT / "pyproject.toml", "--rootdir", tmp_path, "--timeout", 1, file)
@@ -70,8 +67,7 @@ def test_hanging_test_fails_and_shows_all_stacks(tmp_path: Path) -> None:
         assert stack in ended.stdout
 
 
-def test_hang_in_cleanup_ends_the_process(tmp_path: Path) -> None:
-    """A test that hangs again in its cleanup ends the process, and the stacks are printed."""
+def test_hang_in_the_cleanup_of_a_test_ends_the_process(tmp_path: Path) -> None:
     file = tmp_path / "test_it.py"
     file.write_text(HANGS_ON)
     limits = ("--timeout", 1, "--override-ini", "faulthandler_timeout=2")
@@ -81,8 +77,8 @@ def test_hang_in_cleanup_ends_the_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
-def test_suite_runs_with_sigint_ignored() -> None:
-    """In a background job, which ignores SIGINT, tests can still interrupt their programs."""
+def test_interrupting_tests_pass_in_a_background_job() -> None:
+    """A background job ignores SIGINT."""
     test = "tests/client/test_portal.py::test_ctrl_c_interrupts_a_portal_call_and_cancels_its_coroutine"
     ended = run_pytest("--timeout", 30, test, before="trap '' INT; ")
     assert ended.returncode == 0, ended.stdout
@@ -92,7 +88,10 @@ QUARANTINE = """
 import pytest
 from tests import quarantine
 
-TABLE = {"test_it.py::test_known[a b]": "its cause is being looked for", "test_it.py::test_unready": "so is this"}
+TABLE = {
+    "test_it.py::test_known[a b]": "its cause is under investigation",
+    "test_it.py::test_unready": "fixture under investigation",
+}
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
@@ -123,15 +122,14 @@ def test_steady():
 """
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["here", "xdist"])
-@pytest.mark.parametrize("another", [False, True], ids=["alone", "beside another failure"])
-def test_quarantined_failures_are_named_and_do_not_fail_the_run(
-    workers: tuple[str, ...], another: bool, tmp_path: Path
+@pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["one process", "xdist"])
+@pytest.mark.parametrize("other_fails", [False, True], ids=["alone", "with another failure"])
+def test_quarantined_failures_are_reported_and_do_not_fail_the_run(
+    workers: tuple[str, ...], other_fails: bool, tmp_path: Path
 ) -> None:
-    """Failures of tests and of their fixtures are shown with the reason; any other failure fails the run."""
     (tmp_path / "conftest.py").write_text(QUARANTINE)
     (tmp_path / "test_it.py").write_text(
-        KNOWN + ("\ndef test_other():\n    assert False\n" if another else "")
+        KNOWN + ("\ndef test_other():\n    assert False\n" if other_fails else "")
     )
     ended = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *workers],
@@ -149,11 +147,11 @@ def test_quarantined_failures_are_named_and_do_not_fail_the_run(
         timeout=120,
         check=False,
     )
-    assert ended.returncode == int(another), ended.stdout
+    assert ended.returncode == int(other_fails), ended.stdout
     summary = ended.stdout.partition("2 quarantined tests failed")[2]
     assert "AssertionError: a known fault" in summary
-    assert "test_it.py::test_known[a b]: quarantined: its cause is being looked for" in summary
-    assert "test_it.py::test_unready: quarantined: so is this" in summary
+    assert "test_it.py::test_known[a b]: quarantined: its cause is under investigation" in summary
+    assert "test_it.py::test_unready: quarantined: fixture under investigation" in summary
     assert "test_steady" not in summary
 
 
@@ -161,14 +159,12 @@ def test_quarantined_failures_are_named_and_do_not_fail_the_run(
     ("table", "message"),
     [({str(number): "why" for number in range(6)}, "at most 5"), ({"test_it": " "}, "no reason for test_it")],
 )
-def test_quarantine_is_small_and_explained(table: dict[str, str], message: str) -> None:
-    """More than five entries, or one without a reason, is an error before any test runs."""
+def test_quarantine_rejects_too_many_or_unexplained_entries(table: dict[str, str], message: str) -> None:
     with pytest.raises(pytest.UsageError, match=message):
         quarantine.check(table)
 
 
-def test_quarantined_tests_exist() -> None:
-    """An entry names a test function that exists."""
+def test_every_quarantined_test_exists() -> None:
     quarantine.check(quarantine.QUARANTINED)
     for name in quarantine.QUARANTINED:
         path, _, function = name.partition("[")[0].partition("::")

@@ -1,4 +1,4 @@
-"""Everything that the command shows passes one door, where text of others is cleaned."""
+"""Terminal output of the command line: only `console.py` writes it, which cleans untrusted text."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from pathlib import Path
 import pytest
 
 CLI = Path(__file__).resolve().parents[2] / "src" / "hourglass" / "_tools" / "cli"
-DOOR = "console.py"
+CONSOLE = "console.py"
 
 FORBIDDEN_CALLS = {"print", "echo", "secho", "print_exc", "print_exception", "Console", "pprint", "input"}
 STREAMS = {"stdout", "stderr", "__stdout__", "__stderr__"}
 FLUSHED_ONLY = {"flush", "isatty", "fileno"}
 
 EXCEPTIONS = {
-    ("__init__.py", "sys.stderr.write"),  # before there is a console: it needs the packages that are missing
-    ("logs.py", "sys.stderr"),  # the handler's stream; its formatters clean
+    ("__init__.py", "sys.stderr.write"),  # the console needs the missing packages
+    ("logs.py", "sys.stderr"),  # the stream of the handler, whose formatters clean text
 }
 
 
-def uses(tree: ast.Module) -> list[str]:
-    """What writes to a stream, or gets hold of one, in a file."""
+def output_calls(tree: ast.Module) -> list[str]:
+    """Return the expressions of a file that write to a stream or access one."""
     found = []
     parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
     for node in ast.walk(tree):
@@ -40,17 +40,17 @@ def uses(tree: ast.Module) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("file", sorted(CLI.glob("*.py")), ids=lambda each: each.name)
+@pytest.mark.parametrize("file", sorted(CLI.glob("*.py")), ids=lambda path: path.name)
 def test_only_the_console_module_writes_to_the_terminal(file: Path) -> None:
-    """No other file of the command prints, makes a console of its own, or touches a stream."""
-    if file.name == DOOR:
+    if file.name == CONSOLE:
         return
-    found = [each for each in uses(ast.parse(file.read_text())) if (file.name, each) not in EXCEPTIONS]
+    found = [
+        call for call in output_calls(ast.parse(file.read_text())) if (file.name, call) not in EXCEPTIONS
+    ]
     assert found == [], f"{file.name}: {found}: use hourglass._tools.cli.console"
 
 
-def test_terminal_rule_detects_every_violation() -> None:
-    """Each way past the door is seen."""
+def test_every_way_of_writing_to_the_terminal_is_detected() -> None:
     for line in (
         "print(x)",
         "typer.echo(x)",
@@ -60,5 +60,5 @@ def test_terminal_rule_detects_every_violation() -> None:
         "traceback.print_exc()",
         "json.dumps(x)",
     ):
-        assert uses(ast.parse(line)), line
-    assert uses(ast.parse("sys.stdout.flush()")) == []
+        assert output_calls(ast.parse(line)), line
+    assert output_calls(ast.parse("sys.stdout.flush()")) == []

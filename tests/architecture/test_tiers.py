@@ -1,4 +1,4 @@
-"""The table of tiers names tests that exist, and unit tests cannot leave their process."""
+"""The table of tiers, and the guard that keeps unit tests inside their process."""
 
 from __future__ import annotations
 
@@ -26,32 +26,28 @@ def _functions(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("name", [*tiers.TIERS, *tiers.SHORT])
-def test_every_tier_entry_exists(name: str) -> None:
-    """An entry of a table names a directory, a file or a function that exists."""
+def test_every_tier_entry_names_an_existing_test(name: str) -> None:
     path, _, function = name.partition("::")
     file = source.ROOT / path
     assert file.exists()
     assert not function or function in _functions(file)
 
 
-def test_tier_entries_do_not_repeat_the_default() -> None:
-    """No entry repeats what holds without it."""
-    superfluous = []
+def test_no_tier_entry_repeats_the_tier_of_its_parent() -> None:
+    redundant = []
     for name, tier in tiers.TIERS.items():
         above = name.rpartition("::" if "::" in name else "/")[0]
         if above and tiers.of(above) == tier:
-            superfluous.append(name)
-    assert superfluous == []
+            redundant.append(name)
+    assert redundant == []
 
 
-def test_every_tier_is_known() -> None:
-    """The table names the three tiers and no other, and the short campaign is made of campaign tests."""
+def test_tier_table_has_only_known_tiers_and_short_has_only_campaign_tests() -> None:
     assert set(tiers.TIERS.values()) == set(tiers.ALL)
     assert [name for name in tiers.SHORT if tiers.of(name) != tiers.CAMPAIGN] == []
 
 
 def test_unit_test_files_use_no_server() -> None:
-    """No file of unit tests alone uses a fixture that starts a server, or is marked so."""
     found = []
     for path in (source.ROOT / "tests").rglob("test_*.py"):
         name = path.relative_to(source.ROOT).as_posix()
@@ -75,16 +71,15 @@ def test_unit_test_files_use_no_server() -> None:
     ],
 )
 def test_most_specific_tier_entry_wins(test: str, tier: str) -> None:
-    """A function's entry comes before its file's, and a file's before its directory's."""
     assert tiers.of(test) == tier
 
 
-REFUSED: dict[str, Callable[[], object]] = {
+FORBIDDEN: dict[str, Callable[[], object]] = {
     "subprocess": lambda: subprocess.run([sys.executable, "-c", ""], check=True),
     "spawn": lambda: os.posix_spawn(sys.executable, [sys.executable, "-c", ""], {}),
     "bind": lambda: _with_socket(lambda opened: opened.bind(("127.0.0.1", 0))),
     "connect": lambda: _with_socket(lambda opened: opened.connect(("127.0.0.1", 1))),
-    "sleep": lambda: time.sleep(0.001),  # what a unit test is refused
+    "sleep": lambda: time.sleep(0.001),  # forbidden in unit tests
     "fork": os.fork,
 }
 
@@ -95,36 +90,34 @@ def _with_socket(use: Callable[[socket.socket], object]) -> None:
         use(opened)
 
 
-@pytest.mark.parametrize("what", REFUSED)
-def test_unit_tests_cannot_leave_the_process(what: str) -> None:
-    """A program, a socket or a sleep raises in a unit test, and is noted for those who catch the exception."""
+@pytest.mark.parametrize("operation", FORBIDDEN)
+def test_unit_test_cannot_start_processes_use_sockets_or_sleep(operation: str) -> None:
     with pytest.raises(Exception, match="a unit test") as caught:
-        REFUSED[what]()
+        FORBIDDEN[operation]()
     assert type(caught.value).__name__ == "NotAUnitTest"
     guard = sys.modules["tiers"].GUARD  # the module as conftest.py loaded it
     assert len(guard.end()) == 1
 
 
-def test_threads_of_earlier_tests_are_not_restricted() -> None:
-    """A thread that another test left behind is not refused anything, one that this test starts is."""
-    guard, refused = tiers.Guard(), []
-    begun, go_on = threading.Event(), threading.Event()
+def test_guard_of_unit_tests_exempts_threads_of_earlier_tests() -> None:
+    guard, is_guarded = tiers.Guard(), []
+    begun, proceed = threading.Event(), threading.Event()
 
-    def refuse() -> None:
+    def check_guard() -> None:
         begun.set()
-        go_on.wait()
-        refused.append(guard.is_on())
+        proceed.wait()
+        is_guarded.append(guard.is_on())
 
-    old = threading.Thread(target=refuse)
+    old = threading.Thread(target=check_guard)
     old.start()
     begun.wait()
     guard.begin()
     try:
-        go_on.set()
+        proceed.set()
         old.join()
-        new = threading.Thread(target=refuse)
+        new = threading.Thread(target=check_guard)
         new.start()
         new.join()
     finally:
         guard.end()
-    assert refused == [False, True]
+    assert is_guarded == [False, True]

@@ -1,18 +1,17 @@
-"""The path of a workflow through the source: which files and functions one workflow with one activity passes through, in order.
+"""A tracer of the path of a workflow through the source: the functions that one workflow with one activity calls, in order.
 
     python -m tests.architecture.trace                # the default engine, in a file
     python -m tests.architecture.trace --temporal     # a real dev server
     python -m tests.architecture.trace --walk         # each change of file, in order
     python -m tests.architecture.trace --page > docs/way.md
 
-A profile function on every thread notes each call of a function of ours. One execution goes before the one that is
-traced, so that what happens once per process (imports, connecting, starting the tree) does not count.
+A profile function on every thread records each call of our functions. An untraced execution comes first, so that work done
+once per process (imports, connecting, starting the tree) does not count.
 
-Where threads meet depends on the machine, and so do the functions that they pass: a commit that is done early is not
-waited for. The page must be the same each time it is made. So for the page threads take turns (`Turns`): one goes on
-while all others wait, until it waits itself, and the store's thread is the last in the row. What the clock does, and
-not the workflow, is left out: what timers call, and what the control loop also does while nothing runs. And the page
-is the one that most of several executions give.
+The interleaving of threads depends on the machine, and so do the functions that they call: code does not wait for a commit
+that has already ended. The page must be reproducible. Therefore, for the page, threads take turns (`Turns`): one runs until it
+waits, while all others wait; the store thread has the lowest priority. Calls by timers, and calls that the control loop also
+makes while it is idle, are left out. The page is the most common result of several executions.
 """
 
 from __future__ import annotations
@@ -43,19 +42,17 @@ SOURCE = Path(str(hourglass.__file__)).parent
 
 @activity.defn
 def greet(name: str) -> str:
-    """The one activity."""
     return f"Hello, {name}!"
 
 
 @workflow.defn
 def hello(name: str) -> str:
-    """The one workflow."""
     return greet(name)
 
 
 @dataclass(frozen=True)
 class Call:
-    """One call of a function of ours."""
+    """One call of one of our functions."""
 
     thread: str
     place: str
@@ -65,29 +62,29 @@ class Call:
 
 @dataclass
 class Trace:
-    """What was called while the traced workflow ran."""
+    """The calls during the execution of the traced workflow."""
 
     calls: list[Call] = field(default_factory=list)
     codes: set[CodeType] = field(default_factory=set)
     roots: set[CodeType] = field(default_factory=set)
-    """The functions of ours that the control loop called itself, where it was asked for."""
+    """Our functions that the control loop called directly, if recorded."""
 
     def files(self) -> set[str]:
-        """The files that were opened: at least one function of each was called."""
+        """Return the files of the called functions."""
         return {call.place for call in self.calls}
 
     def hops(self) -> list[Call]:
-        """The calls at which a thread left one file for another, in the order in which they happened."""
+        """Return the calls at which a thread changed to another file, in order."""
         last: dict[str, str] = {}
-        found = []
+        result = []
         for call in self.calls:
             if last.get(call.thread) != call.place:
-                found.append(call)
+                result.append(call)
             last[call.thread] = call.place
-        return found
+        return result
 
-    def lines_that_matter(self) -> int:
-        """The lines of code in the functions that were called: what one reads to follow the way."""
+    def lines_to_read(self) -> int:
+        """Count the lines of the called functions, which one reads to follow the path."""
         return sum(_lines_of(code) for code in self.codes)
 
 
@@ -98,70 +95,72 @@ def _lines_of(code: CodeType) -> int:
 # --- one thread at a time ---------------------------------------------------------------------------------------------
 
 
-_ROW = ("hourglass-control", "MainThread", "hourglass-lane", "hourglass-activity")
-"""Who goes on first, of threads that could: by the beginnings of their names. All others come last."""
+_PRIORITY = ("hourglass-control", "MainThread", "hourglass-lane", "hourglass-activity")
+"""The order in which ready threads run, by prefix of their names. Other threads come last."""
 
 _ARRIVAL = 0.02
-"""So long a thread that is not the first in the row waits whether one arrives that is before it, in seconds: one that
-was woken needs a moment to say so."""
+"""Seconds that a thread waits for each class of threads before it, because a woken thread needs a moment to arrive."""
 
 _PATIENCE = 1.0
-"""So long it waits for its turn at all: whoever has it may wait for this thread in a way that is not seen here."""
+"""Seconds after which a thread runs without its turn, because the running thread may wait for it undetected."""
 
 
 class Turns:
-    """Whose turn it is. A thread takes it when it comes to code of ours, and gives it up where it waits."""
+    """Turns of threads. A thread takes its turn when it enters our code, and gives it up when it waits."""
 
     def __init__(self, patience: float = _PATIENCE) -> None:
         self._patience = patience
         self._changed = threading.Condition()
-        self._whose: int | None = None
+        self._current: int | None = None
         self._free_since = 0.0
         self._over = False
         self._arrived: dict[int, int] = {}
 
     @property
     def waiting(self) -> int:
-        """How many threads have arrived and wait for their turn."""
+        """The number of threads that have arrived and wait for their turn."""
         return len(self._arrived)
 
     def take(self) -> None:
-        """Wait for this thread's turn; at once if it has it."""
-        me = threading.get_ident()
-        if self._whose == me:
+        """Wait for the turn of this thread; return immediately if it has it."""
+        thread_id = threading.get_ident()
+        if self._current == thread_id:
             return
         name = threading.current_thread().name
-        place = next((at for at, begins in enumerate(_ROW) if name.startswith(begins)), len(_ROW))
+        place = next((at for at, begins in enumerate(_PRIORITY) if name.startswith(begins)), len(_PRIORITY))
         until = time.monotonic() + self._patience
         with self._changed:
-            self._arrived[me] = place
+            self._arrived[thread_id] = place
             self._changed.notify_all()
-            while not self._over and (wait := self._wait(me, place)) and time.monotonic() < until:
+            while not self._over and (wait := self._wait(thread_id, place)) and time.monotonic() < until:
                 self._changed.wait(wait)
-            del self._arrived[me]
-            self._whose = me
+            del self._arrived[thread_id]
+            self._current = thread_id
 
-    def _wait(self, me: int, place: int) -> float:
-        if self._whose is not None or min(self._arrived, key=lambda each: (self._arrived[each], each)) != me:
+    def _wait(self, thread_id: int, place: int) -> float:
+        if (
+            self._current is not None
+            or min(self._arrived, key=lambda ident: (self._arrived[ident], ident)) != thread_id
+        ):
             return self._patience
         return max(self._free_since + place * _ARRIVAL - time.monotonic(), 0.0)
 
     def end(self) -> None:
-        """All go on as they like."""
+        """Let all threads run."""
         with self._changed:
             self._over = True
             self._changed.notify_all()
 
     def give_up(self) -> None:
-        """This thread waits."""
+        """Pass the turn on, because this thread waits."""
         with self._changed:
-            if self._whose == threading.get_ident():
-                self._whose, self._free_since = None, time.monotonic()
+            if self._current == threading.get_ident():
+                self._current, self._free_since = None, time.monotonic()
                 self._changed.notify_all()
 
 
 def _waits(frame: FrameType, function: Any) -> bool:
-    """Whether a call of a function of C's waits: the loop for events, others for a lock or for what is queued."""
+    """Whether a call of a C function waits: the loop for events, other threads for a lock or a queue."""
     owner, name = getattr(function, "__self__", None), getattr(function, "__name__", "")
     if name in ("poll", "select", "control"):
         return frame.f_locals.get("timeout") != 0
@@ -174,26 +173,28 @@ _LOCK = type(threading.Lock())
 
 
 def _root(frame: FrameType | None, places: dict[CodeType, str | None]) -> CodeType | None:
-    """The function of ours that the loop called itself, on the way to this frame; None if a timer did."""
-    found = None
+    """Return our function that the loop called directly above this frame; None if a timer did."""
+    result = None
     while frame is not None:
         if places.get(frame.f_code) is not None:
-            found = frame.f_code
+            result = frame.f_code
         elif isinstance(frame.f_locals.get("self"), TimerHandle):
             return None
         frame = frame.f_back
-    return found
+    return result
 
 
-# --- what is called ---------------------------------------------------------------------------------------------------
+# --- recording of calls -----------------------------------------------------------------------------------------------
 
 
 @contextmanager
 def tracing(
     trace: Trace, turns: Turns | None = None, by_clock: set[CodeType] | None = None
 ) -> Iterator[None]:
-    """Notes every call of ours, on every thread, until the block ends; with `turns`, of one thread at a time, and without what
-    the control loop does by the clock: in these functions, and in tasks that timers begin.
+    """Record every call of our functions on every thread.
+
+    With `turns`, threads run one at a time, and calls by the clock are left out: those of `by_clock`, and of tasks that
+    timers start.
     """
     by_clock = set() if by_clock is None else by_clock
     places: dict[CodeType, str | None] = {}
@@ -202,7 +203,7 @@ def tracing(
         path = Path(code.co_filename)
         return path.relative_to(SOURCE).as_posix() if path.is_relative_to(SOURCE) else None
 
-    def note(frame: FrameType, event: str, function: Any) -> None:
+    def record(frame: FrameType, event: str, function: Any) -> None:
         if event != "call":
             if turns is not None and event == "c_call" and _waits(frame, function):
                 turns.give_up()
@@ -210,10 +211,10 @@ def tracing(
         code = frame.f_code
         if code not in places:
             places[code] = place(code)
-        where = places[code]
+        path = places[code]
         if turns is not None and code.co_name == "create_task" and _root(frame, places) is None:
             by_clock.add(getattr(frame.f_locals.get("coro"), "cr_code", code))
-        if where is not None:
+        if path is not None:
             name = threading.current_thread().name
             if turns is not None:
                 if name.startswith("hourglass-control"):
@@ -222,10 +223,10 @@ def tracing(
                         return
                     trace.roots.add(root)
                 turns.take()
-            trace.calls.append(Call(name, where, code.co_qualname, code.co_firstlineno))
+            trace.calls.append(Call(name, path, code.co_qualname, code.co_firstlineno))
             trace.codes.add(code)
 
-    threading.setprofile_all_threads(note) if sys.version_info >= (3, 12) else _on_all_threads(note)
+    threading.setprofile_all_threads(record) if sys.version_info >= (3, 12) else _on_all_threads(record)
     try:
         yield
     finally:
@@ -234,23 +235,23 @@ def tracing(
         threading.setprofile_all_threads(None) if sys.version_info >= (3, 12) else _on_all_threads(None)
 
 
-_wanted: Any = None
+_profile_function: Any = None
 
 
 def _on_all_threads(function: Any) -> None:
-    """Before Python 3.12 a profile function can only be set by its own thread: each is told as it starts, and asks."""
-    global _wanted
-    _wanted = function
-    sys.setprofile(_ask if function else None)
+    """Set the profile function of all threads. Before Python 3.12 a thread must set its own, so each polls for it."""
+    global _profile_function
+    _profile_function = function
+    sys.setprofile(_forward if function else None)
 
 
-def _ask(frame: FrameType, event: str, argument: Any) -> None:
-    if _wanted is not None:
-        _wanted(frame, event, argument)
+def _forward(frame: FrameType, event: str, argument: Any) -> None:
+    if _profile_function is not None:
+        _profile_function(frame, event, argument)
 
 
 def execute(target: str) -> Trace:
-    """Traces the second execution of the workflow on this target."""
+    """Trace the second execution of the workflow on this target."""
     trace = Trace()
     with _worker(target) as client, tracing(trace):
         client.execute_workflow(hello, "traced", id="traced")
@@ -258,16 +259,16 @@ def execute(target: str) -> Trace:
 
 
 def execute_in_turns(target: str) -> list[Trace]:
-    """The same of several executions, each with one thread at a time."""
-    # Whether a loop waits is seen of asyncio's own alone.
+    """Trace several executions, each with one thread at a time."""
+    # Only with asyncio's own loop can be detected whether it waits.
     before, sys.modules["uvloop"] = sys.modules.get("uvloop"), None  # type: ignore[assignment]
     try:
         with _worker(target) as client:
             idle, traces = Trace(), [Trace() for _ in range(_EXECUTIONS)]
             with tracing(idle, Turns()):
-                time.sleep(_IDLE)  # what the worker does without work is recorded, to be left out
+                time.sleep(_IDLE)  # records the calls of an idle worker, to leave them out
             for number, trace in enumerate(traces):
-                time.sleep(_REST)  # what the last execution left behind ends before the next
+                time.sleep(_REST)  # lets the previous execution end completely
                 with tracing(trace, Turns(), idle.roots):
                     client.execute_workflow(hello, "traced", id=f"traced-{number}")
             return traces
@@ -279,8 +280,8 @@ def execute_in_turns(target: str) -> list[Trace]:
 
 @contextmanager
 def _worker(target: str) -> Iterator[Client]:
-    """A client and a worker, which has executed the workflow once."""
-    threading.setprofile(_ask)  # for every thread that starts from here on
+    """Yield a client with a worker that has executed the workflow once."""
+    threading.setprofile(_forward)  # for every thread that starts later
     try:
         with (
             Client.connect(target) as client,
@@ -294,7 +295,7 @@ def _worker(target: str) -> Iterator[Client]:
 
 @contextmanager
 def target(temporal: bool) -> Iterator[str]:
-    """A target of its own: a new file, or a new dev server."""
+    """Yield a new target: a file or a dev server."""
     if temporal:
         from hourglass.testing import dev_server
 
@@ -321,8 +322,8 @@ def _first_sentence(doc: str) -> str:
     return paragraph.partition(". ")[0].rstrip(".") + "."
 
 
-def said_of(call: Call) -> str:
-    """The first sentence of the function's docstring."""
+def summary_of(call: Call) -> str:
+    """Return the first sentence of the function's docstring."""
     return _docstrings(call.place).get(call.line, "")
 
 
@@ -342,7 +343,7 @@ STATIONS = {
         "queued changes become durable together, in one commit",
     ),
 }
-"""Threads by the beginning of their names: a title, and what happens there."""
+"""Title and description of each kind of thread, by prefix of its name."""
 
 _HEAD = """# The path of a workflow through the source
 
@@ -353,26 +354,25 @@ so that the result is always the same. `--walk` prints every change of file, `--
 """
 
 _EXECUTIONS = 7
-"""So many are traced for the page."""
+"""The number of traced executions for the page."""
 
 _IDLE, _REST = 2.5, 1.2
-"""So long nothing runs before them, and before each: in seconds. What is done each second is done in it, and what is done
-once a second at most is due again."""
+"""Idle seconds before the first execution, to record periodic work, and before each one, so that throttled work is due again."""
 
-_LEAST = 3
-"""Stations with fewer functions than this are passed without a stop."""
+_MIN_FUNCTIONS = 3
+"""Stations with fewer functions are left out."""
 
-_HELPER = 6
-"""What is called more often than this is a helper."""
+_MAX_CALLS = 6
+"""Functions that are called more often are helpers and left out."""
 
 
 def stations(trace: Trace) -> Iterator[tuple[str, list[Call]]]:
-    """The calls, cut where another thread goes on. The store's thread works beside the others: it is a station once."""
+    """Yield the calls, split where the thread changes. The store thread runs concurrently, so it is one station."""
     stretch: list[Call] = []
     stored = False
     for call in trace.calls:
-        beside = call.thread.startswith("hourglass-store")
-        if beside and stored:
+        is_store = call.thread.startswith("hourglass-store")
+        if is_store and stored:
             continue
         if stretch and stretch[-1].thread != call.thread:
             yield stretch[0].thread, stretch
@@ -383,58 +383,58 @@ def stations(trace: Trace) -> Iterator[tuple[str, list[Call]]]:
 
 
 def page_of_most(traces: list[Trace]) -> str:
-    """The page that most of these give, of what most of them pass."""
-    counts = [Counter((each.place, each.function) for each in trace.calls) for trace in traces]
-    often = {key: int(median(each[key] for each in counts)) for key in set().union(*counts)}
-    ((found, _),) = Counter(page(trace, often) for trace in traces).most_common(1)
-    return found
+    """Return the page that most traces produce, with the median number of calls."""
+    counts = [Counter((call.place, call.function) for call in trace.calls) for trace in traces]
+    often = {key: int(median(count[key] for count in counts)) for key in set().union(*counts)}
+    ((result, _),) = Counter(page(trace, often) for trace in traces).most_common(1)
+    return result
 
 
 def page(trace: Trace, often: Mapping[tuple[str, str], int]) -> str:
-    """The way as a page for people: each function where it is first passed, but for those that are passed too often."""
+    """Return the path as a page: each function at its first call, without helpers."""
     known: set[tuple[str, str]] = set()
     lines = [_HEAD]
     number = 0
     for thread, calls in stations(trace):
-        told: list[Call] = []
+        listed: list[Call] = []
         for call in calls:
             key = call.place, call.function
-            if key not in known and 0 < often[key] <= _HELPER and said_of(call):
+            if key not in known and 0 < often[key] <= _MAX_CALLS and summary_of(call):
                 known.add(key)
-                told.append(call)
-        if len(told) < _LEAST:
+                listed.append(call)
+        if len(listed) < _MIN_FUNCTIONS:
             continue
         number += 1
         title, about = next(STATIONS[name] for name in STATIONS if thread.startswith(name))
         lines.append(f"\n## {number}. {title}\n\n{about[0].upper()}{about[1:]}.\n\n| | | |\n|---|---|---|\n")
-        for call, before in zip(told, [None, *told], strict=False):
+        for call, before in zip(listed, [None, *listed], strict=False):
             place = "" if before is not None and before.place == call.place else f"`{call.place}`"
-            lines.append(f"| {place} | `{call.function}` | {said_of(call).replace('|', '/')} |\n")
+            lines.append(f"| {place} | `{call.function}` | {summary_of(call).replace('|', '/')} |\n")
     return "".join(lines)
 
 
 def main() -> None:
-    """Prints the counts, and the walk if it is asked for."""
+    """Print the counts, and on request the path."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.architecture.trace", description=(__doc__ or "").splitlines()[0]
     )
     parser.add_argument("--temporal", action="store_true", help="on a real Temporal dev server")
     parser.add_argument("--walk", action="store_true", help="print each change of file, in order")
-    parser.add_argument("--page", action="store_true", help="print the way as a page")
-    asked = parser.parse_args()
-    with target(asked.temporal) as where:
-        if asked.page:
-            print(page_of_most(execute_in_turns(where)), end="")
+    parser.add_argument("--page", action="store_true", help="print the path as a page")
+    options = parser.parse_args()
+    with target(options.temporal) as path:
+        if options.page:
+            print(page_of_most(execute_in_turns(path)), end="")
             return
-        trace = execute(where)
-    files, hops, lines = len(trace.files()), trace.hops(), trace.lines_that_matter()
+        trace = execute(path)
+    files, hops, lines = len(trace.files()), trace.hops(), trace.lines_to_read()
     print(
         f"{files} files opened, {len(hops)} changes of file, {len(trace.calls)} calls, "
-        f"{lines / files:.0f} lines that matter per file"
+        f"{lines / files:.0f} lines to read per file"
     )
-    if asked.walk:
+    if options.walk:
         for hop in hops:
-            print(f"{hop.thread:24} {hop.place:44} {hop.function:44} {said_of(hop)}")
+            print(f"{hop.thread:24} {hop.place:44} {hop.function:44} {summary_of(hop)}")
 
 
 if __name__ == "__main__":

@@ -18,8 +18,7 @@ _LAUNCHER = "Application/Subsystem/WorkerLauncher"
 _HOLDER = "Application/Subsystem/BridgeHolder"
 
 
-def test_worker_killed_while_starting_is_restarted_by_next_launcher() -> None:
-    """A Worker that dies while it starts, after the launcher that started it, is started by the next launcher."""
+def test_queue_worker_killed_while_starting_is_restarted_by_next_launcher() -> None:
     with Client.connect("local:") as client, arena.working(client, arena.name("lost")) as worker:
         static = frozenset(worker.tree.paths())
         worker._portal.call(_kill_launcher_then_worker(worker))
@@ -30,12 +29,12 @@ def test_worker_killed_while_starting_is_restarted_by_next_launcher() -> None:
 async def _kill_launcher_then_worker(worker: Worker) -> None:
     tree = worker._app.require_tree()
     worker._app.tables.distrust()  # else it would have its handle back at once
-    with _no_handles(worker):
+    with _block_handle_creation(worker):
         tree.kill(_HOLDER)
-        starting = await _appears(worker, f"{strikes.WORKERS}/{worker.task_queue}", started=False)
-        launcher = await _appears(worker, _LAUNCHER, started=True)
+        starting = await _wait_for_process(worker, f"{strikes.WORKERS}/{worker.task_queue}", started=False)
+        launcher = await _wait_for_process(worker, _LAUNCHER, started=True)
         launcher.kill()
-        await _appears(worker, _LAUNCHER, started=True)
+        await _wait_for_process(worker, _LAUNCHER, started=True)
         for _ in range(20):  # the new launcher looks, and finds somebody about to start
             await asyncio.sleep(0)
         starting.kill()
@@ -43,8 +42,8 @@ async def _kill_launcher_then_worker(worker: Worker) -> None:
 
 
 @contextmanager
-def _no_handles(worker: Worker) -> Iterator[None]:
-    """As long as this lasts no handle is opened, and a Worker that starts goes on starting."""
+def _block_handle_creation(worker: Worker) -> Iterator[None]:
+    """Let no handle open meanwhile, so that a starting queue worker does not get ready."""
     connection: Any = worker._app.raw
     opens, over = connection.open_handle, asyncio.get_running_loop().create_future()
 
@@ -61,14 +60,14 @@ def _no_handles(worker: Worker) -> Iterator[None]:
         over.set_result(None)
 
 
-async def _appears(worker: Worker, path: str, *, started: bool) -> Process:
+async def _wait_for_process(worker: Worker, path: str, *, started: bool) -> Process:
     async with asyncio.timeout(20):
-        while (found := _found(worker, path)) is None or found.was_started is not started:  # noqa: ASYNC110 - nobody would set it
+        while (found := _find_process(worker, path)) is None or found.was_started is not started:  # noqa: ASYNC110 - nobody would set it
             await asyncio.sleep(0)
     return found
 
 
-def _found(worker: Worker, path: str) -> Process | None:
+def _find_process(worker: Worker, path: str) -> Process | None:
     try:
         return worker._app.require_tree().find(path)
     except SupervisionError:

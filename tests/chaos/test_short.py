@@ -50,14 +50,14 @@ def outcomes() -> Iterator[dict[str, Future[Outcome]]]:
 
 
 @pytest.mark.parametrize("name", _ALONE)
-def test_worker_survives_a_single_fault(name: str) -> None:
-    """The worker survives the fault, and says so by right results, a whole tree and nothing left over."""
+def test_worker_recovers_from_fault(name: str) -> None:
     outcome = FAULTS[name](1, SHORT)
     assert outcome.good, "\n".join(outcome.troubles)
 
 
 @pytest.mark.parametrize("name", _TOGETHER)
-def test_worker_survives_combined_faults(name: str, outcomes: dict[str, Future[Outcome]]) -> None:
-    """The work is finished in spite of the fault, with others under way."""
+def test_worker_recovers_from_fault_among_concurrent_faults(
+    name: str, outcomes: dict[str, Future[Outcome]]
+) -> None:
     outcome = outcomes[name].result()
     assert outcome.good, "\n".join(outcome.troubles)

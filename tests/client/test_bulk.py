@@ -25,7 +25,12 @@ def test_bulk_signal_cancel_and_terminate_affect_only_matching_open_runs() -> No
             "hello",
             progress=lambda done, all: progress_reports.append((done, all)),
         )
-        assert (signal_result.found, signal_result.done, signal_result.gone, signal_result.errors) == (
+        assert (
+            signal_result.found,
+            signal_result.done,
+            signal_result.already_closed,
+            signal_result.errors,
+        ) == (
             25,
             25,
             0,

@@ -86,4 +86,4 @@ def test_local_client_raises_usage_error_in_a_forked_child() -> None:
         [sys.executable, "-W", "error", "-c", FORK], capture_output=True, text=True, timeout=60
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert "UsageError the engine of local: belongs to the process" in done.stdout
+    assert "UsageError this client was connected before the process forked" in done.stdout

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.tools.web.conftest import asked, site_of
+from tests.tools.web.conftest import http_client, site_of
 from tests.tools.web.pages import workflow_page
 from tests.waiting import until
 
@@ -72,7 +72,7 @@ def test_unaccepted_update_is_listed_by_describe_the_cli_and_the_web_ui(
         assert [(each.id, each.name) for each in found] == [("first", "deposit")]
         assert main(["describe", "account-1", "--target", target]) == 0
         assert "update deposit (first), not yet accepted by a worker" in capsys.readouterr().out
-        with asked(site_of(client, target)) as web:
+        with http_client(site_of(client, target)) as web:
             text = web.get(workflow_page("account-1"), follow_redirects=True).text
         assert re.search(r"<td>update</td><td class=\"mono\">deposit .*first.*not accepted yet", text)
         with Worker(client, workflows=[Account]):

@@ -10,18 +10,17 @@ from temporalio.exceptions import ApplicationError
 
 
 class Activities:
-    """What the programs call. One set for each recording: the gates are its own."""
+    """The activities of the programs, with gates for one recording."""
 
     def __init__(self) -> None:
         self.gates: dict[str, asyncio.Event] = {}
 
     def gate(self, name: str) -> asyncio.Event:
-        """The gate that an activity of this name waits at."""
+        """Return the gate that an activity of this name waits at."""
         return self.gates.setdefault(name, asyncio.Event())
 
     @activity.defn
     async def echo(self, value: Any) -> Any:
-        """Return what came."""
         return value
 
     @activity.defn
@@ -32,7 +31,6 @@ class Activities:
 
     @activity.defn
     async def fails(self, name: str) -> str:
-        """Fail for good."""
         raise ApplicationError("failed " + name, type="Failed", non_retryable=True)
 
     @activity.defn
@@ -51,7 +49,7 @@ class Activities:
 
     @activity.defn
     async def work(self, pause: int, fails: bool, facts: list[Any]) -> list[Any]:
-        """Take so many milliseconds, then return or fail; hear of cancellation meanwhile."""
+        """Take `pause` milliseconds, then return or fail. Heartbeat, so that cancellation arrives."""
         for _ in range(0, pause, 20):
             activity.heartbeat()
             await asyncio.sleep(0.02)
@@ -60,5 +58,4 @@ class Activities:
         return facts
 
     def all(self) -> list[Any]:
-        """Every activity."""
         return [self.echo, self.gated, self.fails, self.flaky, self.beats, self.work]

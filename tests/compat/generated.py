@@ -54,13 +54,13 @@ _NESTING = {"spawn", "gather", "first", "all", "limit", "try"}
 
 @dataclass(frozen=True)
 class Course:
-    """What happens to a run while it is recorded: (milliseconds to wait, what), in this order."""
+    """The events during a recording: pairs of a pause in milliseconds and a step."""
 
     steps: tuple[tuple[int, str], ...]
 
 
 def make_program(seed: int) -> dict[str, Any]:
-    """The program of a seed. `timed` occurs in every third only: it needs a primitive of its own."""
+    """Return the program of a seed. Every third program may contain `timed`, which needs a primitive of its own."""
     dice = random.Random(f"program {seed}")
     weights = dict(_WEIGHTS, timed=6) if seed % 3 == 2 else _WEIGHTS
     return {
@@ -71,7 +71,7 @@ def make_program(seed: int) -> dict[str, Any]:
 
 
 def make_course(seed: int) -> Course:
-    """The course of events of a seed: signals, pauses of the worker, now and then a cancellation."""
+    """Return the events of a seed: signals, pauses of the worker and cancellations."""
     dice = random.Random(f"course {seed}")
     steps: list[tuple[int, str]] = []
     for _ in range(dice.randint(2, 6)):

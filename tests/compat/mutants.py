@@ -29,7 +29,7 @@ CHANGED = "~"
 
 @dataclass(frozen=True)
 class Mutant:
-    """A wrong program: what was changed, where, and in the twin of which workflow type."""
+    """A wrong program: the changed twin, the change and its line."""
 
     source: Path
     package: str
@@ -40,11 +40,11 @@ class Mutant:
 
     @property
     def name(self) -> str:
-        """What it is called in a report."""
+        """Its name in a report."""
         return f"{self.source.name}:{self.line} {self.workflow_type}: {self.change}"
 
     def load(self) -> ModuleType:
-        """The module of the changed program."""
+        """Return the module of the changed program."""
         loader = _Loader(str(self.source), self.tree)
         spec = importlib.util.spec_from_loader(f"{self.package}.changed_{self.source.stem}", loader)
         assert spec is not None
@@ -68,7 +68,8 @@ class _Loader(importlib.abc.InspectLoader):
 def mutants_of(
     source: Path, package: str, decorators: frozenset[str] = frozenset({"twin"})
 ) -> list[Callable[[], Mutant | None]]:
-    """All wrong programs that can be made of the twins in a file; those whose change does not apply are None."""
+    """Return constructors of all wrong programs of the twins in a file; each returns None if its change does not
+    apply."""
     tree = ast.parse(source.read_text(encoding="utf-8"))
     found: list[Callable[[], Mutant | None]] = []
     for position, node in enumerate(tree.body):
@@ -120,7 +121,7 @@ def _name(call: ast.expr) -> str:
 
 
 def _places(definition: ast.AST) -> Iterator[tuple[int, Change, int]]:
-    """Where a definition can be changed, and how: the place of the node in the walk, the change and its variant."""
+    """Yield every possible change: the position of the node, the change and its variant."""
     for place, node in enumerate(ast.walk(definition)):
         for change, kinds, variants in _CHANGES:
             if isinstance(node, kinds):
@@ -128,7 +129,7 @@ def _places(definition: ast.AST) -> Iterator[tuple[int, Change, int]]:
 
 
 def _at(root: ast.AST, place: int) -> tuple[ast.AST, list[ast.AST]]:
-    """The node at a place of the walk, and those around it, the nearest last."""
+    """Return the node at a position, with its ancestors, outermost first."""
     around: dict[int, ast.AST] = {}
     found = root
     for position, node in enumerate(ast.walk(root)):
@@ -145,7 +146,7 @@ def _at(root: ast.AST, place: int) -> tuple[ast.AST, list[ast.AST]]:
 
 
 def _in_signature(node: ast.AST, parents: list[ast.AST]) -> bool:
-    """Whether this is a decorator, a default or an annotation, not what is executed."""
+    """Return whether the node is part of a decorator, default or annotation, which are not executed."""
     chain = [*parents, node]
     for outer, inner in pairwise(chain):
         if isinstance(outer, (ast.FunctionDef, ast.ClassDef)) and inner not in outer.body:
@@ -183,12 +184,12 @@ def _bodies(node: ast.AST) -> list[list[ast.stmt]]:
 
 
 def _drop(node: ast.AST, parents: list[ast.AST], variant: int) -> str:
-    """A statement that is a call is left out."""
+    """Remove a statement that is a call."""
     return _each_statement(node, parents, variant, lambda stmt: [ast.Pass()], "left out")
 
 
 def _double(node: ast.AST, parents: list[ast.AST], variant: int) -> str:
-    """A statement that is a call is done twice."""
+    """Execute a statement that is a call twice."""
     return _each_statement(node, parents, variant, lambda stmt: [stmt, copy.deepcopy(stmt)], "done twice")
 
 
@@ -212,7 +213,7 @@ def _each_statement(
 
 
 def _swap(node: ast.AST, parents: list[ast.AST], variant: int) -> str:
-    """Two statements change places."""
+    """Swap two statements."""
     if not isinstance(node, (ast.Expr, ast.Assign)) or not parents or _in_loop(parents):
         return ""
     for body in _bodies(parents[-1]):
@@ -225,7 +226,7 @@ def _swap(node: ast.AST, parents: list[ast.AST], variant: int) -> str:
 
 
 def _insert(node: ast.AST, parents: list[ast.AST], variant: int) -> str:
-    """Something more is asked for, before a statement or at the end of its block."""
+    """Insert a command before a statement or at the end of its block."""
     if not isinstance(node, ast.stmt) or not parents or isinstance(node, ast.FunctionDef):
         return ""
     text = EXTRA if variant % 2 == 0 else NAP
@@ -244,7 +245,7 @@ def _insert(node: ast.AST, parents: list[ast.AST], variant: int) -> str:
 
 
 def _constant(node: ast.AST, parents: list[ast.AST], variant: int) -> str:
-    """A value is another."""
+    """Change a constant."""
     if not isinstance(node, ast.Constant) or _in_condition(parents) or not parents:
         return ""
     if not any(isinstance(outer, (ast.Call, ast.Return, ast.Raise)) for outer in parents):
@@ -265,7 +266,7 @@ def _constant(node: ast.AST, parents: list[ast.AST], variant: int) -> str:
 
 
 def _return(node: ast.AST, parents: list[ast.AST], variant: int) -> str:
-    """Something else is returned, or raised instead."""
+    """Return another value, or raise instead."""
     if not isinstance(node, ast.Return):
         return ""
     told = ast.unparse(node)[:50]
@@ -284,7 +285,7 @@ def _return(node: ast.AST, parents: list[ast.AST], variant: int) -> str:
 
 
 def _raise(node: ast.AST, parents: list[ast.AST], variant: int) -> str:
-    """Nothing is raised."""
+    """Replace a raise by a return."""
     if not isinstance(node, ast.Raise) or node.exc is None:
         return ""
     for body in _bodies(parents[-1]):
@@ -295,7 +296,7 @@ def _raise(node: ast.AST, parents: list[ast.AST], variant: int) -> str:
 
 
 def _call(node: ast.AST, parents: list[ast.AST], variant: int) -> str:
-    """Another call: not waited for, its arguments the other way round, or (of a patch) not made."""
+    """Change a call: do not wait for it, swap its arguments, or skip a patch."""
     if not isinstance(node, ast.Call) or _in_condition(parents):
         return ""
     name = _called(node)

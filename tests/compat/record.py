@@ -57,7 +57,7 @@ EVENTS = {
 
 
 class Recording:
-    """One workflow on the server: its workers, its handle, and the steps of scripts."""
+    """One workflow on the server: its workers, its handle, and the steps of its script."""
 
     def __init__(self, client: Client, name: str) -> None:
         self.client = client
@@ -71,7 +71,7 @@ class Recording:
 
     @asynccontextmanager
     async def serving(self, *, held: bool) -> AsyncIterator[None]:
-        """Run the activity worker, and the workflow worker unless it is held back."""
+        """Run the activity worker, and unless `held` also the workflow worker."""
         activities = Worker(
             await self.connect(),
             task_queue=self.queue,
@@ -92,7 +92,7 @@ class Recording:
                 await self.stop()
 
     async def connect(self) -> Client:
-        """A connection of its own: Core refuses two workers for one queue on one connection."""
+        """Open a new connection: Core rejects two workers for one queue on one connection."""
         return await Client.connect(self.client.service_client.config.target_host)
 
     async def go(self) -> None:
@@ -117,12 +117,12 @@ class Recording:
             self._worker = None
 
     async def count(self, event: str) -> int:
-        """How many such events the history holds."""
+        """Count these events in the history."""
         wanted = {EventType.Value("EVENT_TYPE_" + name) for name in EVENTS[event]}
         return sum(one.event_type in wanted for one in (await self.handle.fetch_history()).events)
 
     async def until(self, event: str, number: int) -> None:
-        """Wait until the history holds so many such events."""
+        """Wait until the history has `number` of these events."""
         async with asyncio.timeout(20):
             while await self.count(event) < number:  # noqa: ASYNC110 - the server tells nobody
                 await asyncio.sleep(0.03)
@@ -163,7 +163,7 @@ class Recording:
         await asyncio.sleep(0.3)  # the server keeps no trace of an update before a worker takes it
 
     async def finish(self) -> WorkflowHistory:
-        """Wait for the end, and have the history replayed by Temporal's own replayer."""
+        """Wait for the end of the run; check the history with Temporal's replayer."""
         run_id = self.handle.first_execution_run_id
         first = self.client.get_workflow_handle(self.handle.id, run_id=run_id)
         try:
@@ -181,7 +181,7 @@ class Recording:
 
 
 async def record_program(client: Client, name: str) -> WorkflowHistory:
-    """Record one program under its script."""
+    """Record a program with its script."""
     program = PROGRAMS[name]
     recording = Recording(client, name)
     steps = list(program.script)
@@ -196,7 +196,7 @@ async def record_program(client: Client, name: str) -> WorkflowHistory:
 
 
 async def record_generated(client: Client, seed: int) -> WorkflowHistory:
-    """Record one random program under its random course of events."""
+    """Record a random program with its random events."""
     recording = Recording(client, f"Interpreted-{seed:02}")
     async with recording.serving(held=False):
         recording.handle = await client.start_workflow(
@@ -220,7 +220,7 @@ async def record_generated(client: Client, seed: int) -> WorkflowHistory:
 
 
 def write(name: str, history: WorkflowHistory) -> None:
-    """Keep a history: compact JSON in Temporal's form, without names and paths of this machine."""
+    """Write a history as compact JSON in Temporal's format, without identities and stack traces."""
     text = json.dumps(_anonymous(json.loads(history.to_json())), separators=(",", ":"), sort_keys=True)
     (HISTORIES / f"{name}.json").write_text(text + "\n", encoding="utf-8")
 
@@ -262,7 +262,7 @@ async def _server() -> AsyncIterator[Client]:
 
 
 async def main(names: list[str]) -> int:
-    """Record these programs, or all; say how each went."""
+    """Record the named programs, or all; print the result of each."""
     logging.disable(logging.CRITICAL)
     HISTORIES.mkdir(exist_ok=True)
     jobs: dict[str, Any] = {name: (record_program, name) for name in PROGRAMS}

@@ -13,13 +13,12 @@ HISTORY = Path(__file__).parent / "children" / "starts_a_taken_child.json"
 
 @workflow.defn
 def starts_a_taken_child(name: str) -> str:
-    """The twin: lets out that the id is taken."""
+    """Fails because the id of its child is in use."""
     workflow.sleep(0.01)
     return str(workflow.execute_child_workflow("sits", id=name))
 
 
-def test_recorded_child_failure_replays() -> None:
-    """The run was recorded from temporalio on a server: it fails where the recorded one failed."""
+def test_temporalio_history_of_a_rejected_child_start_replays() -> None:
     events = json.loads(HISTORY.read_text())["events"]
     assert events[-1]["eventType"] == "EVENT_TYPE_WORKFLOW_EXECUTION_FAILED"
     with Replayer(workflows=[starts_a_taken_child]) as replayer:

@@ -20,27 +20,24 @@ HISTORIES = sorted((Path(__file__).parent / "histories_3_13").glob("*.json"))
 
 @pytest.fixture(scope="module")
 def replayer() -> Iterator[Replayer]:
-    """One replayer for all of them."""
+    """A replayer for all twins."""
     with Replayer(workflows=list(TWINS.values())) as replayer:
         yield replayer
 
 
 @pytest.mark.parametrize("path", HISTORIES, ids=lambda path: path.stem)
-def test_history_of_newer_python_replays(replayer: Replayer, path: Path) -> None:
-    """The twin that replays what 3.11 recorded also replays this."""
+def test_history_recorded_on_python_3_13_replays(replayer: Replayer, path: Path) -> None:
     assert replayer.replay(History.from_file(path)).ok
 
 
 @pytest.mark.parametrize("path", HISTORIES, ids=lambda path: path.stem)
-def test_history_of_newer_python_fails_in_the_older_order(
+def test_history_recorded_on_python_3_13_does_not_replay_in_python_3_11_order(
     replayer: Replayer, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without the second trial each is refused: they do differ."""
     monkeypatch.setattr("hourglass.replay._replayer._DIFFERENCES", ())
     with pytest.raises(NondeterminismError):
         replayer.replay(History.from_file(path))
 
 
-def test_recordings_of_newer_python_exist() -> None:
-    """Of waits with a limit and of gathers."""
+def test_corpus_has_python_3_13_recordings_of_timeouts_and_gathers() -> None:
     assert {"DoneTasks", "WaitForBoth"} < {path.stem for path in HISTORIES}

@@ -22,7 +22,7 @@ NAMES = sorted(path.stem for path in HISTORIES.glob("*.json"))
 
 @pytest.fixture(scope="module")
 def replayer() -> Iterator[Replayer]:
-    """One replayer for the whole corpus, as one would use it."""
+    """A replayer for the whole corpus."""
     with Replayer(workflows=list(TWINS.values())) as replayer:
         yield replayer
 
@@ -32,13 +32,11 @@ def _history(name: str) -> History:
 
 
 @pytest.mark.parametrize("name", list(NAMES))
-def test_python_history_replays(replayer: Replayer, name: str) -> None:
-    """The twin issues the recorded commands, with the recorded arguments, and ends as recorded."""
+def test_temporalio_history_replays_on_its_twin(replayer: Replayer, name: str) -> None:
     assert replayer.replay(_history(name)).ok
 
 
-def test_every_python_twin_has_a_recording() -> None:
-    """Every twin has its recording, and every recording its twin."""
+def test_every_python_twin_has_a_recorded_history() -> None:
     recorded = {name.partition("-")[0] for name in NAMES}
     assert recorded == set(TWINS)
     assert {f"Interpreted-{seed:02}" for seed in SEEDS} == {n for n in NAMES if n.startswith("Interpreted-")}
@@ -59,17 +57,14 @@ BATCHES = {
 
 
 @pytest.mark.parametrize("name", list(BATCHES))
-def test_recordings_contain_the_intended_batch(name: str) -> None:
-    """A program about two things in one task was recorded with both in one task, in its order."""
+def test_recorded_history_has_both_events_in_one_workflow_task(name: str) -> None:
     document = json.loads((HISTORIES / f"{name}.json").read_text(encoding="utf-8"))
     kinds = [event["eventType"].removeprefix("EVENT_TYPE_") for event in document["events"]]
     tasks = " ".join(kind for kind in kinds if kind in {*BATCHES[name], "WORKFLOW_TASK_COMPLETED"})
     assert " ".join(BATCHES[name]) in tasks
 
 
-def test_changed_order_is_detected() -> None:
-    """The replay of a twin that takes its steps in another order fails: the check can fail."""
-
+def test_replay_detects_changed_order_of_commands() -> None:
     @workflow.defn(name="TaskThenMain")
     def other_order() -> str:
         act("echo", "A")
@@ -80,8 +75,8 @@ def test_changed_order_is_detected() -> None:
         replayer.replay(_history("TaskThenMain"))
 
 
-def test_changed_argument_is_detected() -> None:
-    """Arguments are compared too, which Core does not do."""
+def test_replay_detects_changed_activity_argument() -> None:
+    """Core does not compare arguments."""
 
     @workflow.defn(name="RunFails")
     def other_argument() -> None:
@@ -95,9 +90,7 @@ def test_changed_argument_is_detected() -> None:
         replayer.replay(_history("RunFails"))
 
 
-def test_changed_result_is_detected() -> None:
-    """The result is compared too."""
-
+def test_replay_detects_changed_workflow_result() -> None:
     @workflow.defn(name="ConditionAtOnce")
     def other_result() -> str:
         task = workflow.spawn(act, "echo", "task")

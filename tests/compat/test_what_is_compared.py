@@ -14,7 +14,7 @@ from hourglass.errors import ApplicationError, NondeterminismError, WorkflowFail
 from hourglass.replay import History, Replayer, ReplayResult
 from hourglass.testing import Environment
 
-from .foreign.replaying import fits, refused, replay
+from .foreign.replaying import assert_fits, assert_rejected, replay
 from .foreign.writer import Writer, payload, payloads
 
 MAKES = ("hourglass", "temporal-typescript", "", "old")
@@ -26,8 +26,8 @@ def act(name: str, *arguments: Any, **options: Any) -> Any:
     return workflow.execute_activity(name, *arguments, start_to_close_timeout=60, **options)
 
 
-def of_make(history: History, make: str) -> History:
-    """The same history as another SDK on Core would have signed it, or one that does not say its name."""
+def signed_by_sdk(history: History, make: str) -> History:
+    """Return the history as another SDK would have signed it, or an SDK that does not write its name."""
     events = json.loads(history.to_json())["events"]
     for event in events:
         completed = event.get("workflowTaskCompletedEventAttributes")
@@ -44,15 +44,13 @@ def child(value: Any) -> Any:
     return value
 
 
-class Right:
-    """Does one of each: the right program, and with a change every wrong one."""
+class EveryCommand:
+    """Issues one command of each kind. A change alters one of its values."""
 
     @workflow.run
     def run(self, change: str) -> Any:
-        """What is changed is said by the input, which is put in its place before the replay."""
-
-        def value(name: str, right: Any, wrong: Any) -> Any:
-            return wrong if change == name else right
+        def value(name: str, recorded_history: Any, wrong: Any) -> Any:
+            return wrong if change == name else recorded_history
 
         self.inverts = value("update outcome", False, True)
         self.answer = value("update", "answer", "another")
@@ -88,7 +86,6 @@ class Right:
 
     @workflow.update
     def ask(self, fails: bool) -> str:
-        """Answers, or fails."""
         workflow.wait_condition(lambda: self.answer != "")
         self.asked += 1
         if fails is not self.inverts:
@@ -119,12 +116,12 @@ CHANGES = (
 
 
 @pytest.fixture(scope="module")
-def right() -> History:
-    """The history of the right program, as the embedded engine wrote it."""
+def recorded_history() -> History:
+    """The history of the unchanged program, written by the embedded engine."""
     with Environment(verify="off", watch="off", workflows=[child]) as environment:
         for name in ("echo", "other"):
             environment.fake(name, lambda value=None: value)
-        handle = environment.start_workflow(workflow.defn(name="W")(Right), "nothing", id="w")
+        handle = environment.start_workflow(workflow.defn(name="W")(EveryCommand), "nothing", id="w")
         for fails in (False, True):
             handle.start_update("ask", fails)
         with pytest.raises(WorkflowFailedError):
@@ -132,32 +129,32 @@ def right() -> History:
         return handle.history()
 
 
-def changed(history: History, change: str) -> History:
-    """The history of a run that began with another input: the program asks for something else."""
+def with_input(history: History, change: str) -> History:
+    """Return the history with another input, which makes the program change one value."""
     events = json.loads(history.to_json())["events"]
     events[0]["workflowExecutionStartedEventAttributes"]["input"] = payloads(change)
     return History.from_json(json.dumps({"events": events}))
 
 
-def verdict(history: History, body: Any = Right, **options: Any) -> ReplayResult:
-    """What the replayer says of a program."""
+def try_replay(history: History, body: Any = EveryCommand, **options: Any) -> ReplayResult:
+    """Replay the history on this program."""
     with Replayer(workflows=[workflow.defn(name="W")(body)], **options) as replayer:
         return replayer.try_replay(history)
 
 
 @pytest.mark.parametrize("make", MAKES)
-def test_unchanged_program_replays(right: History, make: str) -> None:
-    """Nothing is found where nothing has changed."""
-    result = verdict(of_make(right, make))
+def test_replay_of_unchanged_program_finds_no_difference(recorded_history: History, make: str) -> None:
+    result = try_replay(signed_by_sdk(recorded_history, make))
     if result.difference is not None:
         raise result.difference
 
 
 @pytest.mark.parametrize("make", MAKES)
 @pytest.mark.parametrize("change", CHANGES)
-def test_changed_value_is_detected(right: History, make: str, change: str) -> None:
-    """A single value that is another than on record is a difference, and the place in the code is named."""
-    result = verdict(changed(of_make(right, make), change))
+def test_replay_detects_changed_value_and_names_its_place(
+    recorded_history: History, make: str, change: str
+) -> None:
+    result = try_replay(with_input(signed_by_sdk(recorded_history, make), change))
     assert isinstance(result.difference, NondeterminismError)
     assert not result.ok
     assert Path(result.difference.file).name == Path(__file__).name
@@ -166,14 +163,13 @@ def test_changed_value_is_detected(right: History, make: str, change: str) -> No
 @pytest.mark.parametrize(
     "change", ["argument", "memo", "failure message", "update", "update outcome", "duration"]
 )
-def test_changed_values_may_be_allowed(right: History, change: str) -> None:
-    """Without the comparison of values a run may go on with others, as Temporal lets it."""
-    assert verdict(changed(right, change), compare_arguments=False).ok
+def test_replay_without_argument_comparison_accepts_changed_value(
+    recorded_history: History, change: str
+) -> None:
+    assert try_replay(with_input(recorded_history, change), compare_arguments=False).ok
 
 
-def test_encoded_failure_messages_are_compared() -> None:
-    """They are compared as they were before they were encoded."""
-
+def test_replay_compares_failure_messages_after_decoding() -> None:
     def raises_with(message: str) -> Any:
         def code() -> None:
             raise ApplicationError(message, type="Broken")
@@ -191,13 +187,11 @@ def test_encoded_failure_messages_are_compared() -> None:
             "applicationFailureInfo": {"type": "Broken"},
         },
     )
-    fits(history, raises_with("no"))
-    assert "failure's message" in str(refused(history, raises_with("yes")))
+    assert_fits(history, raises_with("no"))
+    assert "failure's message" in str(assert_rejected(history, raises_with("yes")))
 
 
-def test_continue_as_new_arguments_are_compared() -> None:
-    """Its arguments, and what the code gives of its memo, are compared; what goes along by itself is not."""
-
+def test_replay_compares_arguments_and_given_memo_of_continue_as_new() -> None:
     def continues_with(argument: str, **options: Any) -> Any:
         def code(value: str) -> None:
             workflow.continue_as_new(argument, **options)
@@ -214,17 +208,17 @@ def test_continue_as_new_arguments_are_compared() -> None:
         input=payloads("b"),
         memo={"fields": {"kept": payload(1), "given": payload(2)}},
     )
-    fits(history, continues_with("b"))
-    fits(history, continues_with("b", memo={"given": 2}))
-    assert "arguments" in str(refused(history, continues_with("c")))
-    assert "memo" in str(refused(history, continues_with("b", memo={"given": 3})))
+    assert_fits(history, continues_with("b"))
+    assert_fits(history, continues_with("b", memo={"given": 2}))
+    assert "arguments" in str(assert_rejected(history, continues_with("c")))
+    assert "memo" in str(assert_rejected(history, continues_with("b", memo={"given": 3})))
 
 
 # --- two answers ------------------------------------------------------------------------------------------------------
 
 
-def one_after_another(sdk: str) -> Writer:
-    """Two activities in one task, `first` before `second`."""
+def two_activities_in_one_task(sdk: str) -> Writer:
+    """Write a history with the activities `first` and `second` in one task."""
     history = Writer("W", sdk=sdk, ids="count")
     history.task()
     history.events[-1]["workflowTaskCompletedEventAttributes"].setdefault("sdkMetadata", {})[
@@ -237,16 +231,16 @@ def one_after_another(sdk: str) -> Writer:
     return history
 
 
-def the_other_way_round() -> str:
+def schedules_in_reverse_order() -> str:
     tasks = [workflow.start_activity(name, start_to_close_timeout=60) for name in ("second", "first")]
     workflow.gather(*tasks)
     return "done"
 
 
 @pytest.mark.parametrize("sdk", ["temporal-typescript", "temporal-dotnet", ""])
-def test_order_that_a_worker_rejects_is_tolerated(sdk: str) -> None:
-    """Core refuses the same things in another order, so a worker would not go on; but they are the same things."""
-    result = replay(one_after_another(sdk), the_other_way_round)
+def test_replay_tolerates_changed_order_of_other_sdks(sdk: str) -> None:
+    """Core rejects the order, so a worker would not continue the run, but the commands are the same."""
+    result = replay(two_activities_in_one_task(sdk), schedules_in_reverse_order)
     assert not result.ok
     assert result.does_the_same
     assert isinstance(result.error, NondeterminismError)
@@ -254,20 +248,18 @@ def test_order_that_a_worker_rejects_is_tolerated(sdk: str) -> None:
     assert "activity second" in result.error.produced
     with (
         pytest.raises(NondeterminismError),
-        Replayer(workflows=[workflow.defn(name="W")(the_other_way_round)]) as r,
+        Replayer(workflows=[workflow.defn(name="W")(schedules_in_reverse_order)]) as r,
     ):
-        r.replay(History.from_json(one_after_another(sdk).json()))
+        r.replay(History.from_json(two_activities_in_one_task(sdk).json()))
 
 
-def test_missing_command_is_reported_instead_of_tolerated_order() -> None:
-    """Beyond an order that is forgiven, what is missing later is the difference, not the order that Core complains about."""
-
+def test_replay_reports_missing_command_instead_of_tolerated_order() -> None:
     def code() -> str:
-        the_other_way_round()
+        schedules_in_reverse_order()
         act("third")
         return "done"
 
-    result = replay(one_after_another("temporal-typescript"), code)
+    result = replay(two_activities_in_one_task("temporal-typescript"), code)
     assert isinstance(result.error, NondeterminismError)
     assert isinstance(result.difference, NondeterminismError)
     assert "activity first" in result.error.expected
@@ -276,9 +268,7 @@ def test_missing_command_is_reported_instead_of_tolerated_order() -> None:
 
 
 @pytest.mark.parametrize("sdk", ["temporal-typescript", "temporal-python", ""])
-def test_removed_patch_is_detected(sdk: str) -> None:
-    """A worker refuses a run whose history has a patch that the code no longer asks for."""
-
+def test_replay_detects_removed_patch(sdk: str) -> None:
     def code() -> None:
         act("new")
 
@@ -294,14 +284,14 @@ def test_removed_patch_is_detected(sdk: str) -> None:
         if workflow.patched("step"):
             act("new")
 
-    fits(history, with_patch)
+    assert_fits(history, with_patch)
 
 
 # --- Core's holes -----------------------------------------------------------------------------------------------------
 
 
-def two_steps(end: str, sdk: str = "temporal-python") -> Writer:
-    """An activity, and in the next task another, whose end the run did not live to see."""
+def two_tasks_with_an_activity_each(end: str, sdk: str = "temporal-python") -> Writer:
+    """Write a history with an activity in each of two tasks; the second activity has not ended."""
     history = Writer("W", sdk=sdk, ids="count")
     history.task()
     history.activity_done(history.activity("one"), 1)
@@ -312,23 +302,21 @@ def two_steps(end: str, sdk: str = "temporal-python") -> Writer:
     return history
 
 
-def test_command_issued_one_task_too_early() -> None:
-    """Core pairs a command with an event of a later task; task by task the two do not fit."""
+def test_replay_detects_command_issued_one_task_too_early() -> None:
+    """Core pairs a command with an event of a later task."""
 
     def code() -> None:
         one = workflow.start_activity("one", start_to_close_timeout=60)
         two = workflow.start_activity("two", start_to_close_timeout=60)
         workflow.gather(one, two)
 
-    error = refused(two_steps(""), code)
+    error = assert_rejected(two_tasks_with_an_activity_each(""), code)
     assert "activity two" in error.produced
     assert "started with event 3" in str(error)
 
 
 @pytest.mark.parametrize("end", ["", "TERMINATED", "TIMED_OUT"])
-def test_additional_command_in_the_last_task(end: str) -> None:
-    """All that a completed task asked for is on record, whatever became of the run."""
-
+def test_replay_detects_additional_command_in_last_task(end: str) -> None:
     def right_code() -> None:
         act("one")
         act("two")
@@ -338,12 +326,12 @@ def test_additional_command_in_the_last_task(end: str) -> None:
         workflow.start_activity("two", start_to_close_timeout=60)
         act("three")
 
-    fits(two_steps(end), right_code)
-    assert "activity three" in refused(two_steps(end), code).produced
+    assert_fits(two_tasks_with_an_activity_each(end), right_code)
+    assert "activity three" in assert_rejected(two_tasks_with_an_activity_each(end), code).produced
 
 
-def test_swapped_arguments_are_detected() -> None:
-    """Two activities of one type in one task, each with the other's argument: Core sees no difference."""
+def test_replay_detects_swapped_arguments_of_activities() -> None:
+    """Core does not detect it."""
     history = Writer("W", sdk="temporal-python", ids="count")
     history.task()
     for scheduled in [history.activity("echo", "a"), history.activity("echo", "b")]:
@@ -355,14 +343,13 @@ def test_swapped_arguments_are_detected() -> None:
         tasks = [workflow.start_activity("echo", name, start_to_close_timeout=60) for name in "ba"]
         workflow.gather(*tasks)
 
-    assert "arguments" in str(refused(history, code))
+    assert "arguments" in str(assert_rejected(history, code))
 
 
 # --- randomness -------------------------------------------------------------------------------------------------------
 
 
-def test_run_that_was_reset_is_compared() -> None:
-    """A new seed is no draw: what is asked for after it is compared."""
+def test_replay_compares_commands_after_a_reset() -> None:
     history = Writer("W")
     history.add("WORKFLOW_TASK_SCHEDULED", taskQueue={"name": "written"})
     history.add("WORKFLOW_TASK_STARTED", scheduledEventId="2")
@@ -377,29 +364,27 @@ def test_run_that_was_reset_is_compared() -> None:
     history.activity_done(history.activity("echo", "a"))
     history.task()
     history.completed()
-    assert "arguments" in str(refused(history, lambda: act("echo", "b") and None))
-    fits(history, lambda: act("echo", "a") and None)
+    assert "arguments" in str(assert_rejected(history, lambda: act("echo", "b") and None))
+    assert_fits(history, lambda: act("echo", "a") and None)
 
 
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
-def test_equivalent_forms_of_a_history(right: History, tmp_path: Path) -> None:
-    """A binary history, an answer of the API in pages, and a list with one object of events are the same history."""
+def test_binary_paged_and_nested_histories_are_equal(recorded_history: History, tmp_path: Path) -> None:
     binary = tmp_path / "w.bin"
-    binary.write_bytes(right.encoded)
-    document = json.loads(right.to_json())
+    binary.write_bytes(recorded_history.encoded)
+    document = json.loads(recorded_history.to_json())
     halves = [{"events": document["events"][:5]}, {"history": {"events": document["events"][5:]}}]
     for same in (
         History.from_file(binary),
         History.from_json(json.dumps([document])),
         History.from_json(json.dumps(halves)),
     ):
-        assert same.events == right.events
+        assert same.events == recorded_history.events
 
 
-def test_invalid_base64_is_rejected() -> None:
-    """A payload that cannot be read is said to be so."""
+def test_payload_with_invalid_base64_is_reported() -> None:
     history = Writer("W", "x")
     history.task()
     history.completed()
@@ -411,8 +396,7 @@ def test_invalid_base64_is_rejected() -> None:
     assert replay(history, lambda value: None).ok
 
 
-def test_deeply_nested_marker_is_rejected() -> None:
-    """It cannot be read, and that is said of it."""
+def test_deeply_nested_marker_is_reported_as_unreadable() -> None:
     history = Writer("W")
     history.task()
     history.marker(
@@ -422,8 +406,7 @@ def test_deeply_nested_marker_is_rejected() -> None:
     assert "marker 'Version' cannot be read" in str(replay(history, lambda: None).error)
 
 
-def test_activity_before_the_first_completed_task() -> None:
-    """An activity that stands before the first completed task is nothing that could be replayed."""
+def test_activity_before_first_completed_task_is_reported() -> None:
     history = Writer("W")
     history.add("ACTIVITY_TASK_SCHEDULED", activityId="2", activityType={"name": "stray"})
     history.task()
@@ -431,21 +414,18 @@ def test_activity_before_the_first_completed_task() -> None:
     assert "needs a completed workflow task" in str(replay(history, lambda: None).error)
 
 
-def test_detached_activity_event_is_compared() -> None:
-    """An activity that stands after something else that happened was asked for by the last task all the same."""
+def test_activity_event_after_other_events_belongs_to_last_task() -> None:
     history = Writer("W")
     history.task()
     history.signal("hello")
     history.activity_done(history.activity("late"))
     history.task()
     history.completed()
-    fits(history, lambda: act("late"))
-    assert "activity late" in refused(history, lambda: None).expected
+    assert_fits(history, lambda: act("late"))
+    assert "activity late" in assert_rejected(history, lambda: None).expected
 
 
-def test_activity_cancelled_in_the_task_that_scheduled_it() -> None:
-    """Some SDKs ask for it and for its end in one task; here neither leaves."""
-
+def test_activity_scheduled_and_cancelled_in_one_task_matches_no_command() -> None:
     def code() -> str:
         task = workflow.start_activity("slow", start_to_close_timeout=60)
         task.cancel()
@@ -457,13 +437,11 @@ def test_activity_cancelled_in_the_task_that_scheduled_it() -> None:
     history.asked("ACTIVITY_TASK_CANCEL_REQUESTED", scheduledEventId=str(scheduled))
     history.add("ACTIVITY_TASK_CANCELED", scheduledEventId=str(scheduled))
     history.completed("done")
-    fits(history, code)
-    assert "activity slow" in refused(history, lambda: "done").expected
+    assert_fits(history, code)
+    assert "activity slow" in assert_rejected(history, lambda: "done").expected
 
 
-def test_values_of_a_mutable_side_effect() -> None:
-    """Go says for which of its calls a value was written down: those before get the one that held before."""
-
+def test_mutable_side_effect_of_go_keeps_value_until_next_marker() -> None:
     def effect(value: int, call: int) -> dict[str, Any]:
         inner = payload({"payloads": [payload(value)]}, "json/protobuf")
         return {
@@ -480,12 +458,10 @@ def test_values_of_a_mutable_side_effect() -> None:
     history.marker("MutableSideEffect", **effect(5, 1))
     history.marker("MutableSideEffect", **effect(6, 3))
     history.completed([5, 5, 6, 6])
-    fits(history, code)
+    assert_fits(history, code)
 
 
-def test_java_local_activity_arguments_are_compared() -> None:
-    """They are compared."""
-
+def test_replay_compares_arguments_of_java_local_activities() -> None:
     def code(value: str) -> Any:
         return workflow.execute_local_activity("la", value, start_to_close_timeout=5)
 
@@ -493,28 +469,33 @@ def test_java_local_activity_arguments_are_compared() -> None:
     history.task()
     history.java_local("la", ["a"], 1)
     history.completed(1)
-    fits(history, code)
-    assert "arguments of local activity la" in str(refused(history, lambda value: code("b")))
+    assert_fits(history, code)
+    assert "arguments of local activity la" in str(assert_rejected(history, lambda value: code("b")))
 
 
 # --- cancellations ----------------------------------------------------------------------------------------------------
 
 
-def told(message: str, cause: dict[str, Any] | None = None, **info: Any) -> dict[str, Any]:
-    """A failure as Temporal's Python SDK writes it."""
+def python_failure(message: str, cause: dict[str, Any] | None = None, **info: Any) -> dict[str, Any]:
+    """Return a failure as Temporal's Python SDK writes it."""
     return {"message": message, "source": "PythonSDK", **info, **({"cause": cause} if cause else {})}
 
 
-CANCELED = told("Cancelled", canceledFailureInfo={})
-OF_ASYNCIO = told("", applicationFailureInfo={"type": "CancelledError"})
-OF_ACTIVITY = told("Activity cancelled", CANCELED, activityFailureInfo={"activityType": {"name": "slow"}})
+CANCELED = python_failure("Cancelled", canceledFailureInfo={})
+OF_ASYNCIO = python_failure("", applicationFailureInfo={"type": "CancelledError"})
+OF_ACTIVITY = python_failure(
+    "Activity cancelled", CANCELED, activityFailureInfo={"activityType": {"name": "slow"}}
+)
 
 
 @pytest.mark.parametrize("cause", [CANCELED, OF_ASYNCIO, OF_ACTIVITY], ids=["bare", "asyncio", "activity"])
 @pytest.mark.parametrize("wrapped", [False, True])
-def test_update_that_fails_by_cancellation(cause: dict[str, Any], wrapped: bool) -> None:
-    """How an SDK words the cancellation that ended an update, or caused its failure, is its own."""
-    failure = told("exited", cause, applicationFailureInfo={"type": "ApplicationError"}) if wrapped else cause
+def test_replay_accepts_different_wording_of_cancelled_updates(cause: dict[str, Any], wrapped: bool) -> None:
+    failure = (
+        python_failure("exited", cause, applicationFailureInfo={"type": "ApplicationError"})
+        if wrapped
+        else cause
+    )
 
     class Code:
         @workflow.run
@@ -552,8 +533,8 @@ def test_update_that_fails_by_cancellation(cause: dict[str, Any], wrapped: bool)
 # --- places -----------------------------------------------------------------------------------------------------------
 
 
-def ends(event: str, **attributes: Any) -> Writer:
-    """An activity, and then the end."""
+def history_ending_with(event: str, **attributes: Any) -> Writer:
+    """Write a history of one activity that ends with this event."""
     history = Writer("W", sdk="temporal-python", ids="count")
     history.task()
     history.activity_done(history.activity("echo"), 1)
@@ -563,7 +544,7 @@ def ends(event: str, **attributes: Any) -> Writer:
 
 
 def line_of(mark: str) -> int:
-    """The line of this file that ends with a mark."""
+    """Return the number of the line of this file that ends with the mark."""
     lines = Path(__file__).read_text(encoding="utf-8").splitlines()
     return next(number for number, line in enumerate(lines, 1) if line.endswith(f"# {mark}"))
 
@@ -591,15 +572,12 @@ def spawns() -> None:
 
 
 @pytest.mark.parametrize("code", [returns, raises, continues, spawns])
-def test_difference_names_its_line(code: Any) -> None:
-    """Where the code returned, raised, continued or spawned a function of the library's is where it differs."""
-    error = refused(ends("TIMER_STARTED", timerId="1", startToFireTimeout="1s"), code)
+def test_difference_names_line_of_the_code(code: Any) -> None:
+    error = assert_rejected(history_ending_with("TIMER_STARTED", timerId="1", startToFireTimeout="1s"), code)
     assert (error.file, error.line) == (__file__, line_of(f"{code.__name__} here"))
 
 
-def test_difference_names_the_callers_frames() -> None:
-    """Whoever called the author's function that asked is told, too."""
-
+def test_difference_lists_frames_of_callers() -> None:
     def inner() -> None:
         act("another")  # inner here
 
@@ -607,19 +585,17 @@ def test_difference_names_the_callers_frames() -> None:
         act("echo")
         inner()  # outer here
 
-    error = refused(ends("TIMER_STARTED", timerId="1", startToFireTimeout="1s"), outer)
+    error = assert_rejected(history_ending_with("TIMER_STARTED", timerId="1", startToFireTimeout="1s"), outer)
     for mark in ("inner here", "outer here"):
         assert f"test_what_is_compared.py:{line_of(mark)}" in str(error)
 
 
-def test_difference_report_is_never_empty() -> None:
-    """A report never says that nothing was expected and nothing came."""
-
+def test_difference_reports_waiting_code() -> None:
     def waits() -> None:
         act("echo")
         workflow.wait_condition(lambda: False)
 
-    error = refused(ends("WORKFLOW_EXECUTION_COMPLETED"), waits)
+    error = assert_rejected(history_ending_with("WORKFLOW_EXECUTION_COMPLETED"), waits)
     assert "completion" in error.expected
     assert "it waits" in error.produced
     assert error.line

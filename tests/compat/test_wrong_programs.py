@@ -2,7 +2,7 @@
 
 A changed program that asks for the same things, as far as histories tell, is no wrong one: what it asks for is held against
 what the right one asks for, without the replayer's own comparison. What histories do not tell, or the replayer leaves alone,
-is `UNTOLD` and what `told` leaves out; docs/replay.md names the same.
+is `UNTOLD` and what `commands_by_task` leaves out; docs/replay.md names the same.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ UNTOLD = frozenset(
 """What histories do not tell of a command, or what is left to change freely."""
 
 
-class Recorder(HistoryExecution):
-    """Keeps the last execution, to look at what it asked for."""
+class RecordingExecution(HistoryExecution):
+    """An execution that remembers the last instance, whose commands the tests read."""
 
     last: HistoryExecution | None = None
 
@@ -99,28 +99,31 @@ class Recorder(HistoryExecution):
 
 
 @pytest.fixture(autouse=True)
-def recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every execution of a replayer is kept."""
-    monkeypatch.setattr(_replayer, "HistoryExecution", Recorder)
+def record_executions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let replayers use RecordingExecution."""
+    monkeypatch.setattr(_replayer, "HistoryExecution", RecordingExecution)
 
 
-def plain(value: Any) -> Any:
-    """A field as far as histories tell it: of failures not where they were raised."""
+def comparable_fields(value: Any) -> Any:
+    """Return a value as far as histories record it, without the places where failures were raised."""
     if isinstance(value, msgspec.Struct):
         left_out = {"stack_trace", "source", "identity", "scheduled_event_id", "started_event_id"}
         if isinstance(value, Spec):
             left_out |= UNTOLD
         fields = msgspec.structs.asdict(value)
-        return type(value).__name__, [(k, plain(v)) for k, v in fields.items() if k not in left_out]
+        return type(value).__name__, [
+            (k, comparable_fields(v)) for k, v in fields.items() if k not in left_out
+        ]
     if isinstance(value, dict):
-        return [(key, plain(item)) for key, item in sorted(value.items())]
+        return [(key, comparable_fields(item)) for key, item in sorted(value.items())]
     if isinstance(value, tuple):
-        return [plain(item) for item in value]
+        return [comparable_fields(item) for item in value]
     return value
 
 
-def told(execution: HistoryExecution, history: History, *, values: bool) -> list[list[str]]:
-    """What a run asked for, task by task, as far as its history could tell it; with the `values` where these are compared."""
+def commands_by_task(execution: HistoryExecution, history: History, *, values: bool) -> list[list[str]]:
+    """Return the commands of a run by task, as far as its history can tell them apart; with `values`, include
+    compared values."""
     completed = {
         event["workflowTaskCompletedEventAttributes"]["startedEventId"]
         for event in history.events
@@ -134,22 +137,22 @@ def told(execution: HistoryExecution, history: History, *, values: bool) -> list
     for step in execution.steps:
         by_task.setdefault(step.history_length, []).extend(command for command, _ in step.commands)
         drawn |= {step.history_length} if step.has_drawn and foreign else set()
-    found = []
+    tasks = []
     for started, commands in by_task.items():
         if str(started) not in completed:
             continue  # what was asked for there was never written down
         by_name = started in drawn or not values
         left = [
             each
-            for each in _left(commands, foreign)
+            for each in _recorded_commands(commands, foreign)
             if not (effects and isinstance(each, c.ScheduleLocalActivity))
         ]
-        found.append([_told(command, by_name=by_name) for command in left])
-    return [sorted(task) for task in found if task] if foreign else [task for task in found if task]
+        tasks.append([_describe(command, by_name=by_name) for command in left])
+    return [sorted(task) for task in tasks if task] if foreign else [task for task in tasks if task]
 
 
-def _left(commands: list[c.Command], foreign: bool) -> list[c.Command]:
-    """Without what was taken back in its own task, what came after the end, and what leaves no event."""
+def _recorded_commands(commands: list[c.Command], foreign: bool) -> list[c.Command]:
+    """Drop commands that were cancelled in their own task, follow the end of the run, or leave no event."""
     gone: set[tuple[type[c.Command], int]]
     gone = {(c.StartTimer, each.seq) for each in commands if isinstance(each, c.CancelTimer)}
     gone |= {(c.ScheduleActivity, each.seq) for each in commands if isinstance(each, c.RequestCancelActivity)}
@@ -173,8 +176,8 @@ def _left(commands: list[c.Command], foreign: bool) -> list[c.Command]:
     return left
 
 
-def _told(command: c.Command, *, by_name: bool) -> str:
-    """A command in a text. `by_name`: random numbers of another language have gone into its values."""
+def _describe(command: c.Command, *, by_name: bool) -> str:
+    """Describe a command as a string. `by_name`: its values depend on random numbers of another language."""
     fields = msgspec.structs.asdict(command)
     if by_name:
         named = ("activity_type", "workflow_type", "signal_name", "protocol_instance_id")
@@ -184,11 +187,13 @@ def _told(command: c.Command, *, by_name: bool) -> str:
         command.seq
     ):
         untold |= {"activity_id"}
-    return repr((type(command).__name__, [(k, plain(v)) for k, v in fields.items() if k not in untold]))
+    return repr(
+        (type(command).__name__, [(k, comparable_fields(v)) for k, v in fields.items() if k not in untold])
+    )
 
 
 def corpus() -> dict[str, list[Path]]:
-    """The recorded histories, by the type of their workflow."""
+    """Return the recorded histories by workflow type."""
     found: dict[str, list[Path]] = {}
     for folder in (
         "histories",
@@ -204,14 +209,14 @@ def corpus() -> dict[str, list[Path]]:
 
 
 def wrong_programs(modules: tuple[Any, ...], seed: int, count: int | None) -> Iterator[Mutant]:
-    """So many of all wrong programs of these modules, in an order that is the same every time; None means all."""
+    """Yield `count` wrong programs of these modules in a fixed order, or all for None."""
     every = [make for module in modules for make in mutants_of(Path(module.__file__), module.__package__)]
     random.Random(seed).shuffle(every)
     return islice(filter(None, (make() for make in every)), count)
 
 
 def definition(mutant: Mutant) -> Any:
-    """The workflow of a wrong program."""
+    """Return the workflow of a wrong program."""
     right = dict(TWINS)
     try:
         module = mutant.load()
@@ -221,9 +226,9 @@ def definition(mutant: Mutant) -> Any:
         TWINS.update(right)  # in which the twins of Python's programs enter themselves
 
 
-def taken_for_right(mutant: Mutant, paths: list[Path]) -> list[str]:
-    """The histories that a wrong program is said to fit although it asks for something else."""
-    right = _right(mutant)
+def accepted_histories(mutant: Mutant, paths: list[Path]) -> list[str]:
+    """Return the histories that the replayer accepts although the program issues different commands."""
+    right = _original_definition(mutant)
     found = []
     changed = definition(mutant)
     for path in paths:
@@ -234,10 +239,18 @@ def taken_for_right(mutant: Mutant, paths: list[Path]) -> list[str]:
             ok = replayer.try_replay(history).ok
         if not ok:
             continue
-        wrong = told(Recorder.last, history, values=compare) if Recorder.last is not None else []
+        wrong = (
+            commands_by_task(RecordingExecution.last, history, values=compare)
+            if RecordingExecution.last is not None
+            else []
+        )
         with Replayer(workflows=[right], compare_arguments=compare) as replayer:
             error = replayer.try_replay(history).error
-        right_commands = told(Recorder.last, history, values=compare) if Recorder.last is not None else wrong
+        right_commands = (
+            commands_by_task(RecordingExecution.last, history, values=compare)
+            if RecordingExecution.last is not None
+            else wrong
+        )
         if wrong != right_commands:
             pairs = zip_longest(wrong, right_commands)
             first = next((task, pair) for task, pair in enumerate(pairs) if pair[0] != pair[1])
@@ -249,7 +262,7 @@ GO_JSON = {"delete-namespace", "reclaim-namespace", "reclaim-cancelled", "delete
 """Those of Go whose arguments are JSON, and are compared."""
 
 
-def _right(mutant: Mutant) -> Any:
+def _original_definition(mutant: Mutant) -> Any:
     for module in (*PYTHON, *TYPESCRIPT, go_twins):
         if Path(str(module.__file__)) == mutant.source:
             return (
@@ -260,15 +273,15 @@ def _right(mutant: Mutant) -> Any:
     raise LookupError(mutant.name)
 
 
-def taken(module: Any, usual: int) -> list[str]:
-    """The wrong programs of a module that are taken for right: of a selection, or (with much effort) of all of them."""
+def accepted_wrong_programs(module: Any, usual: int) -> list[str]:
+    """Return the wrong programs of a module that the replayer accepts: of a selection, or of all if THOROUGH."""
     histories = corpus()
     found: list[str] = []
     tried = 0
     for mutant in wrong_programs((module,), SEED, None if THOROUGH else usual):
         paths = histories.get(mutant.workflow_type, [])
         tried += len(paths)
-        found += taken_for_right(mutant, paths if THOROUGH else paths[:2])
+        found += accepted_histories(mutant, paths if THOROUGH else paths[:2])
     assert tried
     return found
 
@@ -278,23 +291,19 @@ def _stem(module: Any) -> str:
 
 
 @pytest.mark.parametrize("module", PYTHON, ids=_stem)
-def test_no_wrong_program_replays_a_python_history(module: Any) -> None:
-    """No wrong program is taken for right against what Temporal's Python SDK recorded."""
-    assert taken(module, 10) == []
+def test_replayer_rejects_wrong_programs_for_python_histories(module: Any) -> None:
+    assert accepted_wrong_programs(module, 10) == []
 
 
 @pytest.mark.parametrize("module", TYPESCRIPT, ids=_stem)
-def test_no_wrong_program_replays_a_typescript_history(module: Any) -> None:
-    """Nor against what TypeScript's recorded."""
-    assert taken(module, 3 if module is typescript_random else 12) == []
+def test_replayer_rejects_wrong_programs_for_typescript_histories(module: Any) -> None:
+    assert accepted_wrong_programs(module, 3 if module is typescript_random else 12) == []
 
 
-def test_no_wrong_program_replays_a_go_history() -> None:
-    """Nor against what Go's recorded."""
-    assert taken(go_twins, 40) == []
+def test_replayer_rejects_wrong_programs_for_go_histories() -> None:
+    assert accepted_wrong_programs(go_twins, 40) == []
 
 
-def test_wrong_programs_pass_core_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With what Core says alone, wrong programs are found that are taken for right."""
+def test_core_alone_accepts_some_wrong_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_replayer.Replayer, "_first_difference", lambda *_: None)
-    assert taken(concurrency, 20) != []
+    assert accepted_wrong_programs(concurrency, 20) != []

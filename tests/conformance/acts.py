@@ -1,4 +1,4 @@
-"""Activities for the scenarios, and the gates by which a test and its activities wait for each other."""
+"""Activities of the scenarios, and the gates by which a test and its activities wait for each other."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ QUICK = RetryPolicy(initial_interval=0.02, backoff_coefficient=1.5, maximum_atte
 _LONGEST = 60.0
 
 
-class Place:
-    """What one scenario's activities share with the test."""
+class SharedState:
+    """State that one scenario's activities share with the test."""
 
     def __init__(self) -> None:
         self.gates: dict[str, threading.Event] = defaultdict(threading.Event)
@@ -28,23 +28,23 @@ class Place:
         self.most = 0
 
 
-place = Place()
+place = SharedState()
 
 
-def fresh_place() -> None:
-    """Begin anew; whoever still waits at an old gate is let go."""
+def reset_shared_state() -> None:
+    """Replace the state; open all gates, so that old activities return."""
     for gate in list(place.gates.values()):
         gate.set()
     place.__init__()  # type: ignore[misc]
 
 
 def gate(name: str) -> threading.Event:
-    """A gate by its name."""
+    """Return the gate of this name."""
     return place.gates[name]
 
 
-def arrived(name: str) -> None:
-    """Wait, in the test, until an activity has opened a gate."""
+def wait_for_gate(name: str) -> None:
+    """Wait, in the test, until an activity has opened the gate."""
     assert gate(name).wait(_LONGEST), f"nobody came to gate {name}"
 
 
@@ -60,15 +60,13 @@ async def increase(number: int) -> int:
 
 
 @activity.defn
-def note(what: str) -> str:
-    """Remember that it was called."""
+def record_call(what: str) -> str:
     place.calls.append(what)
     return what
 
 
 @activity.defn(retry_policy=ONCE)
-def passes(name: str) -> str:
-    """Open the gate `name`, then wait for the gate `go`."""
+def opens_gate_and_waits_for_go(name: str) -> str:
     go = gate("go")
     gate(name).set()
     go.wait(_LONGEST)
@@ -76,8 +74,8 @@ def passes(name: str) -> str:
 
 
 @activity.defn(retry_policy=ONCE)
-def released(name: str, fail: bool = False) -> str:
-    """Wait for a gate of its own, then return or fail."""
+def returns_when_released(name: str, fail: bool = False) -> str:
+    """Wait for the gate `name`, then return or fail."""
     gate(name).wait(_LONGEST)
     if fail:
         raise ApplicationError(f"{name} fails")
@@ -85,8 +83,8 @@ def released(name: str, fail: bool = False) -> str:
 
 
 @activity.defn(retry_policy=ONCE)
-def counted(number: int) -> int:
-    """How many of these run at once is remembered."""
+def counts_concurrent_calls(number: int) -> int:
+    """Record how many of these run concurrently."""
     with place.lock:
         place.running += 1
         place.most = max(place.most, place.running)
@@ -100,8 +98,7 @@ def counted(number: int) -> int:
 
 
 @activity.defn(retry_policy=QUICK)
-def fails_until(attempt: int) -> int:
-    """Fail until the given attempt."""
+def fails_until_attempt(attempt: int) -> int:
     now = activity.info().attempt
     if now < attempt:
         raise ApplicationError(f"attempt {now} fails", now, type="NotYet")
@@ -109,13 +106,12 @@ def fails_until(attempt: int) -> int:
 
 
 @activity.defn(retry_policy=QUICK)
-def fails_for_good(message: str) -> None:
+def fails_without_retries(message: str) -> None:
     raise ApplicationError(message, {"why": "broke"}, type="Broke", non_retryable=True)
 
 
 @activity.defn
-def may_fail() -> str:
-    """Fail until it is mended."""
+def fails_until_mended() -> str:
     if not place.mended:
         raise ApplicationError("not mended yet", non_retryable=True)
     return "mended"
@@ -131,8 +127,7 @@ def raises_value_error() -> None:
 
 
 @activity.defn(retry_policy=ONCE)
-def stops_when_told(name: str) -> str:
-    """Run until it is cancelled."""
+def stops_when_cancelled(name: str) -> str:
     go = gate("go")
     gate(name).set()
     place.calls.append("begun")
@@ -143,16 +138,16 @@ def stops_when_told(name: str) -> str:
 
 
 @activity.defn(retry_policy=ONCE, heartbeat_timeout=0.4)
-def falls_silent() -> None:
-    """Beat once, and never again."""
+def stops_heartbeating() -> None:
+    """Send one heartbeat, then none."""
     go = gate("go")
     activity.heartbeat("half-way")
     go.wait(_LONGEST)
 
 
 @activity.defn(retry_policy=RetryPolicy(initial_interval=0.02, maximum_attempts=3), heartbeat_timeout=10)
-def resumes() -> list[Any]:
-    """Fail once after a heartbeat; the second attempt tells what it found."""
+def resumes_from_heartbeat() -> list[Any]:
+    """Fail once after a heartbeat. The second attempt returns its number and the incremented heartbeat detail."""
     found = activity.heartbeat_details(int)
     if found is None:
         activity.heartbeat(41)
@@ -161,15 +156,15 @@ def resumes() -> list[Any]:
 
 
 @activity.defn(heartbeat_timeout=None)
-def elsewhere() -> str:
-    """Is completed by the test."""
+def completed_by_test() -> str:
+    """Hand its task token to the test, which completes it."""
     place.token = activity.info().task_token
     gate("token").set()
     activity.complete_async()
 
 
 class Shop:
-    """An object with an activity."""
+    """An object with an activity method."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -184,7 +179,7 @@ SHOP = Shop("Bob")
 
 @activity.defn(name="scale")
 class Scaling:
-    """An activity that is a class: the worker has an object, and calls it."""
+    """A class decorated as an activity; the worker is given an instance."""
 
     def __init__(self, factor: int) -> None:
         self.factor = factor
@@ -193,12 +188,12 @@ class Scaling:
         return self.factor * number
 
 
-class Turning:
-    """The same, of which `__call__` alone is decorated, and awaited."""
+class Reversing:
+    """A class whose `__call__` is an asynchronous activity."""
 
     @activity.defn
     async def __call__(self, text: str) -> str:
         return text[::-1]
 
 
-CALLABLE = [Scaling(3), Turning()]
+CALLABLE = [Scaling(3), Reversing()]

@@ -1,4 +1,4 @@
-"""Attempts of activities: delays, details that are carried on, what an attempt knows, ends that come from outside."""
+"""Attempts of activities: retry delays, timeouts, heartbeat details, activity info, completion by a client."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from hourglass.errors import (
 
 from . import acts
 from .scenario import scenario
-from .world import World, described, kinds
+from .world import World, error_chain, event_types
 
 QUICK = RetryPolicy(initial_interval=0.02, maximum_attempts=3)
 
 
 @activity.defn(retry_policy=RetryPolicy(initial_interval=60, maximum_attempts=3))
-def names_its_delay() -> int:
+def fails_with_next_retry_delay() -> int:
     attempt = activity.info().attempt
     if attempt < 3:
         raise ApplicationError("soon", next_retry_delay=timedelta(seconds=0.02))
@@ -34,8 +34,7 @@ def names_its_delay() -> int:
 
 
 @activity.defn(retry_policy=QUICK, start_to_close_timeout=0.3)
-def slow_at_first() -> int:
-    """The first attempt takes too long."""
+def exceeds_timeout_on_first_attempt() -> int:
     go = acts.gate("never")
     if activity.info().attempt == 1:
         go.wait(60)
@@ -43,8 +42,8 @@ def slow_at_first() -> int:
 
 
 @activity.defn(retry_policy=QUICK, heartbeat_timeout=0.4)
-def silent_at_first() -> list[Any]:
-    """The first attempt beats once, with details, and falls silent; the second one finds them."""
+def loses_heartbeat_on_first_attempt() -> list[Any]:
+    """The first attempt sends one heartbeat with details and hangs; the second returns these details."""
     go = acts.gate("never")
     if activity.info().attempt == 1:
         activity.heartbeat("page", 7)
@@ -53,12 +52,12 @@ def silent_at_first() -> list[Any]:
 
 
 @activity.defn(retry_policy=QUICK)
-def refuses_by_turns() -> None:
+def fails_with_type_of_attempt() -> None:
     raise ApplicationError(f"attempt {activity.info().attempt}", type=f"Kind{activity.info().attempt}")
 
 
 @activity.defn(start_to_close_timeout=33, schedule_to_close_timeout=44, heartbeat_timeout=22)
-def who_am_i() -> dict[str, Any]:
+def returns_its_info() -> dict[str, Any]:
     info = activity.info()
     assert info.scheduled_time is not None
     assert info.started_time is not None
@@ -75,39 +74,38 @@ def who_am_i() -> dict[str, Any]:
 
 
 @workflow.defn
-def calls(what: str) -> Any:
-    match what:
-        case "names_its_delay":
-            return names_its_delay()
-        case "slow_at_first":
-            return slow_at_first()
-        case "silent_at_first":
-            return silent_at_first()
-        case "who_am_i":
-            return who_am_i()
+def calls_activity(case: str) -> Any:
+    match case:
+        case "fails_with_next_retry_delay":
+            return fails_with_next_retry_delay()
+        case "exceeds_timeout_on_first_attempt":
+            return exceeds_timeout_on_first_attempt()
+        case "loses_heartbeat_on_first_attempt":
+            return loses_heartbeat_on_first_attempt()
+        case "returns_its_info":
+            return returns_its_info()
         case "refused by the third kind":
             policy = RetryPolicy(initial_interval=0.02, non_retryable_error_types=["Kind2"])
-            return refuses_by_turns.options(retry_policy=policy)()
+            return fails_with_type_of_attempt.options(retry_policy=policy)()
         case "unknown":
             return workflow.execute_activity(
                 "nobody-has-this", start_to_close_timeout=5, retry_policy=RetryPolicy(maximum_attempts=1)
             )
         case "two of one name":
-            one = acts.double.options(activity_id="same").start(1)
-            return [one.result(), acts.double.options(activity_id="same")(2)]
+            first = acts.double.options(activity_id="same").start(1)
+            return [first.result(), acts.double.options(activity_id="same")(2)]
     return None
 
 
 @scenario()
-def a_failure_names_its_delay(world: World) -> None:
-    """The delay that a failure names is taken instead of the policy's minute."""
-    assert world.run(calls, "names_its_delay") == 3
+def activity_retry_uses_next_retry_delay_of_failure(world: World) -> None:
+    assert world.run(calls_activity, "fails_with_next_retry_delay") == 3
 
 
 @scenario()
-def a_timed_out_attempt_is_tried_again(world: World) -> None:
-    """start-to-close is per attempt: the second one may succeed; the history tells why the first did not."""
-    handle = world.start(calls, "slow_at_first")
+def activity_retries_after_start_to_close_timeout(world: World) -> None:
+    """The started event of the second attempt records the timeout of the first."""
+    handle = world.start(calls_activity, "exceeds_timeout_on_first_attempt")
     assert handle.result(timeout=60) == 2
     (started,) = [
         event["activityTaskStartedEventAttributes"]
@@ -118,42 +116,42 @@ def a_timed_out_attempt_is_tried_again(world: World) -> None:
 
 
 @scenario()
-def details_outlive_a_timeout(world: World) -> None:
-    """An attempt that fell silent leaves its details to the next one."""
-    assert world.run(calls, "silent_at_first") == ["page", 7]
+def heartbeat_details_survive_heartbeat_timeout(world: World) -> None:
+    assert world.run(calls_activity, "loses_heartbeat_on_first_attempt") == ["page", 7]
 
 
 @scenario()
-def a_later_attempt_is_final(world: World) -> None:
-    """The first failure is tried again, the second is of a kind that the policy names."""
-    error = world.fails(calls, "refused by the third kind")
+def activity_retry_stops_at_non_retryable_error_type(world: World) -> None:
+    error = world.run_failing(calls_activity, "refused by the third kind")
     assert (error.retry_state, error.cause.type) == (RetryState.NON_RETRYABLE_FAILURE, "Kind2")
 
 
 @scenario()
-def what_an_attempt_knows(world: World) -> None:
-    """Names, limits and number of an attempt."""
-    told = world.run(calls, "who_am_i")
-    assert (told["type"], told["id"], told["attempt"], told["workflow"]) == ("who_am_i", "1", 1, "calls")
-    assert told["limits"] == str([timedelta(seconds=seconds) for seconds in (33, 44, 22)])
+def activity_info_has_names_timeouts_and_attempt(world: World) -> None:
+    info = world.run(calls_activity, "returns_its_info")
+    assert (info["type"], info["id"], info["attempt"], info["workflow"]) == (
+        "returns_its_info",
+        "1",
+        1,
+        "calls_activity",
+    )
+    assert info["limits"] == str([timedelta(seconds=seconds) for seconds in (33, 44, 22)])
 
 
 @scenario(loud=True)
-def an_activity_that_nobody_has(world: World) -> None:
-    """A worker that does not know an activity fails it, naming it."""
-    error = world.fails(calls, "unknown")
+def unknown_activity_type_fails_with_its_name(world: World) -> None:
+    error = world.run_failing(calls_activity, "unknown")
     assert "nobody-has-this" in str(error.cause)
 
 
 @scenario()
-def an_id_is_free_again(world: World) -> None:
-    """The id of an activity that ended may be used again in the same run."""
-    assert world.run(calls, "two of one name") == [2, 4]
+def activity_id_can_be_reused_after_completion(world: World) -> None:
+    assert world.run(calls_activity, "two of one name") == [2, 4]
 
 
 @activity.defn
-def runs_out(fails_first: bool) -> None:
-    """No attempt ends by itself; the first one may fail."""
+def hangs_on_every_attempt(fails_first: bool) -> None:
+    """Hang on every attempt; with `fails_first` the first one fails instead."""
     go = acts.gate("never")
     if fails_first and activity.info().attempt == 1:
         raise ApplicationError("once more", type="First")
@@ -161,71 +159,65 @@ def runs_out(fails_first: bool) -> None:
 
 
 @workflow.defn
-def out_of_time(how: str, fails_first: bool) -> None:
+def activity_times_out(how: str, fails_first: bool) -> None:
     limits: dict[str, Any] = {
         "attempt": {"start_to_close_timeout": 0.3},
         "silence": {"heartbeat_timeout": 0.3},
     }[how]
     policy = RetryPolicy(initial_interval=0.02, maximum_attempts=2)
-    runs_out.options(retry_policy=policy, **limits)(fails_first)
+    hangs_on_every_attempt.options(retry_policy=policy, **limits)(fails_first)
 
 
-def causes(world: World, how: str, fails_first: bool) -> list[str]:
-    """The kinds of errors along the chain of causes of an activity that timed out in the end."""
-    error = world.fails(out_of_time, how, fails_first)
+def causes_of_timeout(world: World, how: str, fails_first: bool) -> list[str]:
+    """Return the error classes in the chain of causes of an activity that timed out on its last attempt."""
+    error = world.run_failing(activity_times_out, how, fails_first)
     assert error.retry_state == RetryState.MAXIMUM_ATTEMPTS_REACHED
-    return [each["class"] for each in described(error)]
+    return [each["class"] for each in error_chain(error)]
 
 
 @scenario()
-def a_timeout_after_a_failure(world: World) -> None:
-    """An activity that times out in the end tells the failure before as the cause."""
-    assert causes(world, "attempt", True) == ["ActivityError", "TimedOutError", "ApplicationError"]
+def start_to_close_timeout_has_previous_failure_as_cause(world: World) -> None:
+    assert causes_of_timeout(world, "attempt", True) == ["ActivityError", "TimedOutError", "ApplicationError"]
 
 
 @scenario()
-def silence_after_a_failure(world: World) -> None:
-    """So does one that falls silent."""
-    assert causes(world, "silence", True) == ["ActivityError", "TimedOutError", "ApplicationError"]
+def heartbeat_timeout_has_previous_failure_as_cause(world: World) -> None:
+    assert causes_of_timeout(world, "silence", True) == ["ActivityError", "TimedOutError", "ApplicationError"]
 
 
 @scenario()
-def two_timeouts(world: World) -> None:
-    """An attempt that timed out before is such a cause, too."""
-    assert causes(world, "attempt", False) == ["ActivityError", "TimedOutError", "TimedOutError"]
+def start_to_close_timeout_has_previous_timeout_as_cause(world: World) -> None:
+    assert causes_of_timeout(world, "attempt", False) == ["ActivityError", "TimedOutError", "TimedOutError"]
 
 
 @workflow.defn
-def leaves_it(seconds: float | None) -> str:
-    return acts.elsewhere.options(heartbeat_timeout=seconds, retry_policy=acts.ONCE)()
+def awaits_external_completion(seconds: float | None) -> str:
+    return acts.completed_by_test.options(heartbeat_timeout=seconds, retry_policy=acts.ONCE)()
 
 
 @scenario()
-def completed_by_its_ids(world: World) -> None:
-    """An activity that was left is completed by the workflow's id and its own, without the run's."""
-    handle = world.start(leaves_it, None)
-    acts.arrived("token")
+def activity_is_completed_by_workflow_id_and_activity_id(world: World) -> None:
+    handle = world.start(awaits_external_completion, None)
+    acts.wait_for_gate("token")
     world.client.get_activity_handle(workflow_id=handle.id, activity_id="1").complete("by ids")
     assert handle.result(timeout=60) == "by ids"
 
 
 @scenario()
-def an_end_is_taken_once(world: World) -> None:
-    """Whoever completes an activity that has ended is told so."""
-    handle = world.start(leaves_it, None)
-    acts.arrived("token")
-    outside = world.client.get_activity_handle(token=acts.place.token)
-    outside.complete("one")
+def completing_a_completed_activity_is_rejected(world: World) -> None:
+    handle = world.start(awaits_external_completion, None)
+    acts.wait_for_gate("token")
+    activity_handle = world.client.get_activity_handle(token=acts.place.token)
+    activity_handle.complete("one")
     with pytest.raises(ServiceError):
-        outside.complete("two")
+        activity_handle.complete("two")
     assert handle.result(timeout=60) == "one"
 
 
 @scenario()
-def beats_from_outside(world: World) -> None:
-    """Heartbeats from outside keep an activity alive, and their details come with its timeout."""
-    handle = world.start(leaves_it, 1)
-    acts.arrived("token")
+def external_heartbeat_details_are_in_heartbeat_timeout(world: World) -> None:
+    handle = world.start(awaits_external_completion, 1)
+    acts.wait_for_gate("token")
     assert world.client.get_activity_handle(token=acts.place.token).heartbeat("half") is False
     error = world.failure(handle)
     assert isinstance(error.cause, TimedOutError)
@@ -234,9 +226,9 @@ def beats_from_outside(world: World) -> None:
 
 
 @workflow.defn
-def stops_what_was_left() -> list[str]:
+def cancels_external_activity() -> list[str]:
     kind = workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED
-    task = acts.elsewhere.options(cancellation_type=kind).start()
+    task = acts.completed_by_test.options(cancellation_type=kind).start()
     workflow.Channel("stop", str).receive()
     task.cancel()
     error = task.exception()
@@ -246,54 +238,52 @@ def stops_what_was_left() -> list[str]:
 
 
 @scenario()
-def cancelled_from_outside(world: World) -> None:
-    """A heartbeat from outside learns of the cancellation, and reports that it was carried out, with details."""
-    handle = world.start(stops_what_was_left)
-    acts.arrived("token")
+def external_activity_reports_cancellation_with_details(world: World) -> None:
+    handle = world.start(cancels_external_activity)
+    acts.wait_for_gate("token")
     handle.signal("stop", "")
-    world.until(handle, "ACTIVITY_TASK_CANCEL_REQUESTED")
-    outside = world.client.get_activity_handle(token=acts.place.token)
-    assert outside.heartbeat() is True
-    outside.cancel("tidied up")
+    world.wait_for_event(handle, "ACTIVITY_TASK_CANCEL_REQUESTED")
+    activity_handle = world.client.get_activity_handle(token=acts.place.token)
+    assert activity_handle.heartbeat() is True
+    activity_handle.cancel("tidied up")
     assert handle.result(timeout=60) == ["CancelledError", "tidied up"]
 
 
 @workflow.defn
-def waits_beside_an_activity() -> str:
-    task = acts.passes.start("begun")
+def receives_signal_during_activity() -> str:
+    task = acts.opens_gate_and_waits_for_go.start("begun")
     workflow.Channel("word", str).receive()
     return task.result()
 
 
 @scenario("loose")
-def an_attempt_begins_when_it_begins(world: World) -> None:
-    """A started event tells when the attempt began, though it is written with its end."""
-    handle = world.start(waits_beside_an_activity)
-    acts.arrived("begun")
+def activity_started_event_has_time_of_actual_start(world: World) -> None:
+    """The event is written only when the attempt has ended."""
+    handle = world.start(receives_signal_during_activity)
+    acts.wait_for_gate("begun")
     handle.signal("word", "")
-    world.until(handle, "WORKFLOW_TASK_COMPLETED", 2)
+    world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED", 2)
     acts.gate("go").set()
     assert handle.result(timeout=60) == "begun"
     moments = [datetime.fromisoformat(event["eventTime"]) for event in handle.history().events]
-    times = dict(zip(kinds(handle.history()), moments, strict=True))
+    times = dict(zip(event_types(handle.history()), moments, strict=True))
     assert times["ACTIVITY_TASK_STARTED"] < times["WORKFLOW_EXECUTION_SIGNALED"]
     assert times["WORKFLOW_EXECUTION_SIGNALED"] < times["ACTIVITY_TASK_COMPLETED"]
 
 
 @workflow.defn
-def waits_for_two_tries() -> int:
-    return acts.fails_until.options(retry_policy=RetryPolicy(initial_interval=60))(2)
+def awaits_second_attempt() -> int:
+    return acts.fails_until_attempt.options(retry_policy=RetryPolicy(initial_interval=60))(2)
 
 
 @scenario()
-def what_is_pending_is_told(world: World) -> None:
-    """Between two attempts a client sees the attempt, the last failure and when the next one is due."""
-    handle = world.start(waits_for_two_tries)
-    world.until_true(
+def describe_shows_pending_activity_between_attempts(world: World) -> None:
+    handle = world.start(awaits_second_attempt)
+    world.wait_until(
         lambda: [each.attempt for each in handle.describe().pending_activities] == [2], "a second attempt"
     )
     (pending,) = handle.describe().pending_activities
-    assert (pending.id, pending.activity_type, pending.state) == ("1", "fails_until", "SCHEDULED")
+    assert (pending.id, pending.activity_type, pending.state) == ("1", "fails_until_attempt", "SCHEDULED")
     assert isinstance(pending.last_failure, ApplicationError)
     assert pending.last_failure.type == "NotYet"
     assert pending.next_attempt_time is not None
@@ -302,24 +292,21 @@ def what_is_pending_is_told(world: World) -> None:
 
 
 @activity.defn(retry_policy=QUICK, start_to_close_timeout=0.5, heartbeat_timeout=10)
-def beats_and_hangs() -> None:
-    """Tells how far it is, and goes no further."""
+def heartbeats_and_hangs() -> None:
     activity.heartbeat("page", activity.info().attempt)
     acts.gate("hung").wait(20)
 
 
 @workflow.defn
-def waits_for_one_that_hangs(attempts: int) -> None:
-    """Lets the timeout out."""
+def awaits_hanging_activity(attempts: int) -> None:
     policy = RetryPolicy(initial_interval=0.02, maximum_attempts=attempts)
-    beats_and_hangs.options(retry_policy=policy)()
+    heartbeats_and_hangs.options(retry_policy=policy)()
 
 
 @scenario()
-def an_attempt_that_took_too_long_has_told_how_far_it_was(world: World) -> None:
-    """What was told by heartbeats comes with every timeout, not only with that of the heartbeats."""
+def start_to_close_timeout_has_heartbeat_details(world: World) -> None:
     for attempts in (1, 2):
-        error = world.fails(waits_for_one_that_hangs, attempts)
+        error = world.run_failing(awaits_hanging_activity, attempts)
         assert isinstance(error.cause, TimedOutError)
         assert error.cause.type == TimeoutType.START_TO_CLOSE
         assert list(error.cause.last_heartbeat_details) == ["page", attempts]

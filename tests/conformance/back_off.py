@@ -1,6 +1,4 @@
-"""A run that waits for its first task, because its start is delayed, or it is a next attempt or the next run of a cron
-schedule: what reaches it at once, and what waits with it.
-"""
+"""Runs that wait for their first task during a start delay, a retry backoff or a cron backoff: which messages end the wait."""
 
 from __future__ import annotations
 
@@ -14,202 +12,189 @@ from hourglass.client import WorkflowHandle
 from hourglass.errors import ApplicationError, CancelledError, ServiceError, WorkflowContinuedAsNewError
 
 from .scenario import scenario
-from .world import World, kinds, successor
+from .world import World, event_types, successor_run_id
 
 LONG = 3600.0
-"""No scenario could wait so long: what happens, happened at once."""
+"""Longer than any scenario may wait, in seconds."""
 
 STARTED = ["WORKFLOW_EXECUTION_STARTED"]
 
 
 @workflow.defn
-class Counter:
-    """Waits until it was told something; the first of several attempts fails."""
+class CountsSignals:
+    """Waits for a signal or update; optionally fails its first attempt."""
 
     def __init__(self) -> None:
-        self.told = 0
+        self.count = 0
 
     @workflow.run
     def run(self, fails_first: bool = False) -> int:
-        """Until it was told."""
         if fails_first and workflow.info().attempt == 1:
             raise ApplicationError("the first attempt fails")
-        workflow.wait_condition(lambda: self.told > 0)
-        return self.told
+        workflow.wait_condition(lambda: self.count > 0)
+        return self.count
 
     @workflow.signal
-    def tell(self) -> None:
-        """Count."""
-        self.told += 1
+    def increment(self) -> None:
+        self.count += 1
 
     @workflow.update
-    def tell_and_ask(self) -> int:
-        """Count, and say how many."""
-        self.told += 1
-        return self.told
+    def increment_and_get(self) -> int:
+        self.count += 1
+        return self.count
 
     @workflow.query
-    def how_many(self) -> int:
-        """How many so far."""
-        return self.told
+    def current_count(self) -> int:
+        return self.count
 
 
 def second_attempt(world: World, handle: WorkflowHandle[Any]) -> WorkflowHandle[Any]:
-    """The run that follows a first attempt that fails."""
+    """Return the run that follows the failed first attempt."""
     first = world.client.get_workflow_handle(handle.id, run_id=handle.run_id)
-    world.until(first, "WORKFLOW_EXECUTION_FAILED")
-    return world.client.get_workflow_handle(handle.id, run_id=successor(first.history()))
+    world.wait_for_event(first, "WORKFLOW_EXECUTION_FAILED")
+    return world.client.get_workflow_handle(handle.id, run_id=successor_run_id(first.history()))
 
 
-def waiting_attempt(world: World) -> WorkflowHandle[Any]:
-    """A second attempt that begins in an hour."""
+def attempt_in_backoff(world: World) -> WorkflowHandle[Any]:
+    """Return a second attempt that starts in an hour."""
     later = RetryPolicy(initial_interval=LONG, maximum_attempts=2)
-    return second_attempt(world, world.start(Counter.run, True, retry_policy=later))
+    return second_attempt(world, world.start(CountsSignals.run, True, retry_policy=later))
 
 
 @scenario()
-def a_delayed_start_is_cancelled_at_once(world: World) -> None:
-    """A cancellation does not wait for the delay to pass."""
-    handle = world.start(Counter.run, start_delay=LONG)
-    assert kinds(handle.history()) == STARTED
+def cancellation_ends_delayed_start_immediately(world: World) -> None:
+    handle = world.start(CountsSignals.run, start_delay=LONG)
+    assert event_types(handle.history()) == STARTED
     handle.cancel("enough")
     assert isinstance(world.failure(handle), CancelledError)
 
 
 @scenario()
-def a_delayed_start_is_begun_by_a_start_with_a_signal(world: World) -> None:
-    """A signal that comes with a start begins the run that is there; a plain one waits with it."""
-    handle = world.start(Counter.run, start_delay=LONG)
-    handle.signal(Counter.tell)
-    assert kinds(handle.history()) == [*STARTED, "WORKFLOW_EXECUTION_SIGNALED"]
+def signal_with_start_begins_delayed_start(world: World) -> None:
+    handle = world.start(CountsSignals.run, start_delay=LONG)
+    handle.signal(CountsSignals.increment)
+    assert event_types(handle.history()) == [*STARTED, "WORKFLOW_EXECUTION_SIGNALED"]
     again = world.client.start_workflow(
-        Counter.run, id=handle.id, task_queue=world.queue, start_signal=Counter.tell
+        CountsSignals.run, id=handle.id, task_queue=world.queue, start_signal=CountsSignals.increment
     )
     assert again.run_id == handle.run_id
     assert handle.result(timeout=60) == 2
 
 
 @scenario()
-def a_delayed_start_is_begun_by_an_update(world: World) -> None:
-    """An update begins the run that is there."""
-    handle = world.start(Counter.run, start_delay=LONG)
-    assert handle.execute_update(Counter.tell_and_ask) == 1
+def update_begins_delayed_start(world: World) -> None:
+    handle = world.start(CountsSignals.run, start_delay=LONG)
+    assert handle.execute_update(CountsSignals.increment_and_get) == 1
     assert handle.result(timeout=60) == 1
 
 
 @scenario()
-def a_signal_at_the_start_waits_for_its_delay(world: World) -> None:
-    """A run that is started with a signal and a delay begins when the delay has passed."""
-    handle = world.start(Counter.run, start_delay=0.5, start_signal=Counter.tell)
-    assert kinds(handle.history()) == [*STARTED, "WORKFLOW_EXECUTION_SIGNALED"]
+def start_signal_waits_for_start_delay(world: World) -> None:
+    handle = world.start(CountsSignals.run, start_delay=0.5, start_signal=CountsSignals.increment)
+    assert event_types(handle.history()) == [*STARTED, "WORKFLOW_EXECUTION_SIGNALED"]
     assert handle.result(timeout=60) == 1
 
 
 @scenario()
-def a_query_waits_for_a_delayed_start(world: World) -> None:
-    """A query is answered when the run has had its first task."""
-    handle = world.start(Counter.run, start_delay=0.5)
-    assert handle.query(Counter.how_many) == 0
-    assert "WORKFLOW_TASK_COMPLETED" in kinds(handle.history())
-    handle.signal(Counter.tell)
+def query_waits_for_first_task_of_delayed_start(world: World) -> None:
+    handle = world.start(CountsSignals.run, start_delay=0.5)
+    assert handle.query(CountsSignals.current_count) == 0
+    assert "WORKFLOW_TASK_COMPLETED" in event_types(handle.history())
+    handle.signal(CountsSignals.increment)
     assert handle.result(timeout=60) == 1
 
 
 @scenario()
-def a_run_that_closed_before_its_first_task_answers_nothing(world: World) -> None:
-    """A run that was terminated before a worker had it cannot be asked."""
-    handle = world.start(Counter.run, start_delay=LONG)
+def query_of_run_closed_before_first_task_is_rejected(world: World) -> None:
+    handle = world.start(CountsSignals.run, start_delay=LONG)
     handle.terminate()
     with pytest.raises(ServiceError) as caught:
-        handle.query(Counter.how_many)
+        handle.query(CountsSignals.current_count)
     assert caught.value.status == "FAILED_PRECONDITION"
     assert "terminated by user via frontend" in str(world.failure(handle))
 
 
 @scenario()
-def a_query_waits_for_a_worker(world: World) -> None:
-    """A query to a queue that no worker serves is answered when one comes."""
+def query_waits_for_a_worker(world: World) -> None:
     world.stop_worker()
-    handle = world.start(Counter.run)
+    handle = world.start(CountsSignals.run)
     answers: list[int] = []
-    asker = threading.Thread(target=lambda: answers.append(handle.query(Counter.how_many)), daemon=True)
+    asker = threading.Thread(
+        target=lambda: answers.append(handle.query(CountsSignals.current_count)), daemon=True
+    )
     asker.start()
     world.start_worker()
     asker.join(20)
     assert answers == [0]
-    handle.signal(Counter.tell)
+    handle.signal(CountsSignals.increment)
     assert handle.result(timeout=60) == 1
 
 
 @scenario()
-def a_next_attempt_is_cancelled_at_once(world: World) -> None:
-    """A cancellation does not wait for the back-off of a workflow's retry."""
-    last = waiting_attempt(world)
+def cancellation_ends_retry_backoff_immediately(world: World) -> None:
+    last = attempt_in_backoff(world)
     last.cancel()
     assert isinstance(world.failure(last), CancelledError)
 
 
 @scenario()
-def a_next_attempt_is_begun_by_a_start_with_a_signal(world: World) -> None:
-    """Neither does a signal that comes with a start."""
-    last = waiting_attempt(world)
-    world.client.start_workflow(Counter.run, id=last.id, task_queue=world.queue, start_signal=Counter.tell)
+def signal_with_start_ends_retry_backoff(world: World) -> None:
+    last = attempt_in_backoff(world)
+    world.client.start_workflow(
+        CountsSignals.run, id=last.id, task_queue=world.queue, start_signal=CountsSignals.increment
+    )
     assert last.result(timeout=60) == 1
 
 
 @scenario()
-def a_next_attempt_is_begun_by_an_update(world: World) -> None:
-    """Nor does an update; a plain signal does."""
-    last = waiting_attempt(world)
-    last.signal(Counter.tell)
-    assert kinds(last.history()) == [*STARTED, "WORKFLOW_EXECUTION_SIGNALED"]
-    assert last.execute_update(Counter.tell_and_ask) == 2
+def update_ends_retry_backoff(world: World) -> None:
+    last = attempt_in_backoff(world)
+    last.signal(CountsSignals.increment)
+    assert event_types(last.history()) == [*STARTED, "WORKFLOW_EXECUTION_SIGNALED"]
+    assert last.execute_update(CountsSignals.increment_and_get) == 2
     assert last.result(timeout=60) == 2
 
 
 @scenario()
-def a_run_of_a_cron_schedule_is_cancelled_at_once(world: World) -> None:
-    """A cancellation does not wait until the schedule's next run begins."""
-    handle = world.start(Counter.run, cron_schedule="@every 1h")
+def cancellation_ends_cron_backoff_immediately(world: World) -> None:
+    handle = world.start(CountsSignals.run, cron_schedule="@every 1h")
     handle.cancel()
     assert isinstance(world.failure(handle), CancelledError)
 
 
 @workflow.defn
-def cancels(workflow_id: str) -> str:
-    """Cancels another workflow."""
+def cancels_workflow(workflow_id: str) -> str:
     workflow.get_external_workflow_handle(workflow_id).cancel("from another")
     return "asked"
 
 
 @scenario()
-def a_delayed_start_is_cancelled_by_another_workflow(world: World) -> None:
-    """A workflow's request to cancel is as quick as a client's."""
-    handle = world.start(Counter.run, start_delay=LONG)
-    assert world.run(cancels, handle.id) == "asked"
+def cancellation_by_workflow_ends_delayed_start_immediately(world: World) -> None:
+    handle = world.start(CountsSignals.run, start_delay=LONG)
+    assert world.run(cancels_workflow, handle.id) == "asked"
     assert isinstance(world.failure(handle), CancelledError)
 
 
 @workflow.defn
-def one_of_many() -> int:
-    """A run of a cron schedule, or of several attempts."""
+def fails_first_attempt_unless_cron() -> int:
     if workflow.info().cron_schedule is None and workflow.info().attempt == 1:
         raise ApplicationError("the first attempt fails")
     return workflow.info().attempt
 
 
 @scenario()
-def runs_that_others_follow_are_told_as_continued(world: World) -> None:
-    """Who does not follow runs is told that there is another, whatever the first one came to."""
-    again = world.start(
-        one_of_many, retry_policy=RetryPolicy(initial_interval=0.05, maximum_attempts=2), task_timeout=10
+def result_without_follow_runs_raises_continued_as_new_for_retry_and_cron(world: World) -> None:
+    retried = world.start(
+        fails_first_attempt_unless_cron,
+        retry_policy=RetryPolicy(initial_interval=0.05, maximum_attempts=2),
+        task_timeout=10,
     )
-    assert again.result(timeout=60) == 2
-    cron = world.start(one_of_many, cron_schedule="@every 1s")
-    for handle in (again, cron):
+    assert retried.result(timeout=60) == 2
+    cron = world.start(fails_first_attempt_unless_cron, cron_schedule="@every 1s")
+    for handle in (retried, cron):
         first = world.client.get_workflow_handle(handle.id, run_id=handle.run_id)
         with pytest.raises(WorkflowContinuedAsNewError) as caught:
             first.result(timeout=20, follow_runs=False)
-        assert caught.value.new_run_id == successor(first.history())
+        assert caught.value.new_run_id == successor_run_id(first.history())
     world.handles.remove(cron)
     world.client.get_workflow_handle(cron.id).terminate("enough")

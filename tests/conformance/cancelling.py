@@ -1,4 +1,4 @@
-"""Cancellation in every kind of wait, with cleaning up that is recorded; blocks that cancel, hold back and limit."""
+"""Cancellation during every kind of wait, cleanup after it, scopes, shields and timeout blocks."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from hourglass.errors import ActivityError, Cancelled, CancelledError, TaskCance
 
 from . import acts
 from .scenario import scenario
-from .world import World, kinds
+from .world import World, event_types
 
 Kind = workflow.ActivityCancellationType
 
 
 @workflow.defn
-def waits_forever(how: str) -> str:
-    """Waits in one of many ways; whatever happens, refunds."""
+def waits_until_cancelled(how: str) -> str:
+    """Waits in one of many ways; records a refund when it is cancelled."""
     try:
-        wait_for_ever(how)
+        wait_forever(how)
     finally:
-        acts.note("refund")
+        acts.record_call("refund")
     return "never"
 
 
-def wait_for_ever(how: str) -> None:
+def wait_forever(how: str) -> None:
     channel = workflow.Channel("nothing", str)
     match how:
         case "sleep":
             workflow.sleep(3600)
         case "activity":
-            acts.passes("begun")
+            acts.opens_gate_and_waits_for_go("begun")
         case "condition":
             workflow.wait_condition(lambda: False)
         case "condition with timeout":
@@ -55,95 +55,83 @@ def wait_for_ever(how: str) -> None:
             lock.acquire()
 
 
-def cancelled_in(world: World, how: str) -> None:
-    handle = world.start(waits_forever, how)
-    world.until(handle, "WORKFLOW_TASK_COMPLETED")
+def check_cancellation_while_waiting(world: World, how: str) -> None:
+    handle = world.start(waits_until_cancelled, how)
+    world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED")
     handle.cancel("enough")
     assert isinstance(world.failure(handle), CancelledError)
     assert acts.place.calls == ["refund"]
-    found = kinds(handle.history())
-    assert found.index("WORKFLOW_EXECUTION_CANCEL_REQUESTED") < found.index("ACTIVITY_TASK_COMPLETED")
-    assert found[-1] == "WORKFLOW_EXECUTION_CANCELED"
+    types = event_types(handle.history())
+    assert types.index("WORKFLOW_EXECUTION_CANCEL_REQUESTED") < types.index("ACTIVITY_TASK_COMPLETED")
+    assert types[-1] == "WORKFLOW_EXECUTION_CANCELED"
 
 
 @scenario()
-def cancel_in_sleep(world: World) -> None:
-    """The timer is cancelled, the refund runs, the run ends as cancelled."""
-    cancelled_in(world, "sleep")
+def cancellation_interrupts_sleep(world: World) -> None:
+    check_cancellation_while_waiting(world, "sleep")
 
 
 @scenario("loose")
-def cancel_in_activity(world: World) -> None:
-    """The activity is asked to stop; the workflow does not wait until it has."""
-    handle = world.start(waits_forever, "activity")
-    acts.arrived("begun")
+def cancellation_interrupts_activity_without_waiting_for_its_end(world: World) -> None:
+    handle = world.start(waits_until_cancelled, "activity")
+    acts.wait_for_gate("begun")
     handle.cancel()
     assert isinstance(world.failure(handle), CancelledError)
     assert acts.place.calls == ["refund"]
 
 
 @scenario()
-def cancel_in_condition(world: World) -> None:
-    """A condition without a timer."""
-    cancelled_in(world, "condition")
+def cancellation_interrupts_wait_condition(world: World) -> None:
+    check_cancellation_while_waiting(world, "condition")
 
 
 @scenario()
-def cancel_in_condition_with_timeout(world: World) -> None:
-    """A condition's timer is cancelled with it."""
-    cancelled_in(world, "condition with timeout")
+def cancellation_interrupts_wait_condition_with_timeout(world: World) -> None:
+    check_cancellation_while_waiting(world, "condition with timeout")
 
 
 @scenario()
-def cancel_in_channel(world: World) -> None:
-    """Receiving from a channel."""
-    cancelled_in(world, "channel")
+def cancellation_interrupts_channel_receive(world: World) -> None:
+    check_cancellation_while_waiting(world, "channel")
 
 
 @scenario()
-def cancel_in_channel_with_timeout(world: World) -> None:
-    """Receiving from a channel, for a time."""
-    cancelled_in(world, "channel with timeout")
+def cancellation_interrupts_channel_receive_with_timeout(world: World) -> None:
+    check_cancellation_while_waiting(world, "channel with timeout")
 
 
 @scenario()
-def cancel_in_gather(world: World) -> None:
-    """What is gathered is cancelled."""
-    cancelled_in(world, "gather")
+def cancellation_interrupts_gather(world: World) -> None:
+    check_cancellation_while_waiting(world, "gather")
 
 
 @scenario()
-def cancel_in_task(world: World) -> None:
-    """Waiting for a task cancels the task."""
-    cancelled_in(world, "task")
+def cancellation_interrupts_task_result(world: World) -> None:
+    check_cancellation_while_waiting(world, "task")
 
 
 @scenario()
-def cancel_in_wait(world: World) -> None:
-    """`wait` is left; its tasks go on."""
-    cancelled_in(world, "wait")
+def cancellation_interrupts_wait(world: World) -> None:
+    check_cancellation_while_waiting(world, "wait")
 
 
 @scenario()
-def cancel_in_as_completed(world: World) -> None:
-    """`as_completed` is left."""
-    cancelled_in(world, "as_completed")
+def cancellation_interrupts_as_completed(world: World) -> None:
+    check_cancellation_while_waiting(world, "as_completed")
 
 
 @scenario()
-def cancel_in_map(world: World) -> None:
-    """`map` cancels what it began."""
-    cancelled_in(world, "map")
+def cancellation_interrupts_map(world: World) -> None:
+    check_cancellation_while_waiting(world, "map")
 
 
 @scenario()
-def cancel_in_lock(world: World) -> None:
-    """Waiting for a lock that is held."""
-    cancelled_in(world, "lock")
+def cancellation_interrupts_lock_acquire(world: World) -> None:
+    check_cancellation_while_waiting(world, "lock")
 
 
 @workflow.defn
-def swallows() -> str:
+def swallows_cancellation() -> str:
     try:
         workflow.sleep(3600)
     except Cancelled:
@@ -153,43 +141,41 @@ def swallows() -> str:
 
 
 @scenario()
-def cancel_swallowed(world: World) -> None:
-    """A workflow may refuse: it completes."""
-    handle = world.start(swallows)
-    world.until(handle, "TIMER_STARTED")
+def workflow_may_swallow_cancellation_and_complete(world: World) -> None:
+    handle = world.start(swallows_cancellation)
+    world.wait_for_event(handle, "TIMER_STARTED")
     handle.cancel()
     assert handle.result(timeout=60) == "went on, True"
 
 
 @workflow.defn
-def shielded() -> str:
+def waits_in_shield() -> str:
     log = []
     try:
         with workflow.shield():
-            log.append(acts.passes("begun"))
+            log.append(acts.opens_gate_and_waits_for_go("begun"))
         workflow.sleep(3600)
     except Cancelled:
         log.append("cancelled after the shield")
-        acts.note(", ".join(log))
+        acts.record_call(", ".join(log))
         raise
     return "never"
 
 
 @scenario("loose")
-def shield(world: World) -> None:
-    """What is shielded ends first; the cancellation strikes at the next wait."""
-    handle = world.start(shielded)
-    acts.arrived("begun")
+def shielded_block_completes_before_cancellation(world: World) -> None:
+    handle = world.start(waits_in_shield)
+    acts.wait_for_gate("begun")
     handle.cancel()
-    world.until(handle, "WORKFLOW_EXECUTION_CANCEL_REQUESTED")
-    world.until(handle, "WORKFLOW_TASK_COMPLETED", 2)
+    world.wait_for_event(handle, "WORKFLOW_EXECUTION_CANCEL_REQUESTED")
+    world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED", 2)
     acts.gate("go").set()
     assert isinstance(world.failure(handle), CancelledError)
     assert acts.place.calls == ["begun, cancelled after the shield"]
 
 
 @workflow.defn
-def limited(seconds: float) -> list[Any]:
+def waits_in_timeout_block(seconds: float) -> list[Any]:
     log: list[Any] = []
     limit = workflow.timeout(seconds)
     try:
@@ -198,26 +184,24 @@ def limited(seconds: float) -> list[Any]:
                 workflow.wait_condition(lambda: seconds > 1)
                 log.append("held")
             finally:
-                log.append(acts.note("cleaned"))
+                log.append(acts.record_call("cleaned"))
     except TimeoutError:
         log.append("out of time")
     return [*log, limit.expired]
 
 
 @scenario()
-def timeout_block(world: World) -> None:
-    """The block is cancelled, cleans up, and TimeoutError is raised."""
-    assert world.run(limited, 0.02) == ["cleaned", "out of time", True]
+def timeout_block_is_cancelled_and_raises_timeout_error(world: World) -> None:
+    assert world.run(waits_in_timeout_block, 0.02) == ["cleaned", "out of time", True]
 
 
 @scenario()
-def timeout_block_in_time(world: World) -> None:
-    """A block that ends in time cancels its timer."""
-    assert world.run(limited, 60) == ["held", "cleaned", False]
+def timeout_block_cancels_timer_when_done_in_time(world: World) -> None:
+    assert world.run(waits_in_timeout_block, 60) == ["held", "cleaned", False]
 
 
 @workflow.defn
-def scoped() -> list[Any]:
+def cancels_its_scope() -> list[Any]:
     started: list[workflow.Task[None]] = []
     with workflow.scope() as block:
         started.append(workflow.spawn(workflow.sleep, 3600))
@@ -232,32 +216,32 @@ def scoped() -> list[Any]:
 
 
 @scenario()
-def scope(world: World) -> None:
-    """A scope is cancelled from inside: its wait and its tasks end, the workflow goes on."""
-    assert world.run(scoped) == [True, "TaskCancelledError"]
+def cancelled_scope_ends_its_waits_and_tasks_but_not_the_run(world: World) -> None:
+    assert world.run(cancels_its_scope) == [True, "TaskCancelledError"]
 
 
 @workflow.defn
-def cancels_task() -> str:
+def cancels_spawned_task() -> str:
     task = workflow.spawn(workflow.sleep, 3600)
     workflow.sleep(0.01)
     task.cancel()
     try:
         task.result()
     except TaskCancelledError:
-        return acts.note("the task was cancelled, not I")
+        return acts.record_call("the task was cancelled, not I")
     return "never"
 
 
 @scenario()
-def other_task_cancelled(world: World) -> None:
-    """A cancelled task is an ordinary error to whoever waits for it, and the run completes."""
-    assert world.run(cancels_task) == "the task was cancelled, not I"
+def waiting_for_a_cancelled_task_raises_task_cancelled_error(world: World) -> None:
+    assert world.run(cancels_spawned_task) == "the task was cancelled, not I"
 
 
 @workflow.defn
 def cancels_running_activity(kind: int) -> list[str]:
-    task = acts.stops_when_told.options(cancellation_type=Kind(kind), heartbeat_timeout=60).start("begun")
+    task = acts.stops_when_cancelled.options(cancellation_type=Kind(kind), heartbeat_timeout=60).start(
+        "begun"
+    )
     told = workflow.Channel("now", str)
     told.receive()
     task.cancel()
@@ -267,27 +251,24 @@ def cancels_running_activity(kind: int) -> list[str]:
 
 
 @scenario("loose")
-def activity_cancelled_at_once(world: World) -> None:
-    """TRY_CANCEL: the workflow gets its error without waiting for the activity."""
+def try_cancel_does_not_wait_for_activity(world: World) -> None:
     handle = world.start(cancels_running_activity, Kind.TRY_CANCEL.value)
-    acts.arrived("begun")
+    acts.wait_for_gate("begun")
     handle.signal("now", "")
     assert handle.result(timeout=60) == ["ActivityError", "CancelledError"]
 
 
 @scenario("loose")
-def activity_abandoned(world: World) -> None:
-    """ABANDON: nobody asks the activity to stop."""
+def abandon_sends_no_cancellation_to_activity(world: World) -> None:
     handle = world.start(cancels_running_activity, Kind.ABANDON.value)
-    acts.arrived("begun")
+    acts.wait_for_gate("begun")
     handle.signal("now", "")
     assert handle.result(timeout=60) == ["ActivityError", "CancelledError"]
-    assert "ACTIVITY_TASK_CANCEL_REQUESTED" not in kinds(handle.history())
+    assert "ACTIVITY_TASK_CANCEL_REQUESTED" not in event_types(handle.history())
 
 
 @activity.defn(retry_policy=acts.ONCE)
-def stops_politely() -> str:
-    """Runs until it is asked to stop, and says so in its own way."""
+def runs_cleanup_when_cancelled() -> str:
     go = acts.gate("go")
     acts.gate("begun").set()
     try:
@@ -299,9 +280,9 @@ def stops_politely() -> str:
 
 
 @workflow.defn
-def waits_for_the_stop() -> list[str]:
+def waits_for_cancelled_activity_to_end() -> list[str]:
     kind = Kind.WAIT_CANCELLATION_COMPLETED
-    task = stops_politely.options(cancellation_type=kind, heartbeat_timeout=1).start()
+    task = runs_cleanup_when_cancelled.options(cancellation_type=kind, heartbeat_timeout=1).start()
     told = workflow.Channel("now", str)
     told.receive()
     task.cancel()
@@ -311,30 +292,28 @@ def waits_for_the_stop() -> list[str]:
 
 
 @scenario("loose")
-def activity_cancelled_and_waited_for(world: World) -> None:
-    """WAIT_CANCELLATION_COMPLETED: the workflow goes on when the activity has stopped."""
-    handle = world.start(waits_for_the_stop)
-    acts.arrived("begun")
+def wait_cancellation_completed_waits_for_activity(world: World) -> None:
+    handle = world.start(waits_for_cancelled_activity_to_end)
+    acts.wait_for_gate("begun")
     handle.signal("now", "")
     assert handle.result(timeout=60) == ["ActivityError", "CancelledError"]
     assert acts.place.calls == ["cleaned up"]
 
 
 @workflow.defn
-def cancels_itself() -> None:
+def raises_cancelled() -> None:
     raise Cancelled
 
 
 @scenario()
-def cancelled_without_request(world: World) -> None:
-    """A run ends as cancelled only if its cancellation was requested: else it fails."""
-    handle = world.start(cancels_itself)
+def cancelled_error_without_request_fails_run(world: World) -> None:
+    handle = world.start(raises_cancelled)
     assert isinstance(world.failure(handle), CancelledError)
-    assert kinds(handle.history())[-1] == "WORKFLOW_EXECUTION_FAILED"
+    assert event_types(handle.history())[-1] == "WORKFLOW_EXECUTION_FAILED"
 
 
 @workflow.defn
-def waits_for_cancelled_activity() -> None:
+def cancels_and_awaits_activity() -> None:
     task = acts.double.options(task_queue="nobody-serves-this").start(1)
     workflow.sleep(0.01)
     task.cancel()
@@ -342,17 +321,16 @@ def waits_for_cancelled_activity() -> None:
 
 
 @scenario()
-def activity_error_of_own_cancel_fails(world: World) -> None:
-    """Without a request to cancel the run, an activity's cancellation that escapes fails it."""
-    handle = world.start(waits_for_cancelled_activity)
+def cancelled_activity_fails_run_without_cancel_request(world: World) -> None:
+    handle = world.start(cancels_and_awaits_activity)
     error = world.failure(handle)
     assert isinstance(error, ActivityError)
     assert isinstance(error.cause, CancelledError)
-    assert kinds(handle.history())[-1] == "WORKFLOW_EXECUTION_FAILED"
+    assert event_types(handle.history())[-1] == "WORKFLOW_EXECUTION_FAILED"
 
 
 @workflow.defn
-def struck_twice() -> list[str]:
+def swallows_every_cancellation() -> list[str]:
     log: list[str] = []
 
     @workflow.query
@@ -363,27 +341,25 @@ def struck_twice() -> list[str]:
         try:
             workflow.sleep(3600)
         except Cancelled:
-            log.append(acts.note("strike"))
+            log.append(acts.record_call("strike"))
     return log
 
 
 @scenario()
-def cancelled_once_per_request(world: World) -> None:
-    """A cancellation that was swallowed does not strike again at the next wait."""
-    handle = world.start(struck_twice)
-    world.until(handle, "TIMER_STARTED")
+def swallowed_cancellation_is_not_raised_again(world: World) -> None:
+    handle = world.start(swallows_every_cancellation)
+    world.wait_for_event(handle, "TIMER_STARTED")
     handle.cancel()
-    world.until(handle, "TIMER_STARTED", 2)
+    world.wait_for_event(handle, "TIMER_STARTED", 2)
     assert handle.query("strikes") == ["strike"]
     handle.terminate("seen")
     world.failure(handle)
 
 
 @scenario("loose")
-def cancel_before_first_task(world: World) -> None:
-    """A run that is cancelled before it has begun begins, and is cancelled at its first wait."""
+def run_cancelled_before_first_task_starts_and_is_cancelled_at_first_wait(world: World) -> None:
     world.stop_worker()
-    handle = world.start(waits_forever, "sleep")
+    handle = world.start(waits_until_cancelled, "sleep")
     handle.cancel()
     world.start_worker()
     assert isinstance(world.failure(handle), CancelledError)

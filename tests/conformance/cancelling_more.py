@@ -1,4 +1,4 @@
-"""Cancellation of several things at once, of things that were never sent, and by signals."""
+"""Cancellation of several commands together, of commands that were never sent, and by signals."""
 
 from __future__ import annotations
 
@@ -11,20 +11,18 @@ from hourglass.workflow import ActivityCancellationType
 
 from . import acts
 from .scenario import scenario
-from .world import World, counts, kinds
+from .world import World, event_counts, event_types
 
 LIMIT = 30
 
 
 @workflow.defn
-def sleeps_long() -> None:
-    """Until it is cancelled."""
+def sleeps_until_cancelled() -> None:
     workflow.sleep(1000)
 
 
 @workflow.defn
-def cancels_all() -> list[str]:
-    """A timer, a shielded timer, an activity and a child, all cancelled at once."""
+def cancels_timer_activity_and_child() -> list[str]:
     log: list[str] = []
 
     def timer() -> None:
@@ -40,13 +38,15 @@ def cancels_all() -> list[str]:
 
     def activity() -> None:
         try:
-            acts.passes.options(cancellation_type=ActivityCancellationType.TRY_CANCEL)("begun")
+            acts.opens_gate_and_waits_for_go.options(cancellation_type=ActivityCancellationType.TRY_CANCEL)(
+                "begun"
+            )
         except (ActivityError, Cancelled):
             log.append("activity cancelled")
 
     def child() -> None:
         try:
-            sleeps_long.options(id=f"{workflow.info().workflow_id}/child")()
+            sleeps_until_cancelled.options(id=f"{workflow.info().workflow_id}/child")()
         except (ChildWorkflowError, Cancelled):
             log.append("child cancelled")
 
@@ -59,9 +59,8 @@ def cancels_all() -> list[str]:
 
 
 @scenario("loose")
-def everything_is_cancelled_at_once(world: World) -> None:
-    """A timer, an activity and a child that are cancelled together all end so; what is shielded runs to its end."""
-    assert world.run(cancels_all) == [
+def timer_activity_and_child_are_cancelled_together_but_shielded_timer_fires(world: World) -> None:
+    assert world.run(cancels_timer_activity_and_child) == [
         "activity cancelled",
         "child cancelled",
         "timer cancelled",
@@ -70,17 +69,16 @@ def everything_is_cancelled_at_once(world: World) -> None:
 
 
 @workflow.defn
-def takes_everything_back() -> int:
-    """Starts things and cancels them before anybody has heard of them."""
-    taken = 0
+def cancels_commands_before_they_are_sent() -> int:
+    cancelled = 0
     starts: list[Any] = [
         lambda: workflow.spawn(workflow.sleep, 500),
         lambda: acts.double.start(1),
         lambda: workflow.spawn(acts.double, 1),
         lambda: acts.double.start_local(1),
         lambda: workflow.spawn(acts.double.local, 1),
-        lambda: workflow.spawn(sleeps_long.start),
-        lambda: workflow.spawn(sleeps_long),
+        lambda: workflow.spawn(sleeps_until_cancelled.start),
+        lambda: workflow.spawn(sleeps_until_cancelled),
     ]
     for start in starts:
         task = start()
@@ -88,55 +86,49 @@ def takes_everything_back() -> int:
         try:
             task.result()
         except (TaskCancelledError, ActivityError, ChildWorkflowError, CancelledError):
-            taken += 1
+            cancelled += 1
     workflow.sleep(0.01)
-    return taken
+    return cancelled
 
 
 @scenario()
-def nothing_is_sent_of_what_is_taken_back(world: World) -> None:
-    """Timers, activities, local ones and children that are cancelled in the task that asked for them are never sent."""
-    handle = world.start(takes_everything_back)
+def commands_cancelled_in_the_same_task_are_never_sent(world: World) -> None:
+    handle = world.start(cancels_commands_before_they_are_sent)
     assert handle.result(timeout=LIMIT) == 7
-    found = counts(handle.history())
-    assert found["TIMER_STARTED"] == 1
-    assert not [kind for kind in found if "CHILD" in kind or kind == "ACTIVITY_TASK_SCHEDULED"]
+    types = event_counts(handle.history())
+    assert types["TIMER_STARTED"] == 1
+    assert not [kind for kind in types if "CHILD" in kind or kind == "ACTIVITY_TASK_SCHEDULED"]
 
 
 @workflow.defn
-class Supervisor:
-    """Has a child that a signal cancels."""
-
+class CancelsChildOnSignal:
     def __init__(self) -> None:
         self.task: workflow.Task[None] | None = None
 
     @workflow.run
     def run(self, called: bool) -> None:
-        """Lets out what becomes of the child."""
-        child = sleeps_long.options(id=f"{workflow.info().workflow_id}/child")
+        child = sleeps_until_cancelled.options(id=f"{workflow.info().workflow_id}/child")
         self.task = workflow.spawn(child) if called else child.start()
         self.task.result()
 
     @workflow.signal
     def cancel_child(self) -> None:
-        """Cancel it."""
         assert self.task is not None
         self.task.cancel()
 
 
-def supervised(world: World, called: bool) -> Any:
-    """A parent whose child is cancelled by a signal."""
-    handle = world.start(Supervisor.run, called)
-    world.until(handle, "CHILD_WORKFLOW_EXECUTION_STARTED")
-    world.until(handle, "WORKFLOW_TASK_COMPLETED", 2)
-    handle.signal(Supervisor.cancel_child)
+def parent_with_cancelled_child(world: World, called: bool) -> Any:
+    """Start a parent and cancel its child by a signal."""
+    handle = world.start(CancelsChildOnSignal.run, called)
+    world.wait_for_event(handle, "CHILD_WORKFLOW_EXECUTION_STARTED")
+    world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED", 2)
+    handle.signal(CancelsChildOnSignal.cancel_child)
     return handle
 
 
 @scenario("loose")
-def a_started_child_is_cancelled_by_a_signal(world: World) -> None:
-    """A child that was started and is cancelled ends as cancelled, and its parent fails with that as the cause."""
-    error = world.failure(supervised(world, False))
+def child_cancelled_by_signal_handler_fails_parent_with_cancelled_error(world: World) -> None:
+    error = world.failure(parent_with_cancelled_child(world, False))
     assert isinstance(error, ChildWorkflowError)
     assert isinstance(error.cause, CancelledError)
     child = world.client.get_workflow_handle(f"{world.handles[0].id}/child")
@@ -144,37 +136,33 @@ def a_started_child_is_cancelled_by_a_signal(world: World) -> None:
 
 
 @workflow.defn
-def cleans_up() -> list[str]:
-    """Cancelled, it still runs an activity, a timer and a child."""
+def cleans_up_after_cancellation() -> list[str]:
     log: list[str] = []
     try:
         workflow.wait_condition(lambda: False)
     except Cancelled:
-        log.append(acts.note("refunded"))
+        log.append(acts.record_call("refunded"))
         workflow.sleep(0.01)
-        log.append(says_so("told"))
+        log.append(returns_word("told"))
     return log
 
 
 @workflow.defn
-def says_so(word: str) -> str:
-    """A child that cleans up."""
+def returns_word(word: str) -> str:
     return word
 
 
 @scenario("loose")
-def cleaning_up_takes_its_time(world: World) -> None:
-    """After a cancellation everything durable works as before: activities, timers and children."""
-    handle = world.start(cleans_up)
-    world.until(handle, "WORKFLOW_TASK_COMPLETED")
+def cancelled_run_can_still_use_activities_timers_and_children(world: World) -> None:
+    handle = world.start(cleans_up_after_cancellation)
+    world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED")
     handle.cancel("please")
     assert handle.result(timeout=LIMIT) == ["refunded", "told"]
-    assert "CHILD_WORKFLOW_EXECUTION_COMPLETED" in kinds(handle.history())
+    assert "CHILD_WORKFLOW_EXECUTION_COMPLETED" in event_types(handle.history())
 
 
 @workflow.defn
-def hears_why() -> list[Any]:
-    """Knows that and why it is cancelled."""
+def returns_cancel_reason() -> list[Any]:
     before = workflow.info().cancel_requested
     try:
         workflow.sleep(1000)
@@ -184,59 +172,54 @@ def hears_why() -> list[Any]:
 
 
 @scenario()
-def a_cancellation_has_a_reason(world: World) -> None:
-    """The reason that was given arrives with the request."""
-    handle = world.start(hears_why)
-    world.until(handle, "TIMER_STARTED")
+def cancel_reason_reaches_workflow(world: World) -> None:
+    handle = world.start(returns_cancel_reason)
+    world.wait_for_event(handle, "TIMER_STARTED")
     handle.cancel("because I say so")
     assert handle.result(timeout=LIMIT) == [False, True, "because I say so"]
 
 
 @workflow.defn
-def one_of_two() -> str:
-    """A signal cancels a timer in the task in which it fires."""
+def waits_for_signal_or_timer() -> str:
     word = workflow.Channel("word", str)
     timer = workflow.spawn(workflow.sleep, 0.2)
-    told = workflow.spawn(word.receive)
-    both: list[workflow.Task[Any]] = [timer, told]
+    received = workflow.spawn(word.receive)
+    both: list[workflow.Task[Any]] = [timer, received]
     workflow.wait(both, return_when="FIRST_COMPLETED")
-    if told.done():
+    if received.done():
         timer.cancel()
         return "told"
-    told.cancel()
+    received.cancel()
     return "time is up"
 
 
 @scenario("loose")
-def a_signal_and_a_timer_in_one_task(world: World) -> None:
-    """A signal that comes while nobody works meets the timer that fires after it, in one task: the signal counts."""
-    handle = world.start(one_of_two)
-    world.until(handle, "TIMER_STARTED")
-    world.until(handle, "WORKFLOW_TASK_COMPLETED")
+def signal_wins_over_later_timer_in_same_task(world: World) -> None:
+    handle = world.start(waits_for_signal_or_timer)
+    world.wait_for_event(handle, "TIMER_STARTED")
+    world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED")
     world.stop_worker()
     handle.signal("word", "now")
-    if world.engine != "file":  # a file that nobody serves fires no timers
-        world.until(handle, "TIMER_FIRED")
+    if world.engine != "file":  # without a process that has the file open, no timer fires
+        world.wait_for_event(handle, "TIMER_FIRED")
     world.start_worker()
     assert handle.result(timeout=LIMIT) == "told"
-    world.handles.clear()  # on a file the run may end before its timer fires
+    world.handles.clear()  # on a file the run may end before the timer fires
 
 
 @scenario()
-def a_run_that_ends_as_cancelled_says_so(world: World) -> None:
-    """A run that lets its cancellation out is CANCELED, which its description and its result both say."""
-    handle = world.start(sleeps_long)
-    world.until(handle, "TIMER_STARTED")
+def cancelled_run_has_status_canceled(world: World) -> None:
+    handle = world.start(sleeps_until_cancelled)
+    world.wait_for_event(handle, "TIMER_STARTED")
     handle.cancel()
     assert isinstance(world.failure(handle), CancelledError)
     assert handle.describe().status == WorkflowStatus.CANCELED
 
 
 @scenario()
-def a_termination_with_details(world: World) -> None:
-    """A run that is terminated tells the reason and the details that were given."""
-    handle = world.start(sleeps_long)
-    world.until(handle, "TIMER_STARTED")
+def termination_error_has_reason_and_details(world: World) -> None:
+    handle = world.start(sleeps_until_cancelled)
+    world.wait_for_event(handle, "TIMER_STARTED")
     handle.terminate("enough is enough", "first", {"second": 2})
     error = world.failure(handle)
     assert (str(error), list(error.details)) == ("enough is enough", ["first", {"second": 2}])

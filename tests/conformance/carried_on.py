@@ -1,4 +1,4 @@
-"""What a run takes along when it continues as new, and what it knows of itself: policies, limits, priorities, history."""
+"""What a run inherits by continue-as-new, and what `workflow.info()` says: policies, limits, priorities, history length."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from hourglass.errors import ApplicationError, UsageError
 
 from . import acts
 from .scenario import scenario
-from .world import World, kinds
+from .world import World, event_types
 
 LIMIT = 30
 REGION = SearchAttributeKey.for_keyword("CustomKeywordField")
 
 
 @workflow.defn
-def takes_along(past: list[str]) -> list[str]:
-    """Each run checks what the one before gave it."""
+def continues_with_new_options(past: list[str]) -> list[str]:
+    """Each run checks the options that the previous run set."""
     info = workflow.info()
     assert workflow.memo_value("runs", type=int) == len(past)
     assert workflow.search_attributes() == {"CustomKeywordField": f"run {len(past)}"}
@@ -46,10 +46,9 @@ def takes_along(past: list[str]) -> list[str]:
 
 
 @scenario()
-def continuing_with_everything_new(world: World) -> None:
-    """Memo, search attributes, retry policy and limits are those that the run before gave; its id is known."""
+def continue_as_new_options_replace_those_of_previous_run(world: World) -> None:
     handle = world.start(
-        takes_along,
+        continues_with_new_options,
         [],
         memo={"runs": 0},
         search_attributes=[REGION.value_set("run 0")],
@@ -63,8 +62,7 @@ def continuing_with_everything_new(world: World) -> None:
 
 
 @workflow.defn
-def keeps(turn: int) -> list[Any]:
-    """Gives nothing to the next run but the turn."""
+def continues_without_options(turn: int) -> list[Any]:
     info = workflow.info()
     if turn:
         return workflow.continue_as_new(turn - 1)
@@ -79,10 +77,9 @@ def keeps(turn: int) -> list[Any]:
 
 
 @scenario()
-def continuing_with_nothing_new(world: World) -> None:
-    """What is not given stays: memo, search attributes and limits. A retry policy does as well."""
+def continue_as_new_inherits_memo_attributes_and_timeouts(world: World) -> None:
     result = world.run(
-        keeps,
+        continues_without_options,
         2,
         memo={"a": 1},
         search_attributes=[REGION.value_set("eu")],
@@ -96,8 +93,8 @@ def continuing_with_nothing_new(world: World) -> None:
 
 
 @workflow.defn
-def hands_over(carried: list[str]) -> list[str]:
-    """Continues in the very task in which another message arrives."""
+def continues_while_signalled(carried: list[str]) -> list[str]:
+    """Continues as new in a workflow task during which another signal arrives."""
     inbox = workflow.Channel("word", str)
     carried = [*carried, inbox.receive()]
     if len(carried) == 1:
@@ -111,25 +108,23 @@ def hands_over(carried: list[str]) -> list[str]:
 
 
 @scenario("loose")
-def a_signal_that_meets_a_run_that_continues(world: World) -> None:
-    """A signal that comes while a run's last task wants to continue as new is not lost: the task is done again."""
-    handle = world.start(hands_over, [])
-    world.until(handle, "WORKFLOW_TASK_COMPLETED")
+def signal_during_continue_as_new_task_fails_task_and_is_delivered(world: World) -> None:
+    handle = world.start(continues_while_signalled, [])
+    world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED")
     handle.signal("word", "first")
-    acts.arrived("leaving")
+    acts.wait_for_gate("leaving")
     handle.signal("word", "second")
     acts.gate("signalled").set()
     latest = world.client.get_workflow_handle(handle.id)
-    world.until_true(lambda: latest.describe().run_id != handle.run_id, "a second run")
+    world.wait_until(lambda: latest.describe().run_id != handle.run_id, "a second run")
     latest.signal("word", "third")
     assert handle.result(timeout=LIMIT) == ["first", "second", "third"]
     first = world.client.get_workflow_handle(handle.id, run_id=handle.run_id)
-    assert kinds(first.history()).count("WORKFLOW_TASK_FAILED") == 1
+    assert event_types(first.history()).count("WORKFLOW_TASK_FAILED") == 1
 
 
 @workflow.defn
-def continues_wrongly() -> str:
-    """With arguments that its own signature does not take."""
+def continues_with_wrong_arguments() -> str:
     try:
         workflow.continue_as_new("too many", "arguments")
     except UsageError:
@@ -137,69 +132,61 @@ def continues_wrongly() -> str:
 
 
 @scenario()
-def continuing_with_wrong_arguments(world: World) -> None:
-    """Arguments are checked before the run ends: it can go on."""
-    assert world.run(continues_wrongly) == "refused"
+def continue_as_new_checks_arguments_before_run_ends(world: World) -> None:
+    assert world.run(continues_with_wrong_arguments) == "refused"
 
 
 # --- priorities -------------------------------------------------------------------------------------------------------
 
 
 @activity.defn
-def my_priority() -> int:
-    """What the attempt was given."""
+def priority_of_attempt() -> int:
     return activity.info().priority_key
 
 
 @workflow.defn
-def urgent(children: bool) -> list[int]:
-    """Its own priority, and those that it gives."""
+def passes_priorities(children: bool) -> list[int]:
     found = [workflow.info().priority_key]
     if children:
-        found += urgent.options(priority_key=4)(False)
-        found += urgent.options(priority_key=2).start(False).result()
-        found += [my_priority.options(priority_key=5)()]
+        found += passes_priorities.options(priority_key=4)(False)
+        found += passes_priorities.options(priority_key=2).start(False).result()
+        found += [priority_of_attempt.options(priority_key=5)()]
     return found
 
 
 @scenario("loose")
-def priorities_are_handed_on(world: World) -> None:
-    """A priority given at the start, to a child or to an activity is known there and stands in the history."""
-    handle = world.start(urgent, True, priority_key=1)
+def priority_key_of_start_child_and_activity_reaches_callee(world: World) -> None:
+    handle = world.start(passes_priorities, True, priority_key=1)
     assert handle.result(timeout=LIMIT) == [1, 4, 2, 5]
     bodies = [body for event in handle.history().events for body in event.values() if isinstance(body, dict)]
     assert [body["priority"]["priorityKey"] for body in bodies if "priority" in body] == [1, 4, 2, 5]
-    assert world.run(urgent, False) == [0]
+    assert world.run(passes_priorities, False) == [0]
     with pytest.raises(UsageError, match="priority_key"):
-        world.client.start_workflow(urgent, False, priority_key=-1)
+        world.client.start_workflow(passes_priorities, False, priority_key=-1)
 
 
 @activity.defn
-def my_share() -> tuple[int, str, float]:
-    """What the attempt was given."""
+def fairness_of_attempt() -> tuple[int, str, float]:
     info = activity.info()
     return info.priority_key, info.fairness_key, info.fairness_weight
 
 
 @workflow.defn
-def shared(children: bool) -> list[tuple[int, str, float]]:
-    """Its own share, and those that it gives."""
+def passes_fairness(children: bool) -> list[tuple[int, str, float]]:
     info = workflow.info()
     found = [(info.priority_key, info.fairness_key, info.fairness_weight)]
     if children:
-        found += shared.options(fairness_key="b", fairness_weight=0.5)(False)
-        found += shared(False)
-        queued = my_share.options(
-            disable_eager_execution=True
-        )  # a server tells the worker that asks only what was asked
+        found += passes_fairness.options(fairness_key="b", fairness_weight=0.5)(False)
+        found += passes_fairness(False)
+        # an eager start reports only the requested values on a server
+        queued = fairness_of_attempt.options(disable_eager_execution=True)
         found += [queued.options(fairness_weight=4)(), queued.options(priority_key=5)()]
     return found
 
 
 @scenario("loose")
-def shares_are_handed_on(world: World) -> None:
-    """A fairness key and a weight are known where they are given; what is not said there is the caller's."""
-    handle = world.start(shared, True, priority_key=2, fairness_key="acme", fairness_weight=2.5)
+def fairness_key_and_weight_are_inherited_unless_set(world: World) -> None:
+    handle = world.start(passes_fairness, True, priority_key=2, fairness_key="acme", fairness_weight=2.5)
     assert handle.result(timeout=LIMIT) == [
         (2, "acme", 2.5),
         (2, "b", 0.5),
@@ -211,22 +198,19 @@ def shares_are_handed_on(world: World) -> None:
     assert (first["fairnessKey"], first["fairnessWeight"]) == ("acme", 2.5)
     for wrong in ({"fairness_key": "k" * 65}, {"fairness_weight": -1}, {"fairness_weight": 1001}):
         with pytest.raises(UsageError, match="fairness_"):
-            world.client.start_workflow(shared, False, **wrong)
+            world.client.start_workflow(passes_fairness, False, **wrong)
 
 
 # --- what a run knows -------------------------------------------------------------------------------------------------
 
 
 @workflow.defn
-class Bookkeeper:
-    """Knows how long its history is."""
-
+class ReportsHistoryLength:
     def __init__(self) -> None:
         self.over = False
 
     @workflow.run
     def run(self) -> list[Any]:
-        """Until it is over."""
         info = workflow.info()
         policy = info.retry_policy
         assert policy is not None
@@ -247,68 +231,60 @@ class Bookkeeper:
         return told
 
     @workflow.signal
-    def timers(self, count: int) -> None:
-        """Make the history longer."""
+    def start_timers(self, count: int) -> None:
         for _ in range(count):
             workflow.spawn(workflow.sleep, 86_400)
 
     @workflow.signal
     def finish(self) -> None:
-        """End."""
         self.over = True
 
     @workflow.query
     def history(self) -> list[Any]:
-        """How it stands."""
         info = workflow.info()
         return [info.history_length, info.history_size, info.is_continue_as_new_suggested]
 
 
 @scenario("loose")
-def how_long_a_history_is(world: World) -> None:
-    """A workflow knows the length and size of its history as of its last task, and is not urged to continue yet."""
+def workflow_info_has_history_length_and_size(world: World) -> None:
     handle: WorkflowHandle[list[Any]] = world.start(
-        Bookkeeper.run,
+        ReportsHistoryLength.run,
         retry_policy=RetryPolicy(
             initial_interval=3, backoff_coefficient=4, maximum_interval=5, maximum_attempts=6
         ),
     )
-    world.until(handle, "WORKFLOW_TASK_COMPLETED")
-    length, size, urged = handle.query(Bookkeeper.history)
-    assert (length, urged) == (3, False)
+    world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED")
+    length, size, suggested = handle.query(ReportsHistoryLength.history)
+    assert (length, suggested) == (3, False)
     assert size > 100
-    handle.signal(Bookkeeper.timers, 5)
-    world.until(handle, "TIMER_STARTED", 5)
-    handle.signal(Bookkeeper.finish)
+    handle.signal(ReportsHistoryLength.start_timers, 5)
+    world.wait_for_event(handle, "TIMER_STARTED", 5)
+    handle.signal(ReportsHistoryLength.finish)
     assert handle.result(timeout=LIMIT) == [1, None, None, [3.0, 4.0, 5.0, 6], None, True]
-    longer, larger, _ = handle.query(Bookkeeper.history)
+    longer, larger, _ = handle.query(ReportsHistoryLength.history)
     assert longer >= 12
     assert larger > size
 
 
 @workflow.defn
-def inside() -> list[bool]:
-    """Where it is."""
-    return [workflow.in_workflow(), activity.in_activity(), where()]
+def reports_context() -> list[bool]:
+    return [workflow.in_workflow(), activity.in_activity(), is_in_activity_context()]
 
 
 @activity.defn
-def where() -> bool:
-    """Where an activity is."""
+def is_in_activity_context() -> bool:
     return activity.in_activity() and not workflow.in_workflow()
 
 
 @scenario()
-def who_is_in_a_workflow(world: World) -> None:
-    """Workflow code knows that it is, an activity's code knows that it is not, and neither does a test."""
-    assert world.run(inside) == [True, False, True]
+def in_workflow_and_in_activity_report_context(world: World) -> None:
+    assert world.run(reports_context) == [True, False, True]
     assert not workflow.in_workflow()
     assert not activity.in_activity()
 
 
 @workflow.defn
-def clocks() -> None:
-    """The three clocks, before and after a pause, told when it is asked."""
+def reads_clocks() -> None:
     times = [workflow.now().timestamp(), workflow.time(), workflow.time_ns()]
     workflow.sleep(0.05)
     times.append(workflow.time_ns())
@@ -319,28 +295,26 @@ def clocks() -> None:
 
 
 @scenario()
-def the_time_of_a_workflow(world: World) -> None:
-    """A workflow's time is that of its tasks in the history, to the nanosecond."""
-    handle = world.start(clocks)
+def workflow_clocks_return_time_of_workflow_task(world: World) -> None:
+    handle = world.start(reads_clocks)
     handle.result(timeout=LIMIT)
     now, seconds, first, last = handle.query("told")
     assert now == pytest.approx(seconds, abs=1e-6)
     assert seconds == first / 1e9
     started = [e["eventTime"] for e in handle.history().events if e["eventType"].endswith("TASK_STARTED")]
-    assert [nanoseconds(each) for each in started] == [first, last]
+    assert [nanoseconds_of(each) for each in started] == [first, last]
     assert last > first
 
 
-def nanoseconds(text: str) -> int:
-    """A time of a history since the epoch."""
+def nanoseconds_of(text: str) -> int:
+    """Convert a time of a history into nanoseconds since the epoch."""
     whole, _, fraction = text.removesuffix("Z").partition(".")
     moment = datetime.fromisoformat(whole).replace(tzinfo=UTC)
     return int(moment.timestamp()) * 10**9 + int(fraction.ljust(9, "0") or 0)
 
 
 @workflow.defn
-def draws() -> None:
-    """A number and an id, told when it is asked."""
+def draws_random_values() -> None:
     drawn = [str(workflow.uuid4()), str(workflow.random().random())]
 
     @workflow.query
@@ -349,9 +323,8 @@ def draws() -> None:
 
 
 @scenario("loose", max_cached_workflows=0)
-def ids_are_drawn_once(world: World) -> None:
-    """Random numbers and ids are a run's own, and the same on another worker."""
-    handles = [world.start(draws), world.start(draws)]
+def random_values_differ_per_run_and_survive_worker_restart(world: World) -> None:
+    handles = [world.start(draws_random_values), world.start(draws_random_values)]
     for handle in handles:
         handle.result(timeout=LIMIT)
     first, second = (handle.query("told") for handle in handles)
@@ -361,36 +334,35 @@ def ids_are_drawn_once(world: World) -> None:
 
 
 @workflow.defn
-def fails_with_its_number() -> None:
-    """Fails in each attempt."""
+def fails_with_attempt_number() -> None:
     raise ApplicationError(f"attempt {workflow.info().attempt}")
 
 
 @scenario()
-def a_retried_run_knows_its_attempt(world: World) -> None:
-    """The failure of a run that was tried three times is the third one's."""
+def retried_run_fails_with_error_of_last_attempt(world: World) -> None:
     policy = RetryPolicy(initial_interval=0.01, maximum_attempts=3)
-    assert str(world.fails(fails_with_its_number, retry_policy=policy)) == "attempt 3"
+    assert str(world.run_failing(fails_with_attempt_number, retry_policy=policy)) == "attempt 3"
 
 
 @scenario()
-def a_signal_with_a_delayed_start(world: World) -> None:
-    """A signal that comes with a delayed start is there at once, and waits for the delay with it."""
-    handle = world.start(waits_for_a_word, start_delay=3600, start_signal="word", start_signal_args=["early"])
+def start_signal_of_delayed_start_is_recorded_immediately(world: World) -> None:
+    handle = world.start(
+        waits_for_word_signal, start_delay=3600, start_signal="word", start_signal_args=["early"]
+    )
     started = handle.history().events[0]["workflowExecutionStartedEventAttributes"]
     assert started["firstWorkflowTaskBackoff"] == "3600s"
-    assert kinds(handle.history()) == ["WORKFLOW_EXECUTION_STARTED", "WORKFLOW_EXECUTION_SIGNALED"]
+    assert event_types(handle.history()) == ["WORKFLOW_EXECUTION_STARTED", "WORKFLOW_EXECUTION_SIGNALED"]
     handle.terminate("seen")
 
 
 @scenario()
-def a_signal_with_a_start_that_is_hardly_delayed(world: World) -> None:
-    """After the delay the run finds the signal that came with its start."""
-    handle = world.start(waits_for_a_word, start_delay=0.1, start_signal="word", start_signal_args=["early"])
+def start_signal_is_delivered_after_start_delay(world: World) -> None:
+    handle = world.start(
+        waits_for_word_signal, start_delay=0.1, start_signal="word", start_signal_args=["early"]
+    )
     assert handle.result(timeout=LIMIT) == "early"
 
 
 @workflow.defn
-def waits_for_a_word() -> str:
-    """One word."""
+def waits_for_word_signal() -> str:
     return str(workflow.Channel("word", str).receive())

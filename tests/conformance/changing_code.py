@@ -1,4 +1,4 @@
-"""Patches across changes of the code: what runs of each age see, in loops, after a wait, and after a replay."""
+"""Patches across releases of the code, in loops, after a wait and after a replay."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from hourglass import workflow
 from hourglass.worker import PatchActivationInput
 
 from .scenario import scenario
-from .world import World, counts
+from .world import World, event_counts
 
 
 class Code:
-    """Which release of the workflows below is deployed. Histories of all of them fit the release `patched`."""
+    """The deployed release of the workflows below. Histories of all releases replay with the release `patched`."""
 
     release = "patched"
 
 
 @contextmanager
 def deployed(release: str, world: World) -> Iterator[None]:
-    """Meanwhile a worker runs this release."""
+    """Run a worker with this release."""
     Code.release = release
     try:
         world.start_worker()
@@ -32,60 +32,57 @@ def deployed(release: str, world: World) -> Iterator[None]:
 
 
 @workflow.defn
-class Changing:
-    """Goes the old way or the new way; says which when it is asked."""
+class ChangingWorkflow:
+    """Takes the old or the new branch, depending on the deployed release."""
 
     def __init__(self) -> None:
-        self.way = ""
+        self.taken = ""
 
     @workflow.run
     def run(self) -> None:
-        """Each release has its own."""
+        """Take the branch of the deployed release."""
         match Code.release:
             case "old":
-                self.way = "old"
+                self.taken = "old"
             case "patched":
-                self.way = "new" if workflow.patched("the way") else "old"
+                self.taken = "new" if workflow.patched("the way") else "old"
             case "deprecated":
                 workflow.deprecate_patch("the way")
-                self.way = "new"
+                self.taken = "new"
             case _:
-                self.way = "new"
+                self.taken = "new"
 
     @workflow.query
-    def which(self) -> str:
-        """The way it went."""
-        return self.way
+    def branch(self) -> str:
+        return self.taken
 
 
-def went(world: World) -> Any:
-    """A run from its start to its end."""
-    handle = world.start(Changing.run)
+def completed_run(world: World) -> Any:
+    """Start a run and wait for its end."""
+    handle = world.start(ChangingWorkflow.run)
     handle.result(timeout=60)
     return handle
 
 
 @scenario("loose", max_cached_workflows=0)
-def a_patch_from_its_first_day_to_its_last(world: World) -> None:
-    """Old runs keep the old way under the patch; new runs go the new way, under it and when it is deprecated and gone."""
+def patched_runs_keep_their_branch_from_introduction_to_removal(world: World) -> None:
     with deployed("old", world):
-        old = went(world)
-        assert old.query(Changing.which) == "old"
+        old = completed_run(world)
+        assert old.query(ChangingWorkflow.branch) == "old"
     with deployed("patched", world):
-        new = went(world)
-        assert [each.query(Changing.which) for each in (old, new)] == ["old", "new"]
+        new = completed_run(world)
+        assert [handle.query(ChangingWorkflow.branch) for handle in (old, new)] == ["old", "new"]
     with deployed("deprecated", world):
-        late = went(world)
-        assert [each.query(Changing.which) for each in (new, late)] == ["new", "new"]
+        late = completed_run(world)
+        assert [handle.query(ChangingWorkflow.branch) for handle in (new, late)] == ["new", "new"]
     with deployed("gone", world):
-        last = went(world)
-        assert [each.query(Changing.which) for each in (late, last)] == ["new", "new"]
+        last = completed_run(world)
+        assert [handle.query(ChangingWorkflow.branch) for handle in (late, last)] == ["new", "new"]
     world.start_worker()
 
 
 @workflow.defn
-def remembers() -> list[str]:
-    """Asks for the patch before and after it waits."""
+def checks_patch_before_and_after_wait() -> list[str]:
     word = workflow.Channel("word", str)
     log = []
     if Code.release == "patched" and workflow.patched("memory"):
@@ -97,13 +94,12 @@ def remembers() -> list[str]:
 
 
 @scenario("loose", max_cached_workflows=0)
-def a_patch_is_remembered(world: World) -> None:
-    """A run that began before the patch goes the old way to its end, though the question comes up after the deploy."""
+def run_started_before_patch_keeps_old_branch_after_deploy(world: World) -> None:
     with deployed("old", world):
-        before = world.start(remembers)
-        world.until(before, "WORKFLOW_TASK_COMPLETED")
+        before = world.start(checks_patch_before_and_after_wait)
+        world.wait_for_event(before, "WORKFLOW_TASK_COMPLETED")
     world.start_worker()
-    after = world.start(remembers)
+    after = world.start(checks_patch_before_and_after_wait)
     for handle in (before, after):
         handle.signal("word", "a word")
     assert before.result(timeout=60) == ["a word"]
@@ -111,8 +107,8 @@ def a_patch_is_remembered(world: World) -> None:
 
 
 @workflow.defn
-def loops() -> list[bool]:
-    """The same patch in each turn, in a fiber too, and one that comes up in the middle."""
+def checks_patch_in_loop() -> list[bool]:
+    """Checks a patch in each turn, and another one once, in a fiber."""
     seen = []
     for turn in range(3):
         seen.append(workflow.patched("each turn"))
@@ -123,42 +119,38 @@ def loops() -> list[bool]:
 
 
 @scenario()
-def a_patch_in_a_loop(world: World) -> None:
-    """A patch is marked once, however often it is asked for, by whichever fiber."""
-    handle = world.start(loops)
+def patch_in_loop_records_one_marker(world: World) -> None:
+    handle = world.start(checks_patch_in_loop)
     assert handle.result(timeout=60) == [True] * 4
-    assert counts(handle.history())["MARKER_RECORDED"] == 2
+    assert event_counts(handle.history())["MARKER_RECORDED"] == 2
 
 
 @scenario(max_cached_workflows=0)
-def a_patch_in_a_loop_without_a_cache(world: World) -> None:
-    """The same where each turn is replayed."""
-    assert world.run(loops) == [True] * 4
+def patch_in_loop_replays_without_cache(world: World) -> None:
+    assert world.run(checks_patch_in_loop) == [True] * 4
 
 
 # --- a worker that decides --------------------------------------------------------------------------------------------
 
-ASKED: list[tuple[str, str]] = []
+PATCH_DECISIONS: list[tuple[str, str]] = []
 
 
-def _every_other(asked: PatchActivationInput) -> bool:
-    """Another answer each time that it is asked: a run must hold to the first."""
-    ASKED.append((asked.workflow_info.workflow_type, asked.patch_id))
-    return len(ASKED) % 2 == 0
+def _activates_every_second_patch(activation: PatchActivationInput) -> bool:
+    """Alternate between False and True; a run must keep the first decision for each patch."""
+    PATCH_DECISIONS.append((activation.workflow_info.workflow_type, activation.patch_id))
+    return len(PATCH_DECISIONS) % 2 == 0
 
 
 @workflow.defn
-def meets_two_patches() -> list[bool]:
-    """Each patch twice, with a wait in between; a deprecated one is not asked for."""
+def checks_two_patches_twice() -> list[bool]:
     before = [workflow.patched("first"), workflow.patched("second")]
     workflow.sleep(0.01)
     workflow.deprecate_patch("third")
     return [*before, workflow.patched("first"), workflow.patched("second")]
 
 
-@scenario(patch_activation_callback=_every_other, max_cached_workflows=0)
-def a_worker_that_decides_on_patches(world: World) -> None:
-    """What the callback says counts for the run, for ever: also when it is executed again, from its journal or its history."""
-    ASKED.clear()
-    assert world.run(meets_two_patches) == [False, True, False, True]
-    assert ASKED == [("meets_two_patches", "first"), ("meets_two_patches", "second")]
+@scenario(patch_activation_callback=_activates_every_second_patch, max_cached_workflows=0)
+def patch_activation_callback_decides_once_per_run_and_patch(world: World) -> None:
+    PATCH_DECISIONS.clear()
+    assert world.run(checks_two_patches_twice) == [False, True, False, True]
+    assert PATCH_DECISIONS == [("checks_two_patches_twice", "first"), ("checks_two_patches_twice", "second")]

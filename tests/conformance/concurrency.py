@@ -1,4 +1,4 @@
-"""Several things at once inside one workflow."""
+"""Concurrent tasks inside one workflow."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .world import World
 
 
 @workflow.defn
-def tree(depth: int) -> int:
+def spawns_tree(depth: int) -> int:
     def grow(level: int) -> int:
         if level == 0:
             return acts.double(1)
@@ -24,36 +24,34 @@ def tree(depth: int) -> int:
 
 
 @scenario("loose")
-def spawn_tree(world: World) -> None:
-    """Functions that spawn functions that call activities."""
-    assert world.run(tree, 3) == 16
+def spawned_functions_can_spawn_functions(world: World) -> None:
+    assert world.run(spawns_tree, 3) == 16
 
 
 @workflow.defn
-def in_order_of_end() -> list[str]:
-    tasks = [acts.released.start("slow"), acts.released.start("quick")]
+def collects_results_as_completed() -> list[str]:
+    tasks = [acts.returns_when_released.start("slow"), acts.returns_when_released.start("quick")]
     return [task.result() for task in workflow.as_completed(tasks)]
 
 
 def release(world: World, handle: Any, *names: str) -> None:
-    """Let activities end one after another, each seen by the workflow before the next."""
+    """Complete activities one after another; wait for a workflow task between them."""
     for number, name in enumerate(names, 1):
         acts.gate(name).set()
-        world.until(handle, "WORKFLOW_TASK_COMPLETED", number + 1)
+        world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED", number + 1)
 
 
 @scenario()
-def as_completed(world: World) -> None:
-    """Tasks come in the order in which they end."""
-    handle = world.start(in_order_of_end)
+def as_completed_yields_tasks_in_order_of_completion(world: World) -> None:
+    handle = world.start(collects_results_as_completed)
     release(world, handle, "quick", "slow")
     assert handle.result(timeout=60) == ["quick", "slow"]
 
 
 @workflow.defn
-def waits(mode: str) -> list[list[str]]:
-    first, last = acts.released.start("first"), acts.released.start("last")
-    failing = acts.released.start("failing", True)
+def waits_with_mode(mode: str) -> list[list[str]]:
+    first, last = acts.returns_when_released.start("first"), acts.returns_when_released.start("last")
+    failing = acts.returns_when_released.start("failing", True)
     names = {first: "first", failing: "failing", last: "last"}
     if mode == "timeout":
         first.result()
@@ -65,70 +63,64 @@ def waits(mode: str) -> list[list[str]]:
     return [[names[task] for task in done], [names[task] for task in pending]]
 
 
-def waited(world: World, mode: str) -> Any:
-    handle = world.start(waits, mode)
+def result_of_wait(world: World, mode: str) -> Any:
+    handle = world.start(waits_with_mode, mode)
     release(world, handle, "first")
     if mode == "timeout":
-        world.until(handle, "WORKFLOW_TASK_COMPLETED", 3)
+        world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED", 3)
     acts.gate("failing").set()
-    world.until(handle, "ACTIVITY_TASK_FAILED")
-    world.until(handle, "WORKFLOW_TASK_COMPLETED", 4 if mode == "timeout" else 3)
+    world.wait_for_event(handle, "ACTIVITY_TASK_FAILED")
+    world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED", 4 if mode == "timeout" else 3)
     acts.gate("last").set()
     return handle.result(timeout=60)
 
 
 @scenario()
-def wait_all(world: World) -> None:
-    """ALL_COMPLETED waits for failures too, and raises none."""
-    assert waited(world, "ALL_COMPLETED") == [["first", "failing", "last"], []]
+def wait_for_all_completed_includes_failures_without_raising(world: World) -> None:
+    assert result_of_wait(world, "ALL_COMPLETED") == [["first", "failing", "last"], []]
 
 
 @scenario()
-def wait_first(world: World) -> None:
-    """FIRST_COMPLETED comes back with the first."""
-    assert waited(world, "FIRST_COMPLETED") == [["first"], ["failing", "last"]]
+def wait_for_first_completed_returns_after_first_result(world: World) -> None:
+    assert result_of_wait(world, "FIRST_COMPLETED") == [["first"], ["failing", "last"]]
 
 
 @scenario()
-def wait_first_exception(world: World) -> None:
-    """FIRST_EXCEPTION comes back with the one that failed and what ended before."""
-    assert waited(world, "FIRST_EXCEPTION") == [["first", "failing"], ["last"]]
+def wait_for_first_exception_returns_failed_and_earlier_tasks(world: World) -> None:
+    assert result_of_wait(world, "FIRST_EXCEPTION") == [["first", "failing"], ["last"]]
 
 
 @scenario()
-def wait_with_timeout(world: World) -> None:
-    """A timeout brings what is done by then."""
-    assert waited(world, "timeout") == [["first"], ["failing", "last"]]
+def wait_with_timeout_returns_completed_tasks(world: World) -> None:
+    assert result_of_wait(world, "timeout") == [["first"], ["failing", "last"]]
 
 
 @workflow.defn
 def gather_fails() -> None:
-    workflow.gather(acts.double.start(1), acts.fails_for_good.start("no"))
+    workflow.gather(acts.double.start(1), acts.fails_without_retries.start("no"))
 
 
 @scenario("loose")
-def gather_raises_again(world: World) -> None:
-    """What one of several raises fails the run."""
-    error = world.fails(gather_fails)
+def gather_raises_first_error(world: World) -> None:
+    error = world.run_failing(gather_fails)
     assert isinstance(error, ActivityError)
     assert getattr(error.cause, "type", "") == "Broke"
 
 
 @workflow.defn
 def gather_collects() -> list[str]:
-    tasks: list[Any] = [acts.double.start(1), acts.fails_for_good.start("no")]
-    found = workflow.gather(*tasks, return_exceptions=True)
-    return [type(each).__name__ for each in found]
+    tasks: list[Any] = [acts.double.start(1), acts.fails_without_retries.start("no")]
+    results = workflow.gather(*tasks, return_exceptions=True)
+    return [type(result).__name__ for result in results]
 
 
 @scenario("loose")
-def gather_returns_exceptions(world: World) -> None:
-    """With return_exceptions errors stand among the results."""
+def gather_with_return_exceptions_returns_errors(world: World) -> None:
     assert world.run(gather_collects) == ["int", "ActivityError"]
 
 
 @workflow.defn
-def synchronised() -> list[Any]:
+def uses_synchronisation_primitives() -> list[Any]:
     lock, room, queue, opened = (
         workflow.Lock(),
         workflow.Semaphore(2),
@@ -163,30 +155,32 @@ def synchronised() -> list[Any]:
 
 
 @scenario("loose")
-def locks_and_queues(world: World) -> None:
-    """Lock, semaphore, queue and event hold inside a workflow."""
-    assert world.run(synchronised) == [["a in", "a out", "b in", "b out"], [0, 1, 2], [2, 2, 2]]
+def lock_semaphore_queue_and_event_synchronise_fibers(world: World) -> None:
+    assert world.run(uses_synchronisation_primitives) == [
+        ["a in", "a out", "b in", "b out"],
+        [0, 1, 2],
+        [2, 2, 2],
+    ]
 
 
 @workflow.defn
-def unlooked_at() -> str:
+def ignores_failed_task() -> str:
     def breaks() -> None:
         raise LookupError("nobody sees this")
 
     workflow.spawn(breaks)
-    return acts.note("fine")
+    return acts.record_call("fine")
 
 
 @scenario()
-def a_task_that_fails_alone(world: World) -> None:
-    """A spawned task that fails and is not waited for does not fail the run."""
-    assert world.run(unlooked_at) == "fine"
+def unawaited_failed_task_does_not_fail_run(world: World) -> None:
+    assert world.run(ignores_failed_task) == "fine"
 
 
 @workflow.defn
-def races() -> str:
+def races_timer_and_activity() -> str:
     timer = workflow.spawn(workflow.sleep, 0.02)
-    slow = acts.passes.start("begun")
+    slow = acts.opens_gate_and_waits_for_go.start("begun")
     both: list[workflow.Task[Any]] = [timer, slow]
     done, _ = workflow.wait(both, return_when="FIRST_COMPLETED")
     slow.cancel()
@@ -194,6 +188,5 @@ def races() -> str:
 
 
 @scenario()
-def race_of_timer_and_activity(world: World) -> None:
-    """The timer wins; the activity's cancellation is requested in the task that ends the run."""
-    assert world.run(races) == "timer"
+def timer_wins_race_and_activity_is_cancelled(world: World) -> None:
+    assert world.run(races_timer_and_activity) == "timer"

@@ -1,4 +1,4 @@
-"""Workflows with a cron schedule: which run follows, when, and what it knows of the ones before."""
+"""Workflows with a cron schedule: which run follows, when, and what it knows of earlier runs."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from hourglass import RetryPolicy, workflow
 from hourglass.errors import ApplicationError, CancelledError, ChildWorkflowError, ServiceError
 
 from .scenario import scenario
-from .world import World, kinds, successor
+from .world import World, event_types, successor_run_id
 
 ONCE_MORE = RetryPolicy(initial_interval=0.1, maximum_attempts=2)
 
 
 @workflow.defn
-def three_runs() -> Any:
-    """The first returns, the second fails, the third tells what it knows and waits."""
+def runs_three_times() -> Any:
+    """The first run returns, the second fails, the third reports its last result and failure and waits."""
     info = workflow.info()
     assert (info.cron_schedule or "").startswith("@every")
     last = workflow.last_failure()
@@ -32,23 +32,22 @@ def three_runs() -> Any:
     return 1
 
 
-def last_run(world: World, handle: Any, count: int) -> Any:
-    """The run at the end of a chain of so many, once it has begun to wait."""
+def last_run_of_chain(world: World, handle: Any, count: int) -> Any:
+    """Return the last of `count` runs once it waits."""
     run_id = handle.run_id
     for _ in range(count - 1):
         before = world.client.get_workflow_handle(handle.id, run_id=run_id)
-        world.until_true(lambda before=before: successor(before.history()), "a run that follows")
-        run_id = successor(before.history())
+        world.wait_until(lambda before=before: successor_run_id(before.history()), "a run that follows")
+        run_id = successor_run_id(before.history())
     last = world.client.get_workflow_handle(handle.id, run_id=run_id)
-    world.until(last, "TIMER_STARTED")
+    world.wait_for_event(last, "TIMER_STARTED")
     return last
 
 
 @scenario()
-def a_cron_schedule(world: World) -> None:
-    """A run follows a run that completed, and one that failed; it is given the last result and the last failure."""
-    handle = world.start(three_runs, cron_schedule="@every 1s")
-    last = last_run(world, handle, 3)
+def cron_run_follows_completed_and_failed_runs_with_last_result_and_failure(world: World) -> None:
+    handle = world.start(runs_three_times, cron_schedule="@every 1s")
+    last = last_run_of_chain(world, handle, 3)
     details = last.query("__temporal_workflow_metadata")["currentDetails"]
     assert details == "1 ApplicationError the second fails attempt 1"
     last.cancel()
@@ -56,8 +55,7 @@ def a_cron_schedule(world: World) -> None:
 
 
 @workflow.defn
-def fails_and_waits() -> str:
-    """Fails twice, then waits."""
+def fails_twice_then_waits() -> str:
     info = workflow.info()
     if info.attempt == 1 and workflow.last_failure() is not None:
         workflow.sleep(3600)
@@ -65,38 +63,34 @@ def fails_and_waits() -> str:
 
 
 @scenario()
-def a_cron_schedule_with_retries(world: World) -> None:
-    """A run that fails is tried again before the schedule's next run."""
-    handle = world.start(fails_and_waits, cron_schedule="@every 1s", retry_policy=ONCE_MORE)
-    last = last_run(world, handle, 3)
+def cron_workflow_retries_before_next_scheduled_run(world: World) -> None:
+    handle = world.start(fails_twice_then_waits, cron_schedule="@every 1s", retry_policy=ONCE_MORE)
+    last = last_run_of_chain(world, handle, 3)
     last.cancel()
     assert isinstance(world.failure(handle), CancelledError)
 
 
 @scenario()
-def a_cron_schedule_that_is_terminated(world: World) -> None:
-    """Ending a run without asking it ends the schedule."""
-    handle = world.start(three_runs, cron_schedule="@every 1h")
-    assert kinds(handle.history()) == ["WORKFLOW_EXECUTION_STARTED"]
+def termination_ends_cron_schedule(world: World) -> None:
+    handle = world.start(runs_three_times, cron_schedule="@every 1h")
+    assert event_types(handle.history()) == ["WORKFLOW_EXECUTION_STARTED"]
     handle.terminate("enough")
     assert "enough" in str(world.failure(handle))
 
 
 @scenario()
-def a_cron_schedule_that_makes_no_sense(world: World) -> None:
-    """It is refused at the start."""
+def invalid_cron_schedule_is_rejected(world: World) -> None:
     for wrong in ("every day", "61 * * * *", "0 0 0 1 1 * 2030"):
         with pytest.raises(ServiceError):
             world.client.start_workflow(
-                three_runs, id=f"{world.queue}-wrong", task_queue=world.queue, cron_schedule=wrong
+                runs_three_times, id=f"{world.queue}-wrong", task_queue=world.queue, cron_schedule=wrong
             )
 
 
 @workflow.defn
-def has_a_clockwork_child() -> str:
-    """Its child runs again and again, and is never done."""
+def runs_cron_child() -> str:
     child = workflow.start_child_workflow(
-        twice, id=f"{workflow.info().workflow_id}-child", cron_schedule="@every 1s"
+        returns_once_then_waits, id=f"{workflow.info().workflow_id}-child", cron_schedule="@every 1s"
     )
     try:
         child.result()
@@ -106,19 +100,17 @@ def has_a_clockwork_child() -> str:
 
 
 @workflow.defn
-def twice() -> int:
-    """Returns once, then waits."""
+def returns_once_then_waits() -> int:
     if workflow.has_last_completion_result():
         workflow.sleep(3600)
     return 1
 
 
 @scenario()
-def a_child_with_a_cron_schedule(world: World) -> None:
-    """The parent hears of the end of the whole chain only."""
-    handle = world.start(has_a_clockwork_child)
-    world.until(handle, "CHILD_WORKFLOW_EXECUTION_STARTED")
+def parent_waits_for_end_of_cron_child(world: World) -> None:
+    handle = world.start(runs_cron_child)
+    world.wait_for_event(handle, "CHILD_WORKFLOW_EXECUTION_STARTED")
     child = world.client.get_workflow_handle(f"{handle.id}-child")
-    world.until(child, "TIMER_STARTED")
+    world.wait_for_event(child, "TIMER_STARTED")
     child.cancel()
     assert handle.result(timeout=60) == "CancelledError"

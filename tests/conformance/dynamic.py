@@ -1,4 +1,4 @@
-"""Definitions that take whatever no other does: dynamic workflows and activities."""
+"""Dynamic workflows and activities, which take every type that has no definition."""
 
 from __future__ import annotations
 
@@ -12,14 +12,12 @@ from .world import World
 
 
 @activity.defn
-def named(text: str) -> str:
-    """Is known by its name."""
+def named_activity(text: str) -> str:
     return f"named {text}"
 
 
 @activity.defn(dynamic=True)
-def anything(arguments: Sequence[activity.RawPayload]) -> str:
-    """Says what it was called, and with what; one kind of call fails."""
+def dynamic_activity(arguments: Sequence[activity.RawPayload]) -> str:
     called = activity.info().activity_type
     if called == "fails":
         raise ApplicationError("asked to", type="Asked", non_retryable=True)
@@ -27,14 +25,13 @@ def anything(arguments: Sequence[activity.RawPayload]) -> str:
 
 
 @workflow.defn
-def known() -> str:
-    """Is known by its name."""
-    return f"known {named('activity')}"
+def named_workflow() -> str:
+    return f"known {named_activity('activity')}"
 
 
 @workflow.defn(dynamic=True)
-class Anything:
-    """Takes every other type: by its name it decides what to do."""
+class DynamicWorkflow:
+    """Takes every other workflow type; what it does depends on the type."""
 
     @workflow.init
     def __init__(self, arguments: Sequence[workflow.RawPayload]) -> None:
@@ -43,7 +40,6 @@ class Anything:
 
     @workflow.run
     def run(self, arguments: Sequence[workflow.RawPayload]) -> object:
-        """Branches on the type that was asked for."""
         called = workflow.info().workflow_type
         if called == "forwards":
             return workflow.execute_activity("any-activity", *arguments)
@@ -65,67 +61,58 @@ class Anything:
 
     @workflow.dynamic_config
     def config(self) -> workflow.DynamicWorkflowConfig:
-        """One of its types fails by an exception that is a bug of all others."""
+        """Let one of its types fail by an exception that suspends all others."""
         if workflow.info().workflow_type == "fails-oddly":
             return workflow.DynamicWorkflowConfig(failure_exceptions=[LookupError])
         return workflow.DynamicWorkflowConfig()
 
     @workflow.signal
-    def tell(self, text: str) -> None:
-        """Hears something."""
+    def hear(self, text: str) -> None:
         self.heard.append(text)
 
 
 @scenario()
-def a_dynamic_workflow(world: World) -> None:
-    """Whatever type is asked for, the dynamic workflow takes it, with its arguments, and knows its name."""
+def dynamic_workflow_takes_unknown_types_with_arguments(world: World) -> None:
     assert world.run("never-heard-of", 3, "x", [1, 2]) == ["never-heard-of", 3, 3, "x", [1, 2]]
     assert world.run("another") == ["another", 0]
 
 
 @scenario()
-def a_name_comes_before_the_dynamic_one(world: World) -> None:
-    """What is known by its name is not taken by the dynamic definition."""
-    assert world.run(known) == "known named activity"
-    assert world.run("known") == "known named activity"
+def named_definition_takes_precedence_over_dynamic_one(world: World) -> None:
+    assert world.run(named_workflow) == "known named activity"
+    assert world.run("named_workflow") == "known named activity"
 
 
 @scenario()
-def raw_arguments_travel_on(world: World) -> None:
-    """A dynamic workflow gives its arguments on to an activity as they are, and a dynamic activity takes them."""
+def raw_payloads_can_be_passed_to_dynamic_activity(world: World) -> None:
     assert world.run("forwards", 2, "a") == "any-activity(2, a)"
 
 
 @scenario()
-def a_dynamic_workflow_continues_as_new(world: World) -> None:
-    """It goes on as the same type, though no definition is called so."""
+def dynamic_workflow_continues_as_new_with_same_type(world: World) -> None:
     assert world.run("counts-down", 2) == ["counts-down", 0, 0, "rest"]
 
 
 @scenario()
-def a_dynamic_child(world: World) -> None:
-    """A child of a type that nobody is called."""
+def dynamic_workflow_can_be_a_child(world: World) -> None:
     assert world.run("has-child") == ["as-child", 7, 7]
 
 
 @scenario()
-def handlers_of_a_dynamic_workflow(world: World) -> None:
-    """A dynamic class has handlers like any other."""
+def dynamic_workflow_handles_signals(world: World) -> None:
     handle = world.start("waits")
-    world.until(handle, "WORKFLOW_TASK_COMPLETED")
-    handle.signal(Anything.tell, "hello")
+    world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED")
+    handle.signal(DynamicWorkflow.hear, "hello")
     assert handle.result(timeout=60) == ["hello"]
 
 
 @scenario(loud=True)
-def a_dynamic_activity_that_fails(world: World) -> None:
-    """Its failure names the type that was asked for."""
+def failed_dynamic_activity_has_requested_type(world: World) -> None:
     assert world.run("fails-inside") == "fails: Asked"
 
 
 @scenario()
-def a_dynamic_workflow_is_configured(world: World) -> None:
-    """What fails a run is said for its type alone, when it begins."""
+def dynamic_config_sets_failure_exceptions_by_type(world: World) -> None:
     error = world.failure(world.start("fails-oddly", 4))
     assert isinstance(error, ApplicationError)
     assert (error.type, error.message) == ("LookupError", "no 4")

@@ -1,4 +1,4 @@
-"""How runs end and go on: continuing as new, patches, code that changed in between."""
+"""Ends of runs: completion, continue-as-new and patches."""
 
 from __future__ import annotations
 
@@ -9,20 +9,19 @@ from hourglass.errors import WorkflowContinuedAsNewError
 
 from . import acts
 from .scenario import scenario
-from .world import World, kinds
+from .world import World, event_types
 
 
 @workflow.defn
 def counts_down(number: int, log: list[str]) -> list[str]:
     if number == 0:
         return log
-    acts.note(f"run {number}")
+    acts.record_call(f"run {number}")
     return workflow.continue_as_new(number - 1, [*log, f"run {number}"])
 
 
 @scenario()
-def continue_as_new(world: World) -> None:
-    """Three runs in a chain; the result is the last one's, unless it is asked for the first alone."""
+def continue_as_new_chain_returns_result_of_last_run(world: World) -> None:
     handle = world.start(counts_down, 2, [])
     assert handle.result(timeout=60) == ["run 2", "run 1"]
     assert len(world.histories()) == 3
@@ -31,7 +30,7 @@ def continue_as_new(world: World) -> None:
 
 
 @workflow.defn
-def continues_with_signal(carried: list[str]) -> list[str]:
+def continues_after_signal(carried: list[str]) -> list[str]:
     inbox = workflow.Channel("inbox", str)
     if carried:
         return [*carried, inbox.receive()]
@@ -40,11 +39,10 @@ def continues_with_signal(carried: list[str]) -> list[str]:
 
 
 @scenario("loose")
-def signals_reach_the_new_run(world: World) -> None:
-    """A signal that is sent to the workflow's id after it continued reaches the new run."""
-    handle = world.start(continues_with_signal, [])
+def signal_by_workflow_id_reaches_run_after_continue_as_new(world: World) -> None:
+    handle = world.start(continues_after_signal, [])
     handle.signal("inbox", "a")
-    world.until_true(
+    world.wait_until(
         lambda: world.client.get_workflow_handle(handle.id).describe().run_id != handle.run_id, ""
     )
     world.client.get_workflow_handle(handle.id).signal("inbox", "b")
@@ -52,12 +50,12 @@ def signals_reach_the_new_run(world: World) -> None:
 
 
 @workflow.defn
-def patched_way() -> list[str]:
+def runs_patched_code() -> list[str]:
     log = []
     if workflow.patched("new-way"):
-        log.append(acts.note("new"))
+        log.append(acts.record_call("new"))
     else:
-        log.append(acts.note("old"))
+        log.append(acts.record_call("old"))
     if workflow.patched("new-way"):
         log.append("still new")
     workflow.deprecate_patch("older")
@@ -65,41 +63,38 @@ def patched_way() -> list[str]:
 
 
 @scenario()
-def patches(world: World) -> None:
-    """A new run takes the new way, marked once; a deprecated patch is marked too."""
-    handle = world.start(patched_way)
+def new_run_takes_patched_branch_and_records_marker_once(world: World) -> None:
+    handle = world.start(runs_patched_code)
     assert handle.result(timeout=60) == ["new", "still new"]
-    assert kinds(handle.history()).count("MARKER_RECORDED") == 2
+    assert event_types(handle.history()).count("MARKER_RECORDED") == 2
 
 
 @workflow.defn
-def nothing() -> None:
+def returns_none() -> None:
     return None
 
 
 @scenario()
-def empty(world: World) -> None:
-    """A workflow that does nothing completes in its first task."""
-    handle = world.start(nothing)
+def workflow_without_steps_completes_in_first_task(world: World) -> None:
+    handle = world.start(returns_none)
     assert handle.result(timeout=60) is None
     assert len(handle.history()) == 5
 
 
 @workflow.defn
-def leaves_things_running() -> str:
-    acts.passes.start("begun")
+def returns_with_open_activity_and_timer() -> str:
+    acts.opens_gate_and_waits_for_go.start("begun")
     workflow.spawn(workflow.sleep, 3600)
     return "done"
 
 
 @scenario()
-def leaves_work_behind(world: World) -> None:
-    """A run may return while an activity, a timer and a task are open."""
-    assert world.run(leaves_things_running) == "done"
+def run_completes_with_open_activity_timer_and_task(world: World) -> None:
+    assert world.run(returns_with_open_activity_and_timer) == "done"
 
 
 @workflow.defn
-def twenty_steps() -> int:
+def runs_twenty_activities() -> int:
     total = 0
     for number in range(20):
         total += acts.double(number)
@@ -107,6 +102,5 @@ def twenty_steps() -> int:
 
 
 @scenario(max_cached_workflows=0)
-def nothing_cached(world: World) -> None:
-    """With no cache every task replays the whole history, to the same end."""
-    assert world.run(twenty_steps) == 380
+def workflow_without_cache_replays_every_task(world: World) -> None:
+    assert world.run(runs_twenty_activities) == 380

@@ -1,4 +1,4 @@
-"""What workflows and activities know of themselves: every field of `info()` that Temporal's SDK has, the same everywhere."""
+"""The fields of `workflow.info()` and `activity.info()`, which must be equal on every engine."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ MOMENT = SearchAttributeKey.for_datetime("CustomDatetimeField")
 RETRIES = RetryPolicy(initial_interval=2, backoff_coefficient=3, maximum_interval=9, maximum_attempts=4)
 
 
-def _plain(info: workflow.Info) -> dict[str, Any]:
-    """What is the same wherever a run is executed."""
+def _comparable_info(info: workflow.Info) -> dict[str, Any]:
+    """Return the fields of `workflow.info()` that are the same on every engine."""
     return {
         "attempt": info.attempt,
         "cron_schedule": info.cron_schedule,
@@ -40,22 +40,20 @@ def _plain(info: workflow.Info) -> dict[str, Any]:
 
 
 @workflow.defn
-def knows_itself() -> list[Any]:
-    """Tells all about itself, at its beginning and after it changed what can be changed."""
-    before = _plain(workflow.info())
+def returns_info_before_and_after_changes() -> list[Any]:
+    before = _comparable_info(workflow.info())
     workflow.upsert_memo({"b": 2, "a": None})
     workflow.upsert_search_attributes([KEYWORD.value_set("us")])
     workflow.sleep(0.01)
-    after = _plain(workflow.info())
+    after = _comparable_info(workflow.info())
     assert workflow.info().task_queue == workflow.info().workflow_id.rpartition("-")[0]
     return [before, after, workflow.info().history_length, workflow.info().parent, workflow.info().root]
 
 
 @scenario()
-def a_workflow_knows_what_it_was_started_with(world: World) -> None:
-    """`workflow.info()` has timeouts, policies, memo and search attributes as they stand, times and the history's length."""
+def workflow_info_has_start_options_and_current_state(world: World) -> None:
     before, after, length, parent, root = world.run(
-        knows_itself,
+        returns_info_before_and_after_changes,
         execution_timeout=600,
         run_timeout=500,
         task_timeout=9,
@@ -80,8 +78,7 @@ def a_workflow_knows_what_it_was_started_with(world: World) -> None:
 
 
 @workflow.defn
-def knows_its_family(parent_id: str, parent_run: str) -> list[Any]:
-    """Compares what it is told with whose child it is."""
+def returns_parent_and_root(parent_id: str, parent_run: str) -> list[Any]:
     info = workflow.info()
     assert info.parent is not None
     assert info.root is not None
@@ -93,18 +90,17 @@ def knows_its_family(parent_id: str, parent_run: str) -> list[Any]:
 
 
 @workflow.defn
-def has_a_child_that_knows() -> list[Any]:
+def runs_child_that_checks_family() -> list[Any]:
     info = workflow.info()
-    return knows_its_family(info.workflow_id, info.run_id)
+    return returns_parent_and_root(info.workflow_id, info.run_id)
 
 
 @scenario()
-def a_child_knows_its_parent_and_its_root(world: World) -> None:
-    """`workflow.info()` of a child has its parent and the workflow at the top of the family."""
-    assert world.run(has_a_child_that_knows) == [True, True, True]
+def workflow_info_of_child_has_parent_and_root(world: World) -> None:
+    assert world.run(runs_child_that_checks_family) == [True, True, True]
 
 
-def _attempt(info: activity.Info) -> dict[str, Any]:
+def _comparable_activity_info(info: activity.Info) -> dict[str, Any]:
     scheduled, now, started = info.scheduled_time, info.current_attempt_scheduled_time, info.started_time
     assert scheduled is not None
     assert now is not None
@@ -131,17 +127,17 @@ def _attempt(info: activity.Info) -> dict[str, Any]:
 
 
 @activity.defn
-def tells_at_the_second_attempt() -> dict[str, Any]:
-    """Fails once, so that the two times differ."""
+def returns_info_of_second_attempt() -> dict[str, Any]:
+    """Fail once, so that the times of the first and the current attempt differ."""
     if activity.info().attempt == 1:
         raise ValueError("once more")
-    return _attempt(activity.info())
+    return _comparable_activity_info(activity.info())
 
 
 @workflow.defn
-def asks_what_an_activity_knows() -> list[dict[str, Any]]:
+def collects_activity_info() -> list[dict[str, Any]]:
     again = RetryPolicy(initial_interval=0.01, backoff_coefficient=1.5, maximum_attempts=7)
-    remote = tells_at_the_second_attempt.options(
+    remote = returns_info_of_second_attempt.options(
         activity_id="mine",
         schedule_to_close_timeout=90,
         start_to_close_timeout=80,
@@ -149,24 +145,23 @@ def asks_what_an_activity_knows() -> list[dict[str, Any]]:
         retry_policy=again,
         priority_key=3,
     )()
-    local = tells_at_the_second_attempt.options(
+    local = returns_info_of_second_attempt.options(
         schedule_to_close_timeout=60, start_to_close_timeout=50, retry_policy=again
     ).local()
     return [remote, local]
 
 
 @scenario()
-def an_activity_knows_its_attempt(world: World) -> None:
-    """`activity.info()` has ids, timeouts, policy, priority, and when this attempt and the first were due, local or not."""
-    remote, local = world.run(asks_what_an_activity_knows)
-    assert remote["ids"] == ["mine", "tells_at_the_second_attempt", "asks_what_an_activity_knows", True]
+def activity_info_has_ids_timeouts_policy_and_attempt_times(world: World) -> None:
+    remote, local = world.run(collects_activity_info)
+    assert remote["ids"] == ["mine", "returns_info_of_second_attempt", "collects_activity_info", True]
     assert remote["timeouts"] == ["0:01:30", "0:01:20", "0:01:10"]
     assert (remote["attempt"], remote["is_local"], remote["priority_key"]) == (2, False, 3)
     assert (local["attempt"], local["is_local"]) == (2, True)
-    for each in (remote, local):
-        assert each["times"]
-        assert each["waited"]
-        assert each["in_workflow"]
-        assert each["queue_is_the_runs"]
-        assert "maximum_attempts=7" in each["retry_policy"]
-        assert "backoff_coefficient=1.5" in each["retry_policy"]
+    for info in (remote, local):
+        assert info["times"]
+        assert info["waited"]
+        assert info["in_workflow"]
+        assert info["queue_is_the_runs"]
+        assert "maximum_attempts=7" in info["retry_policy"]
+        assert "backoff_coefficient=1.5" in info["retry_policy"]

@@ -1,4 +1,4 @@
-"""How runs fail: what a workflow lets out, and what the client sees of it."""
+"""Failures of runs: what a workflow raises and what the client receives."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from hourglass.errors import ApplicationError, RetryState, TimedOutError
 
 from . import acts
 from .scenario import scenario
-from .world import World, kinds
+from .world import World, event_types
 
 
 class OutOfStock(ApplicationError):
-    """A failure of the program's own."""
+    """A subclass of ApplicationError."""
 
 
 class Rejected(Exception):
-    """Not a failure unless somebody says so."""
+    """An exception that fails a run only if `failure_exceptions` lists it."""
 
 
 @workflow.defn(failure_exceptions=[Rejected])
-def lets_out(what: str) -> None:
+def raises(what: str) -> None:
     match what:
         case "application":
             raise ApplicationError("no money", {"short": 3}, [1, 2], type="Broke", non_retryable=True)
@@ -44,24 +44,21 @@ def lets_out(what: str) -> None:
 
 
 @scenario()
-def application_error(world: World) -> None:
-    """Message, type, details and the promise not to retry arrive."""
-    error = world.fails(lets_out, "application")
+def application_error_keeps_message_type_details_and_non_retryable(world: World) -> None:
+    error = world.run_failing(raises, "application")
     assert isinstance(error, ApplicationError)
     assert (error.message, error.type, error.non_retryable) == ("no money", "Broke", True)
     assert list(error.details) == [{"short": 3}, [1, 2]]
 
 
 @scenario()
-def own_subclass(world: World) -> None:
-    """A subclass's name is its type."""
-    assert world.fails(lets_out, "subclass").type == "OutOfStock"
+def subclass_of_application_error_has_its_class_name_as_type(world: World) -> None:
+    assert world.run_failing(raises, "subclass").type == "OutOfStock"
 
 
 @scenario()
-def chain_of_causes(world: World) -> None:
-    """Causes travel, however they were raised."""
-    error = world.fails(lets_out, "cause")
+def chain_of_causes_reaches_client(world: World) -> None:
+    error = world.run_failing(raises, "cause")
     assert [error.type, error.cause.type, error.cause.cause.type] == [
         "ApplicationError",
         "ValueError",
@@ -70,33 +67,29 @@ def chain_of_causes(world: World) -> None:
 
 
 @scenario()
-def timeout_error_escapes(world: World) -> None:
-    """A TimeoutError that the workflow lets out fails the run."""
-    assert "took too long" in str(world.fails(lets_out, "timeout"))
+def uncaught_timeout_error_fails_run(world: World) -> None:
+    assert "took too long" in str(world.run_failing(raises, "timeout"))
 
 
 @scenario()
-def condition_timeout_escapes(world: World) -> None:
-    """So does one of a condition."""
-    handle = world.start(lets_out, "condition")
+def uncaught_condition_timeout_fails_run(world: World) -> None:
+    handle = world.start(raises, "condition")
     world.failure(handle)
-    assert kinds(handle.history())[-1] == "WORKFLOW_EXECUTION_FAILED"
+    assert event_types(handle.history())[-1] == "WORKFLOW_EXECUTION_FAILED"
 
 
 @scenario()
-def failure_exceptions_of_workflow(world: World) -> None:
-    """An exception that the workflow lists fails the run."""
-    assert world.fails(lets_out, "listed").type == "Rejected"
+def failure_exceptions_of_workflow_fail_run(world: World) -> None:
+    assert world.run_failing(raises, "listed").type == "Rejected"
 
 
 @scenario(failure_exceptions=[LookupError])
-def failure_exceptions_of_worker(world: World) -> None:
-    """So does one that the worker lists."""
-    assert world.fails(lets_out, "unlisted").type == "LookupError"
+def failure_exceptions_of_worker_fail_run(world: World) -> None:
+    assert world.run_failing(raises, "unlisted").type == "LookupError"
 
 
 @workflow.defn
-def retried() -> int:
+def succeeds_on_third_attempt() -> int:
     attempt = workflow.info().attempt
     if attempt < 3:
         raise ApplicationError(f"attempt {attempt}")
@@ -104,18 +97,16 @@ def retried() -> int:
 
 
 @scenario()
-def workflow_retries(world: World) -> None:
-    """A run with a retry policy is run again after a failure, and the result is the last run's."""
+def workflow_with_retry_policy_retries_until_success(world: World) -> None:
     policy = RetryPolicy(initial_interval=0.02, maximum_attempts=5)
-    assert world.run(retried, retry_policy=policy) == 3
+    assert world.run(succeeds_on_third_attempt, retry_policy=policy) == 3
     assert len(world.histories()) == 3
 
 
 @scenario()
-def workflow_retries_used_up(world: World) -> None:
-    """After the last attempt the failure is the last one's."""
+def workflow_fails_with_last_error_when_attempts_are_used_up(world: World) -> None:
     policy = RetryPolicy(initial_interval=0.02, maximum_attempts=2)
-    error = world.fails(retried, retry_policy=policy)
+    error = world.run_failing(succeeds_on_third_attempt, retry_policy=policy)
     assert error.message == "attempt 2"
 
 
@@ -126,34 +117,31 @@ def sleeps_long() -> str:
 
 
 @scenario()
-def run_timeout(world: World) -> None:
-    """A run that takes too long is timed out by the engine."""
-    error = world.fails(sleeps_long, run_timeout=1)
+def run_timeout_ends_run(world: World) -> None:
+    error = world.run_failing(sleeps_long, run_timeout=1)
     assert isinstance(error, TimedOutError)
 
 
 @scenario()
-def terminate(world: World) -> None:
-    """A terminated run ends at once, with the reason; its code is not asked."""
+def terminated_run_ends_with_reason_and_details(world: World) -> None:
     handle = world.start(sleeps_long)
-    world.until(handle, "TIMER_STARTED")
+    world.wait_for_event(handle, "TIMER_STARTED")
     handle.terminate("enough", "for", "today")
     error = world.failure(handle)
     assert type(error).__name__ == "TerminatedError"
     assert "enough" in str(error)
     assert list(error.details) == ["for", "today"]
-    handle_kinds = kinds(handle.history())
-    assert handle_kinds[-1] == "WORKFLOW_EXECUTION_TERMINATED"
+    types = event_types(handle.history())
+    assert types[-1] == "WORKFLOW_EXECUTION_TERMINATED"
 
 
 @workflow.defn
-def passes_on() -> None:
+def calls_failing_activity() -> None:
     acts.raises_value_error.options(retry_policy=RetryPolicy(maximum_attempts=1))()
 
 
 @scenario()
-def plain_exception_of_activity(world: World) -> None:
-    """An activity's ordinary exception becomes an ApplicationError of its name, cause included."""
-    error = world.fails(passes_on)
+def activity_exception_becomes_application_error_with_cause(world: World) -> None:
+    error = world.run_failing(calls_failing_activity)
     assert error.retry_state == RetryState.MAXIMUM_ATTEMPTS_REACHED
     assert (error.cause.type, error.cause.cause.type) == ("LookupError", "ValueError")

@@ -1,4 +1,4 @@
-"""Children in trouble, their ids, their queues, their policies; parents that close, continue, or are ended."""
+"""Children: retries, timeouts, ids, queues, close policies; parents that close, continue or are terminated."""
 
 from __future__ import annotations
 
@@ -21,31 +21,28 @@ from hourglass.workflow import Channel, ChildCancellationType, ParentClosePolicy
 
 from . import acts
 from .scenario import scenario
-from .world import World, kinds
+from .world import World, event_types
 
 ENDS = Channel("end", str)
 
 
 @workflow.defn
 def squares(number: int) -> int:
-    """Returns at once."""
     return number * number
 
 
 @workflow.defn
-def waits(word: str = "") -> str:
-    """Waits for a signal, or until it is cancelled."""
+def waits_for_end_signal(word: str = "") -> str:
     return f"{word}{ENDS.receive()}"
 
 
 @workflow.defn
-def breaks(text: str) -> None:
-    """Fails at once."""
+def fails_with_text(text: str) -> None:
     raise ApplicationError(text, 1, type="Broke")
 
 
-def ended_by(error: BaseException | None) -> str:
-    """A chain of failures in short."""
+def failure_chain(error: BaseException | None) -> str:
+    """Return the types and messages of a chain of failures as one line."""
     names: list[str] = []
     while error is not None:
         names.append(f"{type(error).__name__}({getattr(error, 'message', error)})")
@@ -57,8 +54,7 @@ def ended_by(error: BaseException | None) -> str:
 
 
 @workflow.defn
-def succeeds_at(attempt: int) -> int:
-    """Fails until it is run for the how-manieth time."""
+def succeeds_on_attempt(attempt: int) -> int:
     now = workflow.info().attempt
     if now < attempt:
         raise ApplicationError(f"attempt {now}", type="NotYet")
@@ -66,134 +62,123 @@ def succeeds_at(attempt: int) -> int:
 
 
 @workflow.defn
-def runs_a_child_again(attempts: int) -> str:
-    """Its child is tried again, as often as its policy allows."""
+def retries_child(attempts: int) -> str:
     policy = RetryPolicy(initial_interval=0.05, backoff_coefficient=1.0, maximum_attempts=attempts)
     try:
-        return str(succeeds_at.options(retry_policy=policy)(3))
+        return str(succeeds_on_attempt.options(retry_policy=policy)(3))
     except ChildWorkflowError as error:
-        return f"{int(error.retry_state or 0)} {ended_by(error)}"
+        return f"{int(error.retry_state or 0)} {failure_chain(error)}"
 
 
 @scenario("loose")
-def a_child_that_is_tried_until_it_succeeds(world: World) -> None:
-    """A parent hears of the last run of a child that was retried, and of that alone."""
-    assert world.run(runs_a_child_again, 5) == "3"
+def parent_gets_result_of_last_run_of_retried_child(world: World) -> None:
+    assert world.run(retries_child, 5) == "3"
 
 
 @scenario("loose")
-def a_child_that_is_tried_too_often(world: World) -> None:
-    """When the attempts are used up the parent hears of the last failure."""
-    result = world.run(runs_a_child_again, 2)
+def parent_gets_last_failure_when_attempts_of_child_are_used_up(world: World) -> None:
+    result = world.run(retries_child, 2)
     assert result.startswith("4 ")
     assert "ApplicationError(attempt 2)" in result
 
 
 @workflow.defn
-def child_takes_too_long(whole: bool) -> str:
-    """Its child has a limit, for one run or for all."""
+def runs_child_with_timeout(for_execution: bool) -> str:
     limit = timedelta(seconds=1)
-    child = waits.options(execution_timeout=limit) if whole else waits.options(run_timeout=limit)
+    child = (
+        waits_for_end_signal.options(execution_timeout=limit)
+        if for_execution
+        else waits_for_end_signal.options(run_timeout=limit)
+    )
     try:
         return child("never")
     except ChildWorkflowError as error:
-        return ended_by(error)
+        return failure_chain(error)
 
 
 @scenario("loose")
-def a_child_that_takes_too_long(world: World) -> None:
-    """A child's run timeout is the parent's to handle."""
-    assert "Child Workflow execution timed out" in world.run(child_takes_too_long, False)
+def run_timeout_of_child_raises_in_parent(world: World) -> None:
+    assert "Child Workflow execution timed out" in world.run(runs_child_with_timeout, False)
 
 
 @scenario("loose")
-def a_child_whose_runs_take_too_long(world: World) -> None:
-    """So is the timeout of its execution."""
-    assert "Child Workflow execution timed out" in world.run(child_takes_too_long, True)
+def execution_timeout_of_child_raises_in_parent(world: World) -> None:
+    assert "Child Workflow execution timed out" in world.run(runs_child_with_timeout, True)
 
 
 @workflow.defn
-def waits_for_a_child() -> str:
-    """Says how its child ended."""
+def waits_for_child() -> str:
     try:
-        return waits.options(id=f"{workflow.info().workflow_id}/child")("went ")
+        return waits_for_end_signal.options(id=f"{workflow.info().workflow_id}/child")("went ")
     except ChildWorkflowError as error:
-        return ended_by(error)
+        return failure_chain(error)
 
 
-def with_child(world: World, parent: Any, *args: Any) -> tuple[Any, Any]:
-    """A parent whose child has started, and the child."""
+def start_with_child(world: World, parent: Any, *args: Any) -> tuple[Any, Any]:
+    """Start a parent and wait until its child has started. Return both handles."""
     handle = world.start(parent, *args)
-    world.until(handle, "CHILD_WORKFLOW_EXECUTION_STARTED")
+    world.wait_for_event(handle, "CHILD_WORKFLOW_EXECUTION_STARTED")
     child = world.client.get_workflow_handle(f"{handle.id}/child")
     world.handles.append(child)
     return handle, child
 
 
 @scenario("loose")
-def a_child_that_is_terminated_from_outside(world: World) -> None:
-    """A parent hears that its child was terminated."""
-    parent, child = with_child(world, waits_for_a_child)
+def terminated_child_raises_in_parent(world: World) -> None:
+    parent, child = start_with_child(world, waits_for_child)
     child.terminate("enough")
     assert "TerminatedError(Terminated)" in parent.result(timeout=60)
     assert isinstance(world.failure(child), TerminatedError)
 
 
 @scenario("loose")
-def a_child_that_is_cancelled_from_outside(world: World) -> None:
-    """A parent hears that its child was cancelled, though it did not ask for it."""
-    parent, child = with_child(world, waits_for_a_child)
+def child_cancelled_by_client_raises_in_parent(world: World) -> None:
+    parent, child = start_with_child(world, waits_for_child)
     child.cancel()
     assert "CancelledError" in parent.result(timeout=60)
 
 
 @scenario("loose")
-def a_child_that_is_signalled_from_outside(world: World) -> None:
-    """A child is a workflow like any other."""
-    parent, child = with_child(world, waits_for_a_child)
+def client_can_signal_child(world: World) -> None:
+    parent, child = start_with_child(world, waits_for_child)
     child.signal("end", "well")
     assert parent.result(timeout=60) == "went well"
 
 
 @workflow.defn
-def lets_it_out(depth: int) -> None:
-    """Fails with the failure of its child's child."""
-    lets_it_out(depth - 1) if depth else breaks("deep down")
+def fails_through_children(depth: int) -> None:
+    fails_through_children(depth - 1) if depth else fails_with_text("deep down")
 
 
 @scenario("loose")
-def a_failure_through_two_levels(world: World) -> None:
-    """A failure that nobody catches arrives with all the children that it passed."""
-    error = world.fails(lets_it_out, 1)
+def uncaught_failure_passes_through_two_levels_of_children(world: World) -> None:
+    error = world.run_failing(fails_through_children, 1)
     assert isinstance(error, ChildWorkflowError)
-    assert ended_by(error).count("ChildWorkflowError") == 2
-    assert ended_by(error).endswith("ApplicationError(deep down)")
+    assert failure_chain(error).count("ChildWorkflowError") == 2
+    assert failure_chain(error).endswith("ApplicationError(deep down)")
 
 
 @workflow.defn
-def takes_it_back() -> str:
-    """Starts a child and gives it up in the same breath."""
-    task = workflow.spawn(lambda: waits.start("never"))
+def starts_and_cancels_child_in_one_task() -> str:
+    task = workflow.spawn(lambda: waits_for_end_signal.start("never"))
     workflow.sleep(0)
     task.cancel()
     try:
         task.result()
     except (ChildWorkflowError, CancelledError) as error:
-        return ended_by(error)
+        return failure_chain(error)
     return "never"
 
 
 @scenario("loose")
-def a_child_that_is_taken_back_before_it_was_sent(world: World) -> None:
-    """A child that is given up in the task that asked for it leaves no trace."""
-    assert "Cancelled" in world.run(takes_it_back)
-    assert not [kind for kind in kinds(world.handles[0].history()) if "CHILD" in kind]
+def child_cancelled_in_the_same_task_is_never_started(world: World) -> None:
+    assert "Cancelled" in world.run(starts_and_cancels_child_in_one_task)
+    assert not [kind for kind in event_types(world.handles[0].history()) if "CHILD" in kind]
 
 
 @workflow.defn
-def gives_a_child_up() -> str:
-    """With ABANDON one does not even ask."""
-    child = waits.options(
+def cancels_abandoned_child() -> str:
+    child = waits_for_end_signal.options(
         id=f"{workflow.info().workflow_id}/child",
         cancellation_type=ChildCancellationType.ABANDON,
         parent_close_policy=ParentClosePolicy.ABANDON,
@@ -202,41 +187,37 @@ def gives_a_child_up() -> str:
     try:
         return child.result()
     except ChildWorkflowError as error:
-        return ended_by(error)
+        return failure_chain(error)
 
 
 @scenario("loose")
-def a_child_that_is_given_up(world: World) -> None:
-    """Cancelling with ABANDON resolves at once, and the child does not hear of it."""
-    parent, child = with_child(world, gives_a_child_up)
+def cancellation_type_abandon_resolves_immediately_and_leaves_child_running(world: World) -> None:
+    parent, child = start_with_child(world, cancels_abandoned_child)
     assert "CancelledError" in parent.result(timeout=60)
     child.signal("end", "and on")
     assert child.result(timeout=60) == "goes on and on"
 
 
 @workflow.defn
-def becomes_another(times: int) -> str:
-    """Continues as new, then waits."""
+def continues_then_waits(times: int) -> str:
     if times:
         workflow.continue_as_new(times - 1)
-    return waits.fn("at last ")
+    return waits_for_end_signal.fn("at last ")
 
 
 @workflow.defn
-def has_a_child_that_continues() -> str:
-    """Its child goes on in another run."""
+def runs_continuing_child() -> str:
     try:
-        return becomes_another.options(id=f"{workflow.info().workflow_id}/child")(1)
+        return continues_then_waits.options(id=f"{workflow.info().workflow_id}/child")(1)
     except ChildWorkflowError as error:
-        return ended_by(error)
+        return failure_chain(error)
 
 
 @scenario("loose")
-def a_child_that_continued_and_was_terminated(world: World) -> None:
-    """A parent belongs to all runs of its child."""
-    parent, child = with_child(world, has_a_child_that_continues)
+def termination_of_continued_child_raises_in_parent(world: World) -> None:
+    parent, child = start_with_child(world, runs_continuing_child)
     first = child.describe().first_execution_run_id
-    world.until_true(lambda: child.describe().run_id != first, "second run")
+    world.wait_until(lambda: child.describe().run_id != first, "second run")
     child.terminate("enough")
     assert "TerminatedError" in parent.result(timeout=60)
 
@@ -245,17 +226,16 @@ def a_child_that_continued_and_was_terminated(world: World) -> None:
 
 
 @workflow.defn
-def continues_beside_a_child(policy: int, again: bool = True) -> str:
-    """Continues as new while its child runs."""
+def continues_with_open_child(policy: int, again: bool = True) -> str:
     if again:
         name = f"{workflow.info().workflow_id}/child"
-        waits.options(id=name, parent_close_policy=ParentClosePolicy(policy)).start("left ")
+        waits_for_end_signal.options(id=name, parent_close_policy=ParentClosePolicy(policy)).start("left ")
         workflow.continue_as_new(policy, False)
     return "done"
 
 
-def after_its_parent(world: World, policy: ParentClosePolicy) -> str:
-    parent = world.start(continues_beside_a_child, int(policy))
+def outcome_of_child_after_parent_continued(world: World, policy: ParentClosePolicy) -> str:
+    parent = world.start(continues_with_open_child, int(policy))
     assert parent.result(timeout=60) == "done"
     child = world.client.get_workflow_handle(f"{parent.id}/child")
     world.handles.append(child)
@@ -268,50 +248,46 @@ def after_its_parent(world: World, policy: ParentClosePolicy) -> str:
 
 
 @scenario("loose")
-def a_parent_that_continues_ends_its_child(world: World) -> None:
-    """A parent's continuing as new is its close: children are terminated."""
-    assert after_its_parent(world, ParentClosePolicy.TERMINATE) == "TerminatedError"
+def continue_as_new_of_parent_terminates_child_by_policy(world: World) -> None:
+    assert outcome_of_child_after_parent_continued(world, ParentClosePolicy.TERMINATE) == "TerminatedError"
 
 
 @scenario("loose")
-def a_parent_that_continues_cancels_its_child(world: World) -> None:
-    """Or asked to cancel."""
-    assert after_its_parent(world, ParentClosePolicy.REQUEST_CANCEL) == "CancelledError"
+def continue_as_new_of_parent_cancels_child_by_policy(world: World) -> None:
+    assert (
+        outcome_of_child_after_parent_continued(world, ParentClosePolicy.REQUEST_CANCEL) == "CancelledError"
+    )
 
 
 @scenario("loose")
-def a_parent_that_continues_leaves_its_child(world: World) -> None:
-    """Or left alone, and the new run hears nothing of them."""
-    assert after_its_parent(world, ParentClosePolicy.ABANDON) == "left alone"
+def continue_as_new_of_parent_leaves_abandoned_child_running(world: World) -> None:
+    assert outcome_of_child_after_parent_continued(world, ParentClosePolicy.ABANDON) == "left alone"
 
 
 @scenario("loose")
-def a_parent_that_is_terminated_ends_its_child(world: World) -> None:
-    """Whoever ends a parent ends its children."""
-    parent, child = with_child(world, waits_for_a_child)
+def termination_of_parent_terminates_child(world: World) -> None:
+    parent, child = start_with_child(world, waits_for_child)
     parent.terminate("enough")
     assert isinstance(world.failure(child), TerminatedError)
 
 
 @workflow.defn
-def leaves_at_once(policy: int) -> str:
-    """Closes in the very task that asks for a child."""
+def closes_while_starting_child(policy: int) -> str:
     name = f"{workflow.info().workflow_id}/child"
-    start = waits.options(id=name, parent_close_policy=ParentClosePolicy(policy)).start
+    start = waits_for_end_signal.options(id=name, parent_close_policy=ParentClosePolicy(policy)).start
     workflow.spawn(lambda: start("late "))
     workflow.sleep(0)
     return name
 
 
 @scenario("loose")
-def children_of_parents_that_closed_before_they_started(world: World) -> None:
-    """A child that is asked for in the task that closes its parent never starts, whatever its policy."""
-    names = [world.run(leaves_at_once, int(policy)) for policy in list(ParentClosePolicy)[1:]]
-    world.run(has_many_children, 2)  # asked for later, and all done: those before were passed over
-    assert not any(is_there(world.client.get_workflow_handle(name)) for name in names)
+def child_started_in_closing_task_of_parent_never_runs(world: World) -> None:
+    names = [world.run(closes_while_starting_child, int(policy)) for policy in list(ParentClosePolicy)[1:]]
+    world.run(runs_many_children, 2)  # started later and complete, so the earlier children were not started
+    assert not any(exists(world.client.get_workflow_handle(name)) for name in names)
 
 
-def is_there(child: Any) -> bool:
+def exists(child: Any) -> bool:
     try:
         child.describe()
     except WorkflowNotFoundError:
@@ -323,11 +299,10 @@ def is_there(child: Any) -> bool:
 
 
 @workflow.defn
-def uses_an_id_again(policy: int, fail: bool) -> str:
-    """Two children of one id, one after the other."""
+def reuses_child_id(policy: int, fail: bool) -> str:
     name = f"{workflow.info().workflow_id}/child"
     try:
-        breaks.options(id=name)("first") if fail else squares.options(id=name)(1)
+        fails_with_text.options(id=name)("first") if fail else squares.options(id=name)(1)
     except ChildWorkflowError:
         pass
     try:
@@ -337,14 +312,13 @@ def uses_an_id_again(policy: int, fail: bool) -> str:
 
 
 @scenario("loose")
-def ids_of_children_that_ended(world: World) -> None:
-    """Each policy says whether the id of a child that ended may be used again."""
-    found = {
-        (policy.name, fail): world.run(uses_an_id_again, int(policy), fail)
+def id_reuse_policy_applies_to_ids_of_closed_children(world: World) -> None:
+    results = {
+        (policy.name, fail): world.run(reuses_child_id, int(policy), fail)
         for policy in list(IdReusePolicy)[1:]
         for fail in (False, True)
     }
-    assert found == {
+    assert results == {
         ("ALLOW_DUPLICATE", False): "4",
         ("ALLOW_DUPLICATE", True): "4",
         ("ALLOW_DUPLICATE_FAILED_ONLY", False): "taken True",
@@ -357,28 +331,25 @@ def ids_of_children_that_ended(world: World) -> None:
 
 
 @workflow.defn
-def takes_an_id_over() -> list[str]:
-    """Two children of one id at a time: the second ends the first."""
+def starts_child_with_terminate_if_running() -> list[str]:
     name = f"{workflow.info().workflow_id}/child"
-    first = waits.options(id=name).start("never")
+    first = waits_for_end_signal.options(id=name).start("never")
     second = squares.options(id=name, id_reuse_policy=IdReusePolicy.TERMINATE_IF_RUNNING)(3)
     try:
         return [first.result()]
     except ChildWorkflowError as error:
-        return [str(second), ended_by(error)]
+        return [str(second), failure_chain(error)]
 
 
 @scenario("loose")
-def an_id_that_is_taken_over(world: World) -> None:
-    """With TERMINATE_IF_RUNNING a child takes the place of one that runs."""
-    second, first = world.run(takes_an_id_over)
+def terminate_if_running_replaces_child_with_same_id(world: World) -> None:
+    second, first = world.run(starts_child_with_terminate_if_running)
     assert second == "9"
     assert "TerminatedError" in first
 
 
 @workflow.defn
-def is_its_own_child() -> str:
-    """Nobody can be his own child."""
+def starts_child_with_own_id() -> str:
     try:
         squares.options(id=workflow.info().workflow_id)(1)
     except WorkflowAlreadyStartedError:
@@ -387,35 +358,30 @@ def is_its_own_child() -> str:
 
 
 @scenario("loose")
-def a_child_with_its_parents_id(world: World) -> None:
-    """The id of the parent is taken."""
-    assert world.run(is_its_own_child) == "taken"
+def child_with_id_of_parent_is_rejected(world: World) -> None:
+    assert world.run(starts_child_with_own_id) == "taken"
 
 
 @workflow.defn
-def tells_its_queue() -> str:
-    """The queue on which it runs."""
+def returns_task_queue() -> str:
     return workflow.info().task_queue
 
 
 @workflow.defn
-def has_a_child_elsewhere(queue: str) -> list[str]:
-    """Its child runs on another queue, and has an activity there."""
-    return [tells_its_queue(), tells_its_queue.options(task_queue=queue)()]
+def runs_child_on_another_queue(queue: str) -> list[str]:
+    return [returns_task_queue(), returns_task_queue.options(task_queue=queue)()]
 
 
 @scenario("loose")
-def a_child_on_another_queue(world: World) -> None:
-    """A child runs where it is told to; by default where its parent runs."""
+def child_runs_on_queue_of_parent_unless_set(world: World) -> None:
     other = f"{world.queue}-other"
     with Worker(world.client, other, modules=[sys.modules[__name__], acts], verify="always"):
-        assert world.run(has_a_child_elsewhere, other) == [world.queue, other]
+        assert world.run(runs_child_on_another_queue, other) == [world.queue, other]
 
 
 @workflow.defn
-def has_a_noted_child() -> str:
-    """Its child has a memo, search attributes, a summary and a priority."""
-    return waits.options(
+def starts_child_with_memo_and_summary() -> str:
+    return waits_for_end_signal.options(
         id=f"{workflow.info().workflow_id}/child",
         memo={"colour": "red"},
         search_attributes={"CustomKeywordField": "of a child"},
@@ -426,9 +392,8 @@ def has_a_noted_child() -> str:
 
 
 @scenario("loose")
-def a_child_with_notes(world: World) -> None:
-    """Memo, search attributes and notes of a child are where anybody finds them."""
-    parent, child = with_child(world, has_a_noted_child)
+def memo_attributes_and_summary_of_child_are_described(world: World) -> None:
+    parent, child = start_with_child(world, starts_child_with_memo_and_summary)
     seen = child.describe()
     assert seen.memo == {"colour": "red"}
     assert seen.search_attributes["CustomKeywordField"] in ("of a child", ["of a child"])
@@ -440,11 +405,10 @@ def a_child_with_notes(world: World) -> None:
 
 
 @scenario("loose")
-def children_that_are_pending(world: World) -> None:
-    """A description names the children that have not ended."""
-    parent, child = with_child(world, waits_for_a_child)
+def describe_shows_pending_children(world: World) -> None:
+    parent, child = start_with_child(world, waits_for_child)
     (pending,) = parent.describe().pending_children
-    assert (pending.id, pending.workflow_type) == (child.id, "waits")
+    assert (pending.id, pending.workflow_type) == (child.id, "waits_for_end_signal")
     assert pending.run_id == child.describe().run_id
     assert pending.parent_close_policy is ParentClosePolicy.TERMINATE
     child.signal("end", "well")
@@ -453,24 +417,21 @@ def children_that_are_pending(world: World) -> None:
 
 
 @workflow.defn
-def has_many_children(count: int) -> int:
-    """Many children at a time."""
+def runs_many_children(count: int) -> int:
     tasks = [workflow.spawn(squares, number) for number in range(count)]
     return sum(workflow.gather(*tasks))
 
 
 @scenario("loose")
-def many_children(world: World) -> None:
-    """Forty children of one run start, end and are heard."""
-    assert world.run(has_many_children, 40) == sum(number * number for number in range(40))
+def forty_concurrent_children_complete(world: World) -> None:
+    assert world.run(runs_many_children, 40) == sum(number * number for number in range(40))
 
 
 # --- others -----------------------------------------------------------------------------------------------------------
 
 
 @workflow.defn
-def speaks_to(name: str, run_id: str, cancel: bool) -> str:
-    """Signals or cancels another workflow, or one run of it."""
+def signals_or_cancels_workflow(name: str, run_id: str, cancel: bool) -> str:
     other = workflow.get_external_workflow_handle(name, run_id=run_id or None)
     try:
         other.cancel("enough") if cancel else other.signal("end", "by another")
@@ -480,62 +441,56 @@ def speaks_to(name: str, run_id: str, cancel: bool) -> str:
 
 
 @scenario("loose")
-def a_closed_workflow_is_signalled(world: World) -> None:
-    """A signal to a workflow that has closed does not arrive."""
+def signal_to_closed_workflow_raises_not_found(world: World) -> None:
     closed = world.start(squares, 2)
     assert closed.result(timeout=60) == 4
-    assert "ExternalWorkflowExecutionNotFound" in world.run(speaks_to, closed.id, "", False)
+    assert "ExternalWorkflowExecutionNotFound" in world.run(signals_or_cancels_workflow, closed.id, "", False)
 
 
 @scenario("loose")
-def a_closed_workflow_is_cancelled(world: World) -> None:
-    """A request to cancel a workflow that has closed is no error."""
+def cancellation_of_closed_workflow_succeeds(world: World) -> None:
     closed = world.start(squares, 2)
     assert closed.result(timeout=60) == 4
-    assert world.run(speaks_to, closed.id, "", True) == "arrived"
+    assert world.run(signals_or_cancels_workflow, closed.id, "", True) == "arrived"
 
 
 @scenario("loose")
-def one_run_of_a_workflow_is_signalled(world: World) -> None:
-    """A signal can be meant for one run."""
-    waiting = world.start(waits, "told ")
-    world.until(waiting, "WORKFLOW_TASK_COMPLETED")
-    assert world.run(speaks_to, waiting.id, waiting.run_id, False) == "arrived"
+def signal_with_run_id_reaches_that_run(world: World) -> None:
+    waiting = world.start(waits_for_end_signal, "told ")
+    world.wait_for_event(waiting, "WORKFLOW_TASK_COMPLETED")
+    assert world.run(signals_or_cancels_workflow, waiting.id, waiting.run_id, False) == "arrived"
     assert waiting.result(timeout=60) == "told by another"
 
 
 @scenario("loose")
-def another_run_of_a_workflow_is_signalled(world: World) -> None:
-    """A signal to a run that is not there arrives nowhere."""
-    waiting = world.start(waits, "told ")
-    world.until(waiting, "WORKFLOW_TASK_COMPLETED")
-    nobody = "7b1f4e0a-0000-4000-8000-000000000000"
-    assert "ExternalWorkflowExecutionNotFound" in world.run(speaks_to, waiting.id, nobody, False)
+def signal_with_unknown_run_id_raises_not_found(world: World) -> None:
+    waiting = world.start(waits_for_end_signal, "told ")
+    world.wait_for_event(waiting, "WORKFLOW_TASK_COMPLETED")
+    unknown_run_id = "7b1f4e0a-0000-4000-8000-000000000000"
+    assert "ExternalWorkflowExecutionNotFound" in world.run(
+        signals_or_cancels_workflow, waiting.id, unknown_run_id, False
+    )
     waiting.signal("end", "at last")
     assert waiting.result(timeout=60) == "told at last"
 
 
 @workflow.defn
-def speaks_to_itself(cancel: bool) -> str:
-    """Nobody reaches himself this way."""
-    return speaks_to.fn(workflow.info().workflow_id, "", cancel)
+def signals_or_cancels_itself(cancel: bool) -> str:
+    return signals_or_cancels_workflow.fn(workflow.info().workflow_id, "", cancel)
 
 
 @scenario("loose")
-def a_workflow_that_signals_itself(world: World) -> None:
-    """A signal to oneself does not arrive."""
-    assert "ExternalWorkflowExecutionNotFound" in world.run(speaks_to_itself, False)
+def signal_to_own_workflow_raises_not_found(world: World) -> None:
+    assert "ExternalWorkflowExecutionNotFound" in world.run(signals_or_cancels_itself, False)
 
 
 @scenario("loose")
-def a_workflow_that_cancels_itself(world: World) -> None:
-    """Nor does a request to cancel."""
-    assert "ExternalWorkflowExecutionNotFound" in world.run(speaks_to_itself, True)
+def cancellation_of_own_workflow_raises_not_found(world: World) -> None:
+    assert "ExternalWorkflowExecutionNotFound" in world.run(signals_or_cancels_itself, True)
 
 
 @workflow.defn
-def speaks_and_leaves(name: str) -> str:
-    """Closes in the very task that sends a signal."""
+def signals_and_closes(name: str) -> str:
     other = workflow.get_external_workflow_handle(name)
     workflow.spawn(lambda: other.signal("end", "too late"))
     workflow.sleep(0)
@@ -543,10 +498,9 @@ def speaks_and_leaves(name: str) -> str:
 
 
 @scenario("loose")
-def a_signal_of_one_who_left(world: World) -> None:
-    """What is sent in the task that closes a run is never sent: as on a server."""
-    waiting = world.start(waits, "heard ")
-    world.until(waiting, "WORKFLOW_TASK_COMPLETED")
-    assert world.run(speaks_and_leaves, waiting.id) == "gone"
+def signal_in_closing_task_is_never_sent(world: World) -> None:
+    waiting = world.start(waits_for_end_signal, "heard ")
+    world.wait_for_event(waiting, "WORKFLOW_TASK_COMPLETED")
+    assert world.run(signals_and_closes, waiting.id) == "gone"
     waiting.signal("end", "this")
     assert waiting.result(timeout=60) == "heard this"

@@ -1,6 +1,6 @@
-"""A small fleet of runs that list filters are tried on: all statuses, several types, typed search attributes.
+"""A fleet of runs for tests of list filters: all statuses, several types, typed search attributes.
 
-The same fleet is started on each engine. Ids and attributes are the same everywhere; run ids and times are the engine's.
+The same fleet is started on each engine. Workflow ids and attributes are equal, run ids and times are not.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def chain(left: int) -> int:
     return left
 
 
-# Each: workflow id, workflow, arguments, search attributes. These end by themselves, one after the other.
+# Workflow id, workflow, arguments, search attributes. These runs complete by themselves, one after another.
 ENDING: tuple[Spec, ...] = (
     ("order-1", order, ("a",), {"Region": "eu", "Amount": 1, "Urgent": True, "Tags": ["red"]}),
     ("order-2", order, ("b",), {"Region": "EU", "Amount": 2, "Urgent": False, "Tags": ["red", "green"]}),
@@ -81,7 +81,7 @@ OPEN: tuple[Spec, ...] = (
     ("open-2", waiting, (), {"Tags": [], "Owner": "ann", "Amount": 5}),
     ("open-3", waiting, (), {}),
 )
-# Nobody works on these.
+# Runs on a queue without a worker.
 UNTOUCHED: tuple[Spec, ...] = (
     ("idle-1", waiting, (), {"Region": "eu", "Score": 0.0}),
     ("idle-2", order, ("z",), {"Region": "ap", "Due": datetime(2025, 3, 1, 0, 0, 0, 123456, UTC)}),
@@ -93,11 +93,11 @@ TERMINATED: tuple[Spec, ...] = (
 )
 
 COUNT = 1 + sum(map(len, (ENDING, CANCELLED, LATE, OPEN, UNTOUCHED, TERMINATED)))
-"""How many runs there are: the chain is two."""
+"""The number of runs; the chain has two."""
 
 
 def start_fleet(client: Client) -> None:
-    """Start the fleet and bring each run to where it belongs, in an order that is the same everywhere."""
+    """Start the fleet and bring each run into its status, in a fixed order."""
     for spec in TERMINATED:
         _start(client, spec, IDLE_QUEUE).terminate("enough")
     for spec in UNTOUCHED:

@@ -1,4 +1,4 @@
-"""Search attributes of every type, and finding runs: counts in groups, lists with a limit, descriptions."""
+"""Search attributes of every type, and lists, counts and descriptions of runs."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ FIRST = [
 ]
 
 
-def shown(attributes: Any) -> dict[str, str]:
-    """Ours, as texts; times in UTC."""
+def test_attributes_as_text(attributes: Any) -> dict[str, str]:
+    """Return the attributes of `MINE` as strings, times in UTC."""
     return {
         name: str(value.astimezone(UTC) if isinstance(value, datetime) else value)
         for name, value in attributes.items()
@@ -65,21 +65,18 @@ AFTER = {
 
 
 @workflow.defn
-class Found:
-    """Changes what it is found by."""
-
+class HasSearchAttributes:
     def __init__(self) -> None:
         self.over = False
 
     @workflow.run
     def run(self) -> dict[str, str]:
-        """Until it is over."""
         workflow.wait_condition(lambda: self.over)
-        return shown(workflow.search_attributes())
+        return test_attributes_as_text(workflow.search_attributes())
 
     @workflow.signal
-    def change(self) -> None:
-        """All but one; one is taken away."""
+    def change_attributes(self) -> None:
+        """Change all attributes but one, and remove one."""
         workflow.upsert_search_attributes(
             [
                 TEXT.value_set("text two"),
@@ -93,48 +90,53 @@ class Found:
 
     @workflow.signal
     def finish(self) -> None:
-        """End."""
         self.over = True
 
     @workflow.query
-    def mine(self) -> dict[str, str]:
-        """As it knows them."""
-        return shown(workflow.search_attributes())
+    def current_attributes(self) -> dict[str, str]:
+        return test_attributes_as_text(workflow.search_attributes())
 
 
 @scenario("loose")
-def search_attributes_of_every_type(world: World) -> None:
-    """All seven types: given at the start, read by the workflow and by clients, changed, and one of them removed."""
-    handle = world.start(Found.run, search_attributes=FIRST)
-    assert handle.query(Found.mine) == shown(handle.describe().search_attributes) == BEFORE
-    handle.signal(Found.change)
-    assert handle.query(Found.mine) == shown(handle.describe().search_attributes) == AFTER
-    handle.signal(Found.finish)
+def search_attributes_of_every_type_can_be_set_read_changed_and_removed(world: World) -> None:
+    handle = world.start(HasSearchAttributes.run, search_attributes=FIRST)
+    assert (
+        handle.query(HasSearchAttributes.current_attributes)
+        == test_attributes_as_text(handle.describe().search_attributes)
+        == BEFORE
+    )
+    handle.signal(HasSearchAttributes.change_attributes)
+    assert (
+        handle.query(HasSearchAttributes.current_attributes)
+        == test_attributes_as_text(handle.describe().search_attributes)
+        == AFTER
+    )
+    handle.signal(HasSearchAttributes.finish)
     assert handle.result(timeout=LIMIT) == AFTER
 
 
 @workflow.defn
-def is_found_later() -> dict[str, str]:
-    """Had none at its start."""
+def adds_search_attributes() -> dict[str, str]:
     workflow.upsert_search_attributes([TEXT.value_set("late")])
     workflow.upsert_search_attributes([KEYWORD.value_set("x")])
     workflow.upsert_search_attributes({"CustomIntField": 7})
     workflow.upsert_search_attributes([KEYWORD.value_unset()])
-    return shown(workflow.search_attributes())
+    return test_attributes_as_text(workflow.search_attributes())
 
 
 @scenario()
-def search_attributes_from_nothing(world: World) -> None:
-    """A run that had none may set some, by key or by name, and remove one again."""
-    handle = world.start(is_found_later)
+def run_without_search_attributes_can_add_and_remove_them(world: World) -> None:
+    handle = world.start(adds_search_attributes)
     assert handle.result(timeout=LIMIT) == {"CustomTextField": "late", "CustomIntField": "7"}
-    assert shown(handle.describe().search_attributes) == {"CustomTextField": "late", "CustomIntField": "7"}
+    assert test_attributes_as_text(handle.describe().search_attributes) == {
+        "CustomTextField": "late",
+        "CustomIntField": "7",
+    }
 
 
 @workflow.defn
-def changes_nothing() -> list[str]:
-    """Upserts of nothing are mistakes."""
-    found: list[str] = []
+def makes_invalid_upserts() -> list[str]:
+    errors: list[str] = []
     calls: list[Any] = [
         lambda: workflow.upsert_memo({}),
         lambda: workflow.upsert_search_attributes([]),
@@ -144,28 +146,25 @@ def changes_nothing() -> list[str]:
         try:
             call()
         except UsageError as error:
-            found.append(type(error).__name__)
-    return found
+            errors.append(type(error).__name__)
+    return errors
 
 
 @scenario()
-def upserts_of_nothing(world: World) -> None:
-    """A change that changes nothing, or a value that no service could search for, is refused where it is made."""
-    handle = world.start(changes_nothing)
+def empty_or_invalid_upserts_raise_usage_error(world: World) -> None:
+    handle = world.start(makes_invalid_upserts)
     assert handle.result(timeout=LIMIT) == ["UsageError"] * 3
 
 
 @workflow.defn
-def ends_or_waits(wait: bool) -> None:
-    """Either."""
+def returns_unless_waiting(wait: bool) -> None:
     workflow.wait_condition(lambda: not wait)
 
 
 @scenario("loose")
-def runs_are_counted_by_status(world: World) -> None:
-    """A filter with GROUP BY ExecutionStatus gives how many there are in all, and of each status."""
+def count_workflows_groups_by_execution_status(world: World) -> None:
     for wait in (False, False, False, True, True):
-        handle = world.start(ends_or_waits, wait)
+        handle = world.start(returns_unless_waiting, wait)
         if not wait:
             handle.result(timeout=LIMIT)
     mine = f"TaskQueue = '{world.queue}'"
@@ -176,7 +175,7 @@ def runs_are_counted_by_status(world: World) -> None:
         found = world.client.count_workflows(query)
         return found == 5 and {group.group_values: group.count for group in found.groups} == expected
 
-    world.until_true(counted, "five runs in two groups")
+    world.wait_until(counted, "five runs in two groups")
     found = world.client.count_workflows(query)
     assert (found.count, int(found)) == (5, 5)
     assert WorkflowExecutionCountAggregationGroup(3, ("Completed",)) in found.groups
@@ -189,22 +188,21 @@ def runs_are_counted_by_status(world: World) -> None:
 
 
 @scenario("loose")
-def lists_with_a_limit(world: World) -> None:
-    """Five runs of one id: all are listed, newest first, or as many as were asked for, whatever the size of pages."""
+def list_workflows_returns_newest_first_up_to_limit(world: World) -> None:
     for _ in range(5):
-        world.start(ends_or_waits, False, id=f"{world.queue}-same").result(timeout=LIMIT)
+        world.start(returns_unless_waiting, False, id=f"{world.queue}-same").result(timeout=LIMIT)
     query = f"WorkflowId = '{world.queue}-same'"
-    world.until_true(lambda: world.client.count_workflows(query) == 5, "five runs")
-    runs = [each.run_id for each in world.client.list_workflows(query)]
+    world.wait_until(lambda: world.client.count_workflows(query) == 5, "five runs")
+    runs = [run.run_id for run in world.client.list_workflows(query)]
     assert sorted(runs) == sorted(handle.run_id or "" for handle in world.handles)
-    assert [each.run_id for each in world.client.list_workflows(query, limit=3)] == runs[:3]
-    assert [each.run_id for each in world.client.list_workflows(query, limit=3, page_size=2)] == runs[:3]
+    assert [run.run_id for run in world.client.list_workflows(query, limit=3)] == runs[:3]
+    assert [run.run_id for run in world.client.list_workflows(query, limit=3, page_size=2)] == runs[:3]
     assert list(world.client.list_workflows(query, limit=0)) == []
     histories = [
         world.client.get_workflow_handle(f"{world.queue}-same", run_id=run).history() for run in runs
     ]
-    assert [len(each) for each in histories] == [5] * 5
-    for handle in world.handles:  # each by its own run
+    assert [len(run) for run in histories] == [5] * 5
+    for handle in world.handles:  # describe each run by its run id
         handle.describe()
     world.handles = [
         world.client.get_workflow_handle(f"{world.queue}-same", run_id=handle.run_id)
@@ -213,46 +211,47 @@ def lists_with_a_limit(world: World) -> None:
 
 
 @workflow.defn
-def has_a_child() -> str:
-    """A parent."""
-    return str(is_a_child.options(id=f"{workflow.info().workflow_id}/child")())
+def runs_waiting_child() -> str:
+    return str(waits_as_child.options(id=f"{workflow.info().workflow_id}/child")())
 
 
 @workflow.defn
-def is_a_child() -> str:
-    """A child that waits."""
+def waits_as_child() -> str:
     return str(workflow.Channel("word", str).receive())
 
 
 @scenario("loose")
-def a_description_names_the_family(world: World) -> None:
-    """Parent and root of a child, by ids and runs; a run without a parent is its own root."""
-    parent = world.start(has_a_child)
-    world.until(parent, "CHILD_WORKFLOW_EXECUTION_STARTED")
+def describe_shows_parent_and_root(world: World) -> None:
+    parent = world.start(runs_waiting_child)
+    world.wait_for_event(parent, "CHILD_WORKFLOW_EXECUTION_STARTED")
     child = world.client.get_workflow_handle(f"{parent.id}/child")
-    told, above = child.describe(), parent.describe()
-    assert (told.parent_id, told.parent_run_id) == (above.id, above.run_id)
-    assert (told.root_id, told.root_run_id) == (above.id, above.run_id)
-    assert (above.parent_id, above.root_id, above.root_run_id) == ("", above.id, above.run_id)
+    of_child, of_parent = child.describe(), parent.describe()
+    assert (of_child.parent_id, of_child.parent_run_id) == (of_parent.id, of_parent.run_id)
+    assert (of_child.root_id, of_child.root_run_id) == (of_parent.id, of_parent.run_id)
+    assert (of_parent.parent_id, of_parent.root_id, of_parent.root_run_id) == (
+        "",
+        of_parent.id,
+        of_parent.run_id,
+    )
     child.signal("word", "done")
     assert parent.result(timeout=LIMIT) == "done"
     assert child.describe().status == WorkflowStatus.COMPLETED
 
 
 @scenario()
-def summary_and_details_are_described(world: World) -> None:
-    """What a run was started with as summary and details is in its description, and in the history for tools."""
-    handle = world.start(ends_or_waits, False, static_summary="one line", static_details="more\nlines")
+def describe_shows_static_summary_and_details(world: World) -> None:
+    handle = world.start(
+        returns_unless_waiting, False, static_summary="one line", static_details="more\nlines"
+    )
     handle.result(timeout=LIMIT)
-    told = handle.describe()
-    assert (told.static_summary, told.static_details) == ("one line", "more\nlines")
+    description = handle.describe()
+    assert (description.static_summary, description.static_details) == ("one line", "more\nlines")
     assert set(handle.history().events[0]["userMetadata"]) == {"summary", "details"}
 
 
 @workflow.defn
-def reads_its_memo(child: bool) -> list[Any]:
-    """Typed, untyped, absent; and a child's."""
-    found: list[Any] = [
+def reads_memo(child: bool) -> list[Any]:
+    values: list[Any] = [
         workflow.memo(),
         workflow.memo_value("number", type=int),
         workflow.memo_value("absent", "default"),
@@ -260,15 +259,14 @@ def reads_its_memo(child: bool) -> list[Any]:
     try:
         workflow.memo_value("absent")
     except KeyError:
-        found.append("missing")
-    return [*found, reads_its_memo.options(memo=workflow.memo())(False)] if child else found
+        values.append("missing")
+    return [*values, reads_memo.options(memo=workflow.memo())(False)] if child else values
 
 
 @scenario("loose")
-def a_memo_is_read_and_handed_on(world: World) -> None:
-    """A memo is read as plain data or as a type, with a default or an error where there is none, and given to a child."""
+def memo_is_read_by_key_and_passed_to_child(world: World) -> None:
     memo = {"number": 7, "table": {"a": [1]}}
-    handle = world.start(reads_its_memo, True, memo=memo)
+    handle = world.start(reads_memo, True, memo=memo)
     mine = [memo, 7, "default", "missing"]
     assert handle.result(timeout=LIMIT) == [*mine, mine]
     assert handle.describe().memo == memo

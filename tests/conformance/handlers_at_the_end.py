@@ -1,4 +1,4 @@
-"""Handlers of signals and updates when their workflow closes: what counts, who is told, and what is left unfinished."""
+"""Signal and update handlers that are running when their workflow closes."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from hourglass.errors import ApplicationError, CancelledError, UpdateFailedError
 from hourglass.workflow import HandlerUnfinishedPolicy
 
 from .scenario import scenario
-from .update_handlers import Asked, until_admitted
+from .update_handlers import BackgroundCall, wait_until_admitted
 from .world import World
 
 LIMIT = 30
 
 
 @contextmanager
-def heard() -> Iterator[list[str]]:
-    """What the log of this process says meanwhile."""
+def captured_logs() -> Iterator[list[str]]:
+    """Collect the messages that hourglass logs meanwhile."""
     lines: list[str] = []
 
     class Ear(logging.Handler):
@@ -35,14 +35,14 @@ def heard() -> Iterator[list[str]]:
         logger.removeHandler(ear)
 
 
-def told(lines: list[str]) -> bool:
+def warns_of_unfinished_handlers(lines: list[str]) -> bool:
     """Whether somebody was told of handlers that had not finished."""
     return any("before its handlers finished" in line for line in lines)
 
 
 @workflow.defn
-class Host:
-    """Ends as it is told to, while its handlers may be at work."""
+class HandlesUntilEnd:
+    """Ends as its argument says, while handlers may be running."""
 
     def __init__(self) -> None:
         self.begun = 0
@@ -51,7 +51,6 @@ class Host:
 
     @workflow.run
     def run(self, how: str, patient: bool) -> int:
-        """Waits for a handler to begin; a patient one also for its end."""
         workflow.wait_condition(lambda: self.begun > 0)
         if patient:
             self.may_finish = True
@@ -73,122 +72,111 @@ class Host:
 
     @workflow.signal
     def signal(self) -> None:
-        """One that takes its time."""
         self._work()
 
     @workflow.signal(unfinished_policy=HandlerUnfinishedPolicy.ABANDON)
     def quiet_signal(self) -> None:
-        """One that may be left."""
         self._work()
 
     @workflow.update
     def update(self) -> str:
-        """One that takes its time."""
         return self._work()
 
     @workflow.update(unfinished_policy=HandlerUnfinishedPolicy.ABANDON)
     def quiet_update(self) -> str:
-        """One that may be left."""
         return self._work()
 
     @workflow.signal(dynamic=True)
     def any_signal(self, name: str, arguments: list[workflow.RawPayload]) -> None:
-        """One of any name."""
         self._work()
 
 
-def ends(world: World, how: str, *, patient: bool, signal: str = "", update: str = "") -> tuple[Any, Any]:
-    """One run that ends with a handler at work: what came of it, and of the update."""
-    handle = world.start(Host.run, how, patient)
-    if how == "cancel":
-        world.until(handle, "WORKFLOW_TASK_COMPLETED")
-    asked = Asked(lambda: handle.execute_update(update, id="u")) if update else None
+def end_run_with_handler(
+    world: World, ending: str, *, patient: bool, signal: str = "", update: str = ""
+) -> tuple[Any, Any]:
+    """Run a workflow that ends while a handler runs. Return the outcome of the run and the answer of the update."""
+    handle = world.start(HandlesUntilEnd.run, ending, patient)
+    if ending == "cancel":
+        world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED")
+    update_call = BackgroundCall(lambda: handle.execute_update(update, id="u")) if update else None
     if signal:
         handle.signal(signal)
-    if how == "cancel":
-        world.until(handle, "WORKFLOW_TASK_COMPLETED", 2)
+    if ending == "cancel":
+        world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED", 2)
         handle.cancel()
-    if how == "continue":
+    if ending == "continue":
         latest = world.client.get_workflow_handle(handle.id)
-        world.until_true(lambda: latest.describe().run_id != handle.run_id, "a second run")
+        world.wait_until(lambda: latest.describe().run_id != handle.run_id, "a second run")
         latest.signal("quiet_signal")
-    outcome = world.failure(handle) if how in ("fail", "cancel") else handle.result(timeout=LIMIT)
-    return outcome, None if asked is None else asked.answer
+    outcome = world.failure(handle) if ending in ("fail", "cancel") else handle.result(timeout=LIMIT)
+    return outcome, None if update_call is None else update_call.answer
 
 
 @scenario("loose")
-def an_unfinished_signal_handler_is_told(world: World) -> None:
-    """A run that returns while a signal's handler works is told of in the log, and the handler is abandoned."""
-    with heard() as lines:
-        outcome, _ = ends(world, "return", patient=False, signal="signal")
-        world.until_true(lambda: told(lines), "a warning")
+def completed_run_warns_of_unfinished_signal_handler(world: World) -> None:
+    with captured_logs() as lines:
+        outcome, _ = end_run_with_handler(world, "return", patient=False, signal="signal")
+        world.wait_until(lambda: warns_of_unfinished_handlers(lines), "a warning")
     assert outcome == 0
 
 
 @scenario("loose")
-def an_unfinished_dynamic_handler_is_told(world: World) -> None:
-    """So is one whose dynamic handler works."""
-    with heard() as lines:
-        ends(world, "return", patient=False, signal="something")
-        world.until_true(lambda: told(lines), "a warning")
+def completed_run_warns_of_unfinished_dynamic_signal_handler(world: World) -> None:
+    with captured_logs() as lines:
+        end_run_with_handler(world, "return", patient=False, signal="something")
+        world.wait_until(lambda: warns_of_unfinished_handlers(lines), "a warning")
 
 
 @scenario("loose")
-def a_handler_that_may_be_left_is_not_told(world: World) -> None:
-    """With ABANDON nobody is told, of signals as of updates."""
-    with heard() as lines:
-        ends(world, "return", patient=False, signal="quiet_signal")
-        _, answer = ends(world, "return", patient=False, update="quiet_update")
-    assert not told(lines)
+def unfinished_policy_abandon_suppresses_warning(world: World) -> None:
+    with captured_logs() as lines:
+        end_run_with_handler(world, "return", patient=False, signal="quiet_signal")
+        _, answer = end_run_with_handler(world, "return", patient=False, update="quiet_update")
+    assert not warns_of_unfinished_handlers(lines)
     assert isinstance(answer, UpdateFailedError)
 
 
 @scenario("loose")
-def handlers_that_were_waited_for(world: World) -> None:
-    """A run that waits until all handlers have finished has nothing to tell, and its updates are answered."""
-    with heard() as lines:
-        by_signal, _ = ends(world, "return", patient=True, signal="signal")
-        by_update, answer = ends(world, "return", patient=True, update="update")
-    assert not told(lines)
+def run_that_waits_for_handlers_ends_without_warning(world: World) -> None:
+    with captured_logs() as lines:
+        by_signal, _ = end_run_with_handler(world, "return", patient=True, signal="signal")
+        by_update, answer = end_run_with_handler(world, "return", patient=True, update="update")
+    assert not warns_of_unfinished_handlers(lines)
     assert (by_signal, by_update, answer) == (1, 1, "done")
 
 
 @scenario("loose")
-def an_unfinished_update_handler_is_told(world: World) -> None:
-    """The same for an update; its asker hears that the workflow was quicker."""
-    with heard() as lines:
-        _, answer = ends(world, "return", patient=False, update="update")
-        world.until_true(lambda: told(lines), "a warning")
+def completed_run_fails_unfinished_update_and_warns(world: World) -> None:
+    with captured_logs() as lines:
+        _, answer = end_run_with_handler(world, "return", patient=False, update="update")
+        world.wait_until(lambda: warns_of_unfinished_handlers(lines), "a warning")
     assert isinstance(answer, UpdateFailedError)
     assert isinstance(answer.cause, ApplicationError)
     assert answer.cause.type == "AcceptedUpdateCompletedWorkflow"
 
 
 @scenario("loose")
-def unfinished_handlers_of_a_run_that_fails(world: World) -> None:
-    """A run that fails tells of its handlers too, whichever kind they are."""
+def failed_run_warns_of_unfinished_handlers(world: World) -> None:
     for message in ({"signal": "signal"}, {"update": "update"}):
-        with heard() as lines:
-            outcome, _ = ends(world, "fail", patient=False, **message)
-            world.until_true(lambda lines=lines: told(lines), "a warning")  # type: ignore[misc]
+        with captured_logs() as lines:
+            outcome, _ = end_run_with_handler(world, "fail", patient=False, **message)
+            world.wait_until(lambda lines=lines: warns_of_unfinished_handlers(lines), "a warning")  # type: ignore[misc]
         assert outcome.type == "Told"
 
 
 @scenario("loose")
-def unfinished_handlers_of_a_run_that_is_cancelled(world: World) -> None:
-    """So does a run that ends because it was asked to cancel."""
-    with heard() as lines:
-        outcome, _ = ends(world, "cancel", patient=False, signal="signal")
-        world.until_true(lambda: told(lines), "a warning")
+def cancelled_run_warns_of_unfinished_handler(world: World) -> None:
+    with captured_logs() as lines:
+        outcome, _ = end_run_with_handler(world, "cancel", patient=False, signal="signal")
+        world.wait_until(lambda: warns_of_unfinished_handlers(lines), "a warning")
     assert isinstance(outcome, CancelledError)
 
 
 @scenario("loose")
-def unfinished_handlers_of_a_run_that_continues(world: World) -> None:
-    """So does a run that continues as new; the next one begins with no handler at work."""
-    with heard() as lines:
-        outcome, _ = ends(world, "continue", patient=False, signal="signal")
-        world.until_true(lambda: told(lines), "a warning")
+def continued_run_warns_of_unfinished_handler(world: World) -> None:
+    with captured_logs() as lines:
+        outcome, _ = end_run_with_handler(world, "continue", patient=False, signal="signal")
+        world.wait_until(lambda: warns_of_unfinished_handlers(lines), "a warning")
     assert outcome == 0
 
 
@@ -196,8 +184,8 @@ def unfinished_handlers_of_a_run_that_continues(world: World) -> None:
 
 
 @workflow.defn
-class Contest:
-    """Two handlers that fail, and a body that returns: whoever is first."""
+class FailsInTwoHandlers:
+    """Two signal handlers that fail, and a body that returns as soon as both have started."""
 
     def __init__(self) -> None:
         self.first = False
@@ -207,21 +195,19 @@ class Contest:
 
     @workflow.run
     def run(self, play: bool) -> str:
-        """Returns when both handlers have begun."""
         self.play = play
         workflow.wait_condition(lambda: self.first and self.second)
         return "the body"
 
     @workflow.signal
     def fails_first(self) -> None:
-        """Fails at once, or after a game that takes longer than the body."""
+        """Fail immediately or, with `play`, after exchanges that take longer than the body."""
         self.first = True
         self._plays(lambda: self.ball > 0)
         raise ApplicationError("the first handler")
 
     @workflow.signal
     def fails_second(self) -> None:
-        """Fails after it."""
         workflow.wait_condition(lambda: self.first)
         self.second = True
         self._plays(lambda: self.ball < 0)
@@ -234,45 +220,40 @@ class Contest:
             self.hits += 1
 
 
-def contest(world: World, play: bool) -> Any:
-    """Both signals come with the first task."""
+def run_with_two_failing_handlers(world: World, play: bool) -> Any:
+    """Start the run so that both signals are in its first workflow task."""
     world.stop_worker()
-    handle = world.start(Contest.run, play)
-    handle.signal(Contest.fails_second)
-    handle.signal(Contest.fails_first)
+    handle = world.start(FailsInTwoHandlers.run, play)
+    handle.signal(FailsInTwoHandlers.fails_second)
+    handle.signal(FailsInTwoHandlers.fails_first)
     world.start_worker()
     return handle
 
 
 @scenario()
-def the_first_failure_of_two_handlers_counts(world: World) -> None:
-    """Of two signal handlers that fail in one task the first one fails the run."""
-    assert world.failure(contest(world, False)).message == "the first handler"
+def first_of_two_handler_failures_fails_run(world: World) -> None:
+    assert world.failure(run_with_two_failing_handlers(world, False)).message == "the first handler"
 
 
 @scenario("loose")
-def an_update_that_waits_for_the_return(world: World) -> None:
-    """An update that can only complete when the body has returned, in the same task, is answered."""
-    world.leave_queue()
-    handle = world.start(Returning.run)
-    asked = Asked(lambda: handle.execute_update(Returning.after, id="u"))
-    until_admitted(world, handle, "u")
+def update_that_completes_after_body_returns_is_answered(world: World) -> None:
+    world.stop_serving_queue()
+    handle = world.start(ReturnsBeforeHandlers.run)
+    update_call = BackgroundCall(lambda: handle.execute_update(ReturnsBeforeHandlers.after, id="u"))
+    wait_until_admitted(world, handle, "u")
     world.start_worker()
     assert handle.result(timeout=LIMIT) == "returned"
-    assert asked.answer == "after it"
+    assert update_call.answer == "after it"
 
 
 @workflow.defn
-class Returning:
-    """Returns at once."""
-
+class ReturnsBeforeHandlers:
     def __init__(self) -> None:
         self.returned = False
         self.asked = False
 
     @workflow.run
     def run(self, wait: bool = False) -> str:
-        """At once, or when an update has come."""
         if wait:
             workflow.wait_condition(lambda: self.asked)
         self.returned = True
@@ -280,30 +261,26 @@ class Returning:
 
     @workflow.update
     def after(self) -> str:
-        """Completes after the body has returned."""
         self.asked = True
         workflow.wait_condition(lambda: self.returned)
         return "after it"
 
     @workflow.signal(unfinished_policy=HandlerUnfinishedPolicy.ABANDON)
     def lingers(self) -> None:
-        """Starts a timer when the run has closed."""
         self.asked = True
         workflow.wait_condition(lambda: self.returned)
         workflow.sleep(7_777_777)
 
 
 @scenario("loose")
-def an_update_that_lets_the_body_return(world: World) -> None:
-    """An update that is completed by the body's last step is answered, though the body's end comes first."""
-    handle = world.start(Returning.run, True)
-    assert handle.execute_update(Returning.after) == "after it"
+def update_that_ends_the_body_is_answered(world: World) -> None:
+    handle = world.start(ReturnsBeforeHandlers.run, True)
+    assert handle.execute_update(ReturnsBeforeHandlers.after) == "after it"
     assert handle.result(timeout=LIMIT) == "returned"
 
 
 @scenario("loose")
-def a_timer_after_the_end(world: World) -> None:
-    """A handler that asks for a timer in the task in which its run returned does not keep the run from completing."""
-    handle = world.start(Returning.run, True)
-    handle.signal(Returning.lingers)
+def timer_started_by_handler_after_return_does_not_block_completion(world: World) -> None:
+    handle = world.start(ReturnsBeforeHandlers.run, True)
+    handle.signal(ReturnsBeforeHandlers.lingers)
     assert handle.result(timeout=LIMIT) == "returned"

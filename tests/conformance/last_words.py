@@ -1,4 +1,4 @@
-"""Several things in one workflow task, and the end of the run among them: what is sent, and what is not."""
+"""Commands in the workflow task that closes the run: which are sent and which are not."""
 
 from __future__ import annotations
 
@@ -18,41 +18,36 @@ from hourglass.workflow import Channel, ChildCancellationType, ParentClosePolicy
 
 from . import acts
 from .scenario import scenario
-from .world import LIMIT, World, kinds
+from .world import LIMIT, World, event_types
 
 ENDS = Channel("end", str)
 WORDS = Channel("words", str)
 
 
 @workflow.defn
-def stays(word: str = "") -> str:
-    """Waits for a signal, or until it is cancelled."""
+def waits_for_end_signal(word: str = "") -> str:
     return f"{word}{ENDS.receive()}"
 
 
 @workflow.defn
-def listens() -> list[str]:
-    """Notes what it hears until it is told to end."""
-    heard: list[str] = []
-    while not heard or heard[-1] != "end":
-        heard.append(WORDS.receive())
-    return heard
+def collects_words_until_end() -> list[str]:
+    words: list[str] = []
+    while not words or words[-1] != "end":
+        words.append(WORDS.receive())
+    return words
 
 
 @workflow.defn
-def ends_at_once(word: str = "ended") -> str:
-    """Returns at once."""
+def returns_immediately(word: str = "ended") -> str:
     return word
 
 
 @workflow.defn
-def has_a_child() -> str:
-    """Waits for a child."""
-    return ends_at_once()
+def runs_child() -> str:
+    return returns_immediately()
 
 
-def child_name() -> str:
-    """The id of the one child."""
+def child_id() -> str:
     return f"{workflow.info().workflow_id}/child"
 
 
@@ -60,18 +55,18 @@ def child_name() -> str:
 
 
 @workflow.defn
-def says_all_and_ends(way: str, other: str) -> str:
-    """Asks for one thing of each kind and closes in the same task."""
+def issues_every_command_and_closes(way: str, receiver_id: str) -> str:
+    """Issues a command of each kind and closes the run in the same workflow task."""
     if way == "second":
         return "second"
-    handle = workflow.get_external_workflow_handle(other)
-    child = stays.options(id=child_name(), parent_close_policy=ParentClosePolicy.ABANDON)
+    receiver = workflow.get_external_workflow_handle(receiver_id)
+    child = waits_for_end_signal.options(id=child_id(), parent_close_policy=ParentClosePolicy.ABANDON)
     late: list[Any] = [
-        workflow.spawn(acts.note, "late"),
+        workflow.spawn(acts.record_call, "late"),
         workflow.spawn(workflow.sleep, 60),
         workflow.spawn(child, "late"),
-        workflow.spawn(handle.signal, "words", "late"),
-        workflow.spawn(handle.cancel),
+        workflow.spawn(receiver.signal, "words", "late"),
+        workflow.spawn(receiver.cancel),
     ]
     workflow.upsert_memo({"said": "all"})
     workflow.patched("spoken")
@@ -79,53 +74,51 @@ def says_all_and_ends(way: str, other: str) -> str:
     if way == "fail":
         raise ApplicationError("all said", type="Said", non_retryable=True)
     if way == "continue":
-        workflow.continue_as_new("second", other)
+        workflow.continue_as_new("second", receiver_id)
     return f"{len(late)} things"
 
 
-def _says_all(world: World, way: str) -> WorkflowHandle[Any]:
-    """Drives it; shows that the other heard nothing, and that nothing was called."""
-    other = world.start(listens)
-    world.until(other, "WORKFLOW_TASK_COMPLETED")
-    speaker = world.start(says_all_and_ends, way, other.id)
+def close_with_commands(world: World, way: str) -> WorkflowHandle[Any]:
+    """Run the workflow; check that the other workflow received nothing and that no activity ran."""
+    receiver = world.start(collects_words_until_end)
+    world.wait_for_event(receiver, "WORKFLOW_TASK_COMPLETED")
+    run = world.start(issues_every_command_and_closes, way, receiver.id)
     if way == "fail":
-        assert world.failure(speaker).message == "all said"
+        assert world.failure(run).message == "all said"
     else:
-        assert speaker.result(timeout=LIMIT) == ("second" if way == "continue" else "5 things")
-    assert world.run(has_a_child) == "ended"  # asked for later, and done: what was before was passed over
-    other.signal("words", "end")
-    assert other.result(timeout=LIMIT) == ["end"]
+        assert run.result(timeout=LIMIT) == ("second" if way == "continue" else "5 things")
+    assert (
+        world.run(runs_child) == "ended"
+    )  # started later and complete, so the earlier commands were not sent
+    receiver.signal("words", "end")
+    assert receiver.result(timeout=LIMIT) == ["end"]
     assert acts.place.calls == []
-    return speaker
+    return run
 
 
 @scenario()
-def all_is_said_in_the_last_task(world: World) -> None:
-    """What a run asks for in the task in which it completes stands in its history; its memo holds, nothing else is done."""
-    assert _says_all(world, "complete").describe().memo == {"said": "all"}
+def commands_of_completing_task_have_no_effect_but_memo(world: World) -> None:
+    assert close_with_commands(world, "complete").describe().memo == {"said": "all"}
 
 
 @scenario()
-def all_is_said_before_a_failure(world: World) -> None:
-    """The same for a run that fails."""
-    assert _says_all(world, "fail").describe().memo == {"said": "all"}
+def commands_of_failing_task_have_no_effect_but_memo(world: World) -> None:
+    assert close_with_commands(world, "fail").describe().memo == {"said": "all"}
 
 
 @scenario()
-def all_is_said_before_a_continuation(world: World) -> None:
-    """The same for a run that continues as new; the next has the memo that the first was started with."""
-    speaker = _says_all(world, "continue")
-    assert world.client.get_workflow_handle(speaker.id).describe().memo == {}
+def commands_of_continuing_task_have_no_effect_on_next_run(world: World) -> None:
+    run = close_with_commands(world, "continue")
+    assert world.client.get_workflow_handle(run.id).describe().memo == {}
 
 
 # --- to a child that has started --------------------------------------------------------------------------------------
 
 
 @workflow.defn
-def parts_from_its_child(policy: int, what: str) -> str:
-    """Signals or cancels its child in the task in which it closes."""
-    child = listens.options(
-        id=child_name(),
+def signals_or_cancels_child_and_closes(policy: int, what: str) -> str:
+    child = collects_words_until_end.options(
+        id=child_id(),
         parent_close_policy=ParentClosePolicy(policy),
         cancellation_type=ChildCancellationType.TRY_CANCEL,
     ).start()
@@ -138,61 +131,57 @@ def parts_from_its_child(policy: int, what: str) -> str:
     return child.id
 
 
-def _parts(world: World, policy: ParentClosePolicy, what: str) -> WorkflowHandle[Any]:
-    parent = world.start(parts_from_its_child, int(policy), what)
-    world.until(parent, "CHILD_WORKFLOW_EXECUTION_STARTED")
+def close_with_request_to_child(world: World, policy: ParentClosePolicy, what: str) -> WorkflowHandle[Any]:
+    parent = world.start(signals_or_cancels_child_and_closes, int(policy), what)
+    world.wait_for_event(parent, "CHILD_WORKFLOW_EXECUTION_STARTED")
     parent.signal("words", "go")
     child = world.client.get_workflow_handle(parent.result(timeout=LIMIT))
-    assert world.run(has_a_child) == "ended"
+    assert world.run(runs_child) == "ended"
     return child
 
 
 @scenario("loose")
-def a_last_signal_to_a_child(world: World) -> None:
-    """A signal to a child in the task that closes its parent is not sent; the child goes on if it may."""
-    child = _parts(world, ParentClosePolicy.ABANDON, "signal")
+def signal_to_child_in_closing_task_is_not_sent(world: World) -> None:
+    child = close_with_request_to_child(world, ParentClosePolicy.ABANDON, "signal")
     child.signal("words", "end")
     assert child.result(timeout=LIMIT) == ["end"]
 
 
 @scenario("loose")
-def a_last_cancellation_of_a_child(world: World) -> None:
-    """Nor is a request to cancel it."""
-    child = _parts(world, ParentClosePolicy.ABANDON, "cancel")
-    assert "WORKFLOW_EXECUTION_CANCEL_REQUESTED" not in kinds(child.history())
+def cancellation_of_child_in_closing_task_is_not_sent(world: World) -> None:
+    child = close_with_request_to_child(world, ParentClosePolicy.ABANDON, "cancel")
+    assert "WORKFLOW_EXECUTION_CANCEL_REQUESTED" not in event_types(child.history())
     child.signal("words", "end")
     assert child.result(timeout=LIMIT) == ["end"]
 
 
 @scenario("loose")
-def a_last_cancellation_and_a_policy(world: World) -> None:
-    """Where the policy asks the child to cancel it is asked, once."""
-    child = _parts(world, ParentClosePolicy.REQUEST_CANCEL, "cancel")
+def child_is_cancelled_once_by_closing_task_and_close_policy(world: World) -> None:
+    child = close_with_request_to_child(world, ParentClosePolicy.REQUEST_CANCEL, "cancel")
     world.failure(child)
-    assert kinds(child.history()).count("WORKFLOW_EXECUTION_CANCEL_REQUESTED") == 1
+    assert event_types(child.history()).count("WORKFLOW_EXECUTION_CANCEL_REQUESTED") == 1
 
 
 @scenario("loose")
-def a_last_signal_and_a_policy(world: World) -> None:
-    """Where it terminates the child that does not hear the signal."""
-    child = _parts(world, ParentClosePolicy.TERMINATE, "signal")
+def terminated_child_gets_no_signal_of_closing_task(world: World) -> None:
+    child = close_with_request_to_child(world, ParentClosePolicy.TERMINATE, "signal")
     world.failure(child)
-    assert "WORKFLOW_EXECUTION_SIGNALED" not in kinds(child.history())
+    assert "WORKFLOW_EXECUTION_SIGNALED" not in event_types(child.history())
 
 
 # --- what is pending ----------------------------------------------------------------------------------------------------
 
 
 @workflow.defn
-def leaves_all_behind(way: str) -> str:
-    """Closes while an activity, a timer and a child of it are under way."""
+def closes_with_open_work(way: str) -> str:
+    """Closes while an activity, a timer and a child are open."""
     if way == "second":
         return "second"
-    child = stays.options(id=child_name()).start()
-    work = acts.stops_when_told.options(heartbeat_timeout=5).start("left")
+    child = waits_for_end_signal.options(id=child_id()).start()
+    work = acts.stops_when_cancelled.options(heartbeat_timeout=5).start("left")
     timer = workflow.spawn(workflow.sleep, 60)
     WORDS.receive()
-    if way == "cancel":  # all of it, in the task that closes the run
+    if way == "cancel":  # in the task that closes the run
         timer.cancel()
         work.cancel()
         child.cancel()
@@ -205,42 +194,40 @@ def leaves_all_behind(way: str) -> str:
     return "left"
 
 
-def _leaves(world: World, way: str, **options: Any) -> tuple[WorkflowHandle[Any], WorkflowHandle[Any]]:
-    run = world.start(leaves_all_behind, way, **options)
-    world.until(run, "CHILD_WORKFLOW_EXECUTION_STARTED")
-    acts.arrived("left")
+def close_with_open_work(
+    world: World, way: str, **options: Any
+) -> tuple[WorkflowHandle[Any], WorkflowHandle[Any]]:
+    run = world.start(closes_with_open_work, way, **options)
+    world.wait_for_event(run, "CHILD_WORKFLOW_EXECUTION_STARTED")
+    acts.wait_for_gate("left")
     run.signal("words", "go")
     return run, world.client.get_workflow_handle(f"{run.id}/child")
 
 
 @scenario("loose")
-def everything_is_left_behind(world: World) -> None:
-    """A run that completes while all kinds of things are under way: its child is terminated, the rest is nobody's."""
-    run, child = _leaves(world, "complete")
+def completed_run_terminates_child_and_abandons_other_work(world: World) -> None:
+    run, child = close_with_open_work(world, "complete")
     assert run.result(timeout=LIMIT) == "left"
     assert isinstance(world.failure(child), TerminatedError)
 
 
 @scenario("loose")
-def everything_is_left_behind_by_a_failure(world: World) -> None:
-    """The same for one that fails, and is tried no more."""
-    run, child = _leaves(world, "fail", retry_policy=RetryPolicy(maximum_attempts=1))
+def failed_run_terminates_child_and_abandons_other_work(world: World) -> None:
+    run, child = close_with_open_work(world, "fail", retry_policy=RetryPolicy(maximum_attempts=1))
     assert world.failure(run).type == "Left"
     assert isinstance(world.failure(child), TerminatedError)
 
 
 @scenario("loose")
-def everything_is_left_behind_by_a_continuation(world: World) -> None:
-    """The same for one that continues as new."""
-    run, child = _leaves(world, "continue")
+def continued_run_terminates_child_and_abandons_other_work(world: World) -> None:
+    run, child = close_with_open_work(world, "continue")
     assert run.result(timeout=LIMIT) == "second"
     assert isinstance(world.failure(child), TerminatedError)
 
 
 @scenario("loose")
-def everything_is_cancelled_and_left(world: World) -> None:
-    """What is cancelled in the last task stands in the history; the child is terminated by its policy."""
-    run, child = _leaves(world, "cancel")
+def run_cancels_open_work_in_closing_task(world: World) -> None:
+    run, child = close_with_open_work(world, "cancel")
     assert run.result(timeout=LIMIT) == "left"
     assert isinstance(world.failure(child), TerminatedError)
 
@@ -248,31 +235,30 @@ def everything_is_cancelled_and_left(world: World) -> None:
 # --- two of one name ----------------------------------------------------------------------------------------------------
 
 
-def _tried(name: str) -> str:
+def start_child_or_report_conflict(name: str) -> str:
     try:
-        return stays.options(id=name)()
+        return waits_for_end_signal.options(id=name)()
     except WorkflowAlreadyStartedError:
         return "taken"
 
 
 @workflow.defn
-def names_two_alike() -> list[str]:
-    """Asks for two children of one id in one task."""
-    return sorted(workflow.gather(*[workflow.spawn(_tried, child_name()) for _ in range(2)]))
+def starts_two_children_with_one_id() -> list[str]:
+    return sorted(
+        workflow.gather(*[workflow.spawn(start_child_or_report_conflict, child_id()) for _ in range(2)])
+    )
 
 
 @scenario("loose")
-def two_children_of_one_id_in_one_task(world: World) -> None:
-    """One gets the id, the other is refused; on a server it may be either."""
-    parent = world.start(names_two_alike)
-    world.until(parent, "START_CHILD_WORKFLOW_EXECUTION_FAILED")
+def second_child_with_same_id_in_one_task_is_rejected(world: World) -> None:
+    parent = world.start(starts_two_children_with_one_id)
+    world.wait_for_event(parent, "START_CHILD_WORKFLOW_EXECUTION_FAILED")
     world.client.get_workflow_handle(f"{parent.id}/child").signal("end", "done")
     assert parent.result(timeout=LIMIT) == ["done", "taken"]
 
 
 @workflow.defn
-def speaks_and_cancels(name: str) -> str:
-    """Sends two signals and a request to cancel to one workflow, in one task."""
+def signals_twice_and_cancels(name: str) -> str:
     other = workflow.get_external_workflow_handle(name)
     workflow.gather(
         workflow.spawn(other.signal, "words", "one"),
@@ -283,8 +269,8 @@ def speaks_and_cancels(name: str) -> str:
 
 
 @workflow.defn
-def listens_to_the_end() -> None:
-    """Ends when it is cancelled and has heard two words: a server may bring the request to cancel before them."""
+def waits_for_cancellation_and_two_signals() -> None:
+    """Expects the signals after the cancellation as well: a server may deliver the cancellation first."""
     try:
         workflow.wait_condition(lambda: False)
     finally:
@@ -294,58 +280,54 @@ def listens_to_the_end() -> None:
 
 
 @scenario("loose")
-def signals_and_a_cancellation_in_one_task(world: World) -> None:
-    """All three arrive, and the other ends as cancelled."""
-    other = world.start(listens_to_the_end)
-    world.until(other, "WORKFLOW_TASK_COMPLETED")
-    assert world.run(speaks_and_cancels, other.id) == "said"
-    world.failure(other)
-    heard = kinds(other.history())
-    assert heard.count("WORKFLOW_EXECUTION_SIGNALED") == 2
-    assert heard.count("WORKFLOW_EXECUTION_CANCEL_REQUESTED") == 1
+def two_signals_and_cancellation_of_one_task_are_delivered(world: World) -> None:
+    receiver = world.start(waits_for_cancellation_and_two_signals)
+    world.wait_for_event(receiver, "WORKFLOW_TASK_COMPLETED")
+    assert world.run(signals_twice_and_cancels, receiver.id) == "said"
+    world.failure(receiver)
+    types = event_types(receiver.history())
+    assert types.count("WORKFLOW_EXECUTION_SIGNALED") == 2
+    assert types.count("WORKFLOW_EXECUTION_CANCEL_REQUESTED") == 1
 
 
 # --- updates ------------------------------------------------------------------------------------------------------------
 
 
 @workflow.defn
-class Desk:
-    """Closes when it was asked, with the update still at work or done."""
+class ClosesOnUpdate:
+    """Closes when it has received an update; the update may still be running."""
 
     def __init__(self) -> None:
         self.asked = False
 
     @workflow.run
     def run(self) -> str:
-        """Wait to be asked."""
         workflow.wait_condition(lambda: self.asked)
         return "closed"
 
     @workflow.update
     def ask(self, work: str) -> str:
-        """Answer at once, or begin to work."""
         self.asked = True
         if work:
-            acts.note(work)
+            acts.record_call(work)
         return "answered"
 
 
 @scenario("loose")
-def an_update_is_answered_in_the_last_task(world: World) -> None:
-    """An update that is answered in the task that closes the run is answered."""
-    desk = world.start(Desk)
-    world.until(desk, "WORKFLOW_TASK_COMPLETED")
-    assert desk.execute_update("ask", "") == "answered"
-    assert desk.result(timeout=LIMIT) == "closed"
+def update_that_completes_in_closing_task_is_answered(world: World) -> None:
+    handle = world.start(ClosesOnUpdate)
+    world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED")
+    assert handle.execute_update("ask", "") == "answered"
+    assert handle.result(timeout=LIMIT) == "closed"
 
 
 @scenario("loose")
-def an_update_is_at_work_when_its_run_closes(world: World) -> None:
-    """One that has asked for an activity in that task is abandoned: its caller hears of it, and the activity never runs."""
-    desk = world.start(Desk)
-    world.until(desk, "WORKFLOW_TASK_COMPLETED")
+def unfinished_update_fails_when_run_closes(world: World) -> None:
+    """The activity that the update's handler started never runs."""
+    handle = world.start(ClosesOnUpdate)
+    world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED")
     with pytest.raises(UpdateFailedError):
-        desk.execute_update("ask", "work")
-    assert desk.result(timeout=LIMIT) == "closed"
-    assert world.run(has_a_child) == "ended"
+        handle.execute_update("ask", "work")
+    assert handle.result(timeout=LIMIT) == "closed"
+    assert world.run(runs_child) == "ended"
     assert acts.place.calls == []

@@ -1,4 +1,4 @@
-"""Beginnings and ends of runs: ids, delays, timeouts, retries, chains, and what a client is told of them."""
+"""Starts and ends of runs: ids, delays, timeouts, retries, chains, and how a client describes them."""
 
 from __future__ import annotations
 
@@ -18,53 +18,50 @@ from hourglass.errors import (
 
 from . import acts
 from .scenario import scenario
-from .world import World, kinds, successor
+from .world import World, event_types, successor_run_id
 
 QUICK = RetryPolicy(initial_interval=0.02, maximum_attempts=3)
 
 
 @workflow.defn
-def waits_for_word() -> str:
+def waits_for_word_signal() -> str:
     return str(workflow.Channel("word", str).receive())
 
 
 @workflow.defn
-def gives(value: Any) -> Any:
+def returns_argument(value: Any) -> Any:
     return value
 
 
 @workflow.defn
-def breaks(kind: str) -> None:
+def fails_with_type(kind: str) -> None:
     raise ApplicationError("broken", type=kind)
 
 
 @scenario()
-def start_delay(world: World) -> None:
-    """A run that starts later exists at once; its first task comes after the delay, which its start records."""
-    handle = world.start(gives, 1, start_delay=0.2)
-    assert kinds(handle.history()) == ["WORKFLOW_EXECUTION_STARTED"]
+def start_delay_is_recorded_and_postpones_first_task(world: World) -> None:
+    handle = world.start(returns_argument, 1, start_delay=0.2)
+    assert event_types(handle.history()) == ["WORKFLOW_EXECUTION_STARTED"]
     assert handle.result(timeout=60) == 1
     started = handle.history().events[0]["workflowExecutionStartedEventAttributes"]
     assert started["firstWorkflowTaskBackoff"] == "0.200s"
 
 
 @scenario()
-def terminated_before_its_delay(world: World) -> None:
-    """A run that has not begun can be terminated."""
-    handle = world.start(gives, 1, start_delay=3600)
+def run_can_be_terminated_during_start_delay(world: World) -> None:
+    handle = world.start(returns_argument, 1, start_delay=3600)
     handle.terminate("never mind")
     assert "never mind" in str(world.failure(handle))
-    assert kinds(handle.history()) == ["WORKFLOW_EXECUTION_STARTED", "WORKFLOW_EXECUTION_TERMINATED"]
+    assert event_types(handle.history()) == ["WORKFLOW_EXECUTION_STARTED", "WORKFLOW_EXECUTION_TERMINATED"]
 
 
 @scenario()
-def execution_timeout(world: World) -> None:
-    """The time for all runs of a chain ends a run, too."""
-    assert isinstance(world.fails(waits_for_word, execution_timeout=1), TimedOutError)
+def execution_timeout_ends_run(world: World) -> None:
+    assert isinstance(world.run_failing(waits_for_word_signal, execution_timeout=1), TimedOutError)
 
 
 @workflow.defn
-def second_time_lucky() -> int:
+def hangs_on_first_attempt() -> int:
     attempt = workflow.info().attempt
     if attempt == 1:
         workflow.sleep(3600)
@@ -72,44 +69,40 @@ def second_time_lucky() -> int:
 
 
 @scenario()
-def run_timeout_is_tried_again(world: World) -> None:
-    """A run that timed out is tried again, if its policy says so."""
-    handle = world.start(second_time_lucky, run_timeout=1, retry_policy=QUICK)
+def run_retries_after_run_timeout(world: World) -> None:
+    handle = world.start(hangs_on_first_attempt, run_timeout=1, retry_policy=QUICK)
     assert handle.result(timeout=60) == 2
     first, second = world.histories()
-    assert kinds(first)[-1] == "WORKFLOW_EXECUTION_TIMED_OUT"
-    assert successor(first) == second.run_id
+    assert event_types(first)[-1] == "WORKFLOW_EXECUTION_TIMED_OUT"
+    assert successor_run_id(first) == second.run_id
 
 
 @scenario()
-def retry_policy_names_what_is_final(world: World) -> None:
-    """A run is not tried again after an error of a kind that its policy names."""
+def run_is_not_retried_after_non_retryable_error_type(world: World) -> None:
     policy = RetryPolicy(initial_interval=0.02, non_retryable_error_types=["Final"])
-    assert world.fails(breaks, "Final", retry_policy=policy).type == "Final"
+    assert world.run_failing(fails_with_type, "Final", retry_policy=policy).type == "Final"
     assert len(world.histories()) == 1
 
 
 @scenario()
-def a_run_without_policy_is_not_tried_again(world: World) -> None:
-    """A run without a retry policy fails once."""
-    assert world.fails(breaks, "Any").type == "Any"
+def run_without_retry_policy_fails_once(world: World) -> None:
+    assert world.run_failing(fails_with_type, "Any").type == "Any"
     assert len(world.histories()) == 1
 
 
 @workflow.defn
-def fails_for_good() -> None:
+def fails_non_retryable() -> None:
     raise ApplicationError("no use", non_retryable=True)
 
 
 @scenario()
-def a_final_failure_is_not_tried_again(world: World) -> None:
-    """A failure that says so ends a run in spite of its policy."""
-    assert world.fails(fails_for_good, retry_policy=QUICK).non_retryable
+def non_retryable_failure_ends_run_despite_retry_policy(world: World) -> None:
+    assert world.run_failing(fails_non_retryable, retry_policy=QUICK).non_retryable
     assert len(world.histories()) == 1
 
 
 @workflow.defn
-def patient_run() -> int:
+def fails_twice_with_next_retry_delay() -> int:
     attempt = workflow.info().attempt
     if attempt < 3:
         raise ApplicationError("soon", next_retry_delay=0.03)
@@ -117,9 +110,14 @@ def patient_run() -> int:
 
 
 @scenario()
-def a_run_names_its_next_delay(world: World) -> None:
-    """A failure may name the time until the next run, which the new run's start records."""
-    assert world.run(patient_run, retry_policy=RetryPolicy(initial_interval=60, maximum_attempts=3)) == 3
+def run_retry_uses_next_retry_delay_of_failure(world: World) -> None:
+    assert (
+        world.run(
+            fails_twice_with_next_retry_delay,
+            retry_policy=RetryPolicy(initial_interval=60, maximum_attempts=3),
+        )
+        == 3
+    )
     delays = [
         history.events[0]["workflowExecutionStartedEventAttributes"].get("firstWorkflowTaskBackoff", "0s")
         for history in world.histories()
@@ -128,35 +126,32 @@ def a_run_names_its_next_delay(world: World) -> None:
 
 
 @scenario()
-def reuse_allowed_if_failed(world: World) -> None:
-    """ALLOW_DUPLICATE_FAILED_ONLY: the id of a run that completed is refused, that of one that failed is free."""
+def allow_duplicate_failed_only_rejects_id_of_completed_run(world: World) -> None:
     only_failed: dict[str, Any] = {"id_reuse_policy": IdReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY}
-    good = world.start(gives, 1)
+    good = world.start(returns_argument, 1)
     assert good.result(timeout=60) == 1
     with pytest.raises(WorkflowAlreadyStartedError):
-        world.start(gives, 2, id=good.id, **only_failed)
-    bad = world.start(breaks, "Any")
+        world.start(returns_argument, 2, id=good.id, **only_failed)
+    bad = world.start(fails_with_type, "Any")
     world.failure(bad)
-    assert world.start(gives, 3, id=bad.id, **only_failed).result(timeout=60) == 3
+    assert world.start(returns_argument, 3, id=bad.id, **only_failed).result(timeout=60) == 3
 
 
 @scenario()
-def reuse_refused(world: World) -> None:
-    """REJECT_DUPLICATE: an id is used once, however its run ended."""
-    bad = world.start(breaks, "Any")
+def reject_duplicate_rejects_id_of_failed_run(world: World) -> None:
+    bad = world.start(fails_with_type, "Any")
     world.failure(bad)
     with pytest.raises(WorkflowAlreadyStartedError) as caught:
-        world.start(gives, 1, id=bad.id, id_reuse_policy=IdReusePolicy.REJECT_DUPLICATE)
+        world.start(returns_argument, 1, id=bad.id, id_reuse_policy=IdReusePolicy.REJECT_DUPLICATE)
     assert caught.value.run_id == bad.run_id
 
 
 @scenario()
-def conflict_uses_the_running_one(world: World) -> None:
-    """USE_EXISTING: the start of a second run is the first one's handle, and its arguments are not looked at."""
-    first = world.start(waits_for_word)
-    world.until(first, "WORKFLOW_TASK_COMPLETED")
+def use_existing_returns_handle_of_running_run(world: World) -> None:
+    first = world.start(waits_for_word_signal)
+    world.wait_for_event(first, "WORKFLOW_TASK_COMPLETED")
     second = world.client.start_workflow(
-        waits_for_word,
+        waits_for_word_signal,
         id=first.id,
         task_queue=world.queue,
         id_conflict_policy=IdConflictPolicy.USE_EXISTING,
@@ -167,73 +162,80 @@ def conflict_uses_the_running_one(world: World) -> None:
 
 
 @scenario()
-def conflict_ends_the_running_one(world: World) -> None:
-    """TERMINATE_EXISTING: the running one is terminated, and a new one begins."""
-    first = world.start(waits_for_word)
-    world.until(first, "WORKFLOW_TASK_COMPLETED")
-    second = world.start(gives, "new", id=first.id, id_conflict_policy=IdConflictPolicy.TERMINATE_EXISTING)
+def terminate_existing_terminates_running_run(world: World) -> None:
+    first = world.start(waits_for_word_signal)
+    world.wait_for_event(first, "WORKFLOW_TASK_COMPLETED")
+    second = world.start(
+        returns_argument, "new", id=first.id, id_conflict_policy=IdConflictPolicy.TERMINATE_EXISTING
+    )
     assert second.result(timeout=60) == "new"
     assert type(world.failure(first)).__name__ == "TerminatedError"
 
 
 @scenario()
-def signal_with_start_to_one_that_runs(world: World) -> None:
-    """A start with a signal reaches the run that is there, and starts none."""
-    first = world.start(waits_for_word)
-    world.until(first, "WORKFLOW_TASK_COMPLETED")
+def signal_with_start_signals_running_run(world: World) -> None:
+    first = world.start(waits_for_word_signal)
+    world.wait_for_event(first, "WORKFLOW_TASK_COMPLETED")
     second = world.client.start_workflow(
-        waits_for_word, id=first.id, task_queue=world.queue, start_signal="word", start_signal_args=["hi"]
+        waits_for_word_signal,
+        id=first.id,
+        task_queue=world.queue,
+        start_signal="word",
+        start_signal_args=["hi"],
     )
     assert second.run_id == first.run_id
     assert first.result(timeout=60) == "hi"
 
 
 @scenario()
-def cancel_twice(world: World) -> None:
-    """Asking a second time changes nothing: one request stands in the history."""
+def second_cancel_request_is_ignored(world: World) -> None:
     world.stop_worker()
-    handle = world.start(waits_for_word)
+    handle = world.start(waits_for_word_signal)
     handle.cancel("first")
     handle.cancel("second")
     world.start_worker()
     assert isinstance(world.failure(handle), CancelledError)
-    found = [e for e in handle.history().events if "workflowExecutionCancelRequestedEventAttributes" in e]
-    assert [e["workflowExecutionCancelRequestedEventAttributes"]["cause"] for e in found] == ["first"]
+    requests = [e for e in handle.history().events if "workflowExecutionCancelRequestedEventAttributes" in e]
+    assert [e["workflowExecutionCancelRequestedEventAttributes"]["cause"] for e in requests] == ["first"]
 
 
 @scenario()
-def cancel_of_one_that_closed(world: World) -> None:
-    """A closed run may be asked to cancel: nothing happens. It cannot be terminated or signalled."""
-    handle = world.start(gives, 1)
+def cancel_of_closed_run_does_nothing_but_terminate_and_signal_fail(world: World) -> None:
+    handle = world.start(returns_argument, 1)
     assert handle.result(timeout=60) == 1
     handle.cancel("late")
     with pytest.raises(WorkflowNotFoundError):
         handle.terminate("late")
     with pytest.raises(WorkflowNotFoundError):
         handle.signal("word", "late")
-    assert kinds(handle.history())[-1] == "WORKFLOW_EXECUTION_COMPLETED"
+    assert event_types(handle.history())[-1] == "WORKFLOW_EXECUTION_COMPLETED"
 
 
 @scenario()
-def what_describe_tells(world: World) -> None:
-    """Status, times, memo, summary and length of a run that is open, and of the same one closed."""
-    handle = world.start(waits_for_word, memo={"a": 1}, static_summary="in short", static_details="at length")
-    world.until(handle, "WORKFLOW_TASK_COMPLETED")
-    told = handle.describe()
-    assert (told.status, told.close_time, told.memo) == (WorkflowStatus.RUNNING, None, {"a": 1})
-    assert (told.static_summary, told.static_details) == ("in short", "at length")
-    assert (told.root_id, told.parent_id) == (handle.id, "")
+def describe_shows_status_times_memo_summary_and_length(world: World) -> None:
+    handle = world.start(
+        waits_for_word_signal, memo={"a": 1}, static_summary="in short", static_details="at length"
+    )
+    world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED")
+    description = handle.describe()
+    assert (description.status, description.close_time, description.memo) == (
+        WorkflowStatus.RUNNING,
+        None,
+        {"a": 1},
+    )
+    assert (description.static_summary, description.static_details) == ("in short", "at length")
+    assert (description.root_id, description.parent_id) == (handle.id, "")
     handle.signal("word", "done")
     handle.result(timeout=60)
-    told = handle.describe()
-    assert told.status == WorkflowStatus.COMPLETED
-    assert told.start_time is not None
-    assert told.close_time is not None
-    assert told.history_length == len(handle.history())
+    description = handle.describe()
+    assert description.status == WorkflowStatus.COMPLETED
+    assert description.start_time is not None
+    assert description.close_time is not None
+    assert description.history_length == len(handle.history())
 
 
 @workflow.defn
-def chain_with_facts(left: int) -> list[Any]:
+def returns_memo_and_ids_of_chain(left: int) -> list[Any]:
     info = workflow.info()
     if left:
         workflow.upsert_memo({"left": left})
@@ -243,26 +245,29 @@ def chain_with_facts(left: int) -> list[Any]:
 
 
 @scenario()
-def a_chain_keeps_its_memo(world: World) -> None:
-    """Runs of a chain carry on the memo that they were started with, and know the first run and the one before."""
-    assert world.run(chain_with_facts, 2, memo={"kept": True}) == [{"kept": True}, True, False, 1]
+def continued_run_keeps_start_memo_and_knows_previous_run(world: World) -> None:
+    assert world.run(returns_memo_and_ids_of_chain, 2, memo={"kept": True}) == [
+        {"kept": True},
+        True,
+        False,
+        1,
+    ]
 
 
 @workflow.defn
-def continues_then_waits(go_on: bool) -> str:
+def continues_then_sleeps(go_on: bool) -> str:
     if go_on:
-        acts.note("first run")
+        acts.record_call("first run")
         workflow.continue_as_new(False)
     workflow.sleep(3600)
     return "never"
 
 
 @scenario()
-def cancel_reaches_the_last_run(world: World) -> None:
-    """The handle of a chain's first run cancels the run that is there now."""
-    handle = world.start(continues_then_waits, True)
+def cancel_by_first_handle_reaches_latest_run(world: World) -> None:
+    handle = world.start(continues_then_sleeps, True)
     latest = world.client.get_workflow_handle(handle.id)
-    world.until_true(lambda: "TIMER_STARTED" in kinds(latest.history()), "a timer in the second run")
+    world.wait_until(lambda: "TIMER_STARTED" in event_types(latest.history()), "a timer in the second run")
     latest.cancel("the chain")
     assert isinstance(world.failure(handle), CancelledError)
-    assert kinds(world.histories()[-1])[-1] == "WORKFLOW_EXECUTION_CANCELED"
+    assert event_types(world.histories()[-1])[-1] == "WORKFLOW_EXECUTION_CANCELED"

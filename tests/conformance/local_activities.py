@@ -1,4 +1,4 @@
-"""Local activities: attempts within the workflow task, markers, long pauses as timers, limits and cancellation."""
+"""Local activities: attempts within the workflow task, markers, long backoffs as timers, timeouts and cancellation."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from hourglass.errors import ActivityError, ApplicationError, CancelledError, Ta
 
 from . import acts
 from .scenario import scenario
-from .world import World, described, kinds
+from .world import World, error_chain, event_types
 
 Kind = workflow.ActivityCancellationType
 MARKER = "MARKER_RECORDED"
 
 
 @activity.defn
-async def greets(name: str) -> str:
+async def say_hello(name: str) -> str:
     await asyncio.sleep(0)
     return f"hello {name}"
 
 
 @activity.defn(retry_policy=acts.ONCE)
-def waits_for(name: str) -> str:
-    """Open the gate `<name> runs`, then wait for the gate of its own name, or until it is cancelled."""
+def waits_for_gate(name: str) -> str:
+    """Open the gate `<name> runs`, then wait for the gate `name` or for cancellation."""
     go, told = acts.gate(name), activity.wait_cancelled
     acts.gate(f"{name} runs").set()
     while not go.wait(0.01):
@@ -36,59 +36,54 @@ def waits_for(name: str) -> str:
 
 
 @activity.defn(retry_policy=acts.ONCE)
-def goes_on(name: str) -> str:
-    """As `waits_for`, deaf to cancellation."""
+def ignores_cancellation(name: str) -> str:
+    """Like `waits_for_gate`, without regard to cancellation."""
     go = acts.gate(name)
     acts.gate(f"{name} runs").set()
     go.wait(20)
     return name
 
 
-def event_list(world: World, handle: Any) -> list[str]:
-    return [kind for kind in kinds(handle.history()) if not kind.startswith("WORKFLOW_TASK_")]
+def events_without_workflow_tasks(world: World, handle: Any) -> list[str]:
+    return [kind for kind in event_types(handle.history()) if not kind.startswith("WORKFLOW_TASK_")]
 
 
 # --- results and failures ---------------------------------------------------------------------------------------------
 
 
 @workflow.defn
-def one_of_each_style(name: str) -> list[Any]:
-    """A `def`, an `async def`, a method, by name."""
+def calls_every_kind_of_local_activity(name: str) -> list[Any]:
     return [
         acts.double.local(4),
-        greets.local(name),
+        say_hello.local(name),
         acts.SHOP.greet.local(name),
         workflow.execute_local_activity("double", 5, result_type=int, start_to_close_timeout=10),
     ]
 
 
 @scenario()
-def local_results(world: World) -> None:
-    """Four local activities run within the first workflow task and leave four markers."""
-    handle = world.start(one_of_each_style, "Ann")
+def local_activities_run_in_first_task_and_leave_markers(world: World) -> None:
+    handle = world.start(calls_every_kind_of_local_activity, "Ann")
     assert handle.result(timeout=60) == [8, "hello Ann", "Bob greets Ann", 10]
-    assert kinds(handle.history()).count("WORKFLOW_TASK_COMPLETED") == 1
-    assert kinds(handle.history()).count(MARKER) == 4
+    assert event_types(handle.history()).count("WORKFLOW_TASK_COMPLETED") == 1
+    assert event_types(handle.history()).count(MARKER) == 4
 
 
 @workflow.defn
-def lets_it_out() -> None:
-    """Fails as its local activity does."""
-    acts.fails_for_good.local("no way")
+def fails_with_local_activity() -> None:
+    acts.fails_without_retries.local("no way")
 
 
 @scenario()
-def a_local_failure(world: World) -> None:
-    """A failure that must not be retried ends the run, with its type and details."""
-    chain = described(world.fails(lets_it_out))
+def non_retryable_local_activity_failure_fails_run(world: World) -> None:
+    chain = error_chain(world.run_failing(fails_with_local_activity))
     assert [each["class"] for each in chain] == ["ActivityError", "ApplicationError"]
     assert chain[1]["details"] == [{"why": "broke"}]
 
 
 @workflow.defn
-def tries_locally(attempts: int) -> list[Any]:
-    """A local activity that fails for a while, and one that never stops."""
-    worked = acts.fails_until.local(attempts)
+def retries_local_activities(attempts: int) -> list[Any]:
+    worked = acts.fails_until_attempt.local(attempts)
     try:
         acts.raises_value_error.local()
     except ActivityError as error:
@@ -99,128 +94,114 @@ def tries_locally(attempts: int) -> list[Any]:
 
 
 @scenario()
-def local_retries(world: World) -> None:
-    """Short pauses pass within the task: each local activity leaves one marker, whatever it took."""
-    handle = world.start(tries_locally, 3)
+def local_activity_with_short_retries_leaves_one_marker(world: World) -> None:
+    handle = world.start(retries_local_activities, 3)
     assert handle.result(timeout=60) == [3, "LookupError", "nothing there"]
     assert acts.place.calls == ["raised"] * 4
-    assert kinds(handle.history()).count(MARKER) == 2
-    assert kinds(handle.history()).count("WORKFLOW_TASK_COMPLETED") == 1
+    assert event_types(handle.history()).count(MARKER) == 2
+    assert event_types(handle.history()).count("WORKFLOW_TASK_COMPLETED") == 1
 
 
 SLOW = RetryPolicy(initial_interval=0.4, backoff_coefficient=1.0, maximum_attempts=3)
 
 
 @workflow.defn
-def pauses_for_long(attempt: int) -> int:
-    """Its pauses are longer than what may pass within a task."""
-    return acts.fails_until.options(retry_policy=SLOW, local_retry_threshold=0.1).local(attempt)
+def retries_with_long_backoff(attempt: int) -> int:
+    return acts.fails_until_attempt.options(retry_policy=SLOW, local_retry_threshold=0.1).local(attempt)
 
 
 @scenario()
-def a_long_local_pause(world: World) -> None:
-    """A pause beyond the threshold is a timer; the next attempt has a number, and a marker, of its own."""
-    handle = world.start(pauses_for_long, 3)
+def local_activity_backoff_above_threshold_uses_timer(world: World) -> None:
+    handle = world.start(retries_with_long_backoff, 3)
     assert handle.result(timeout=60) == 3
-    found = event_list(world, handle)
+    found = events_without_workflow_tasks(world, handle)
     assert found[1:-1] == [MARKER, "TIMER_STARTED", "TIMER_FIRED"] * 2 + [MARKER]
 
 
 @scenario()
-def a_long_local_pause_without_a_cache(world: World) -> None:
-    """The same where each task is replayed from the beginning."""
+def local_activity_backoff_timer_replays_without_cache(world: World) -> None:
     world.start_worker(max_cached_workflows=0)
-    assert world.run(pauses_for_long, 2) == 2
+    assert world.run(retries_with_long_backoff, 2) == 2
 
 
 @workflow.defn
-def cancelled_in_a_pause() -> str:
-    """Leaves the block while its local activity pauses."""
+def times_out_during_backoff() -> str:
     patient = RetryPolicy(initial_interval=60, maximum_attempts=3)
     try:
         with workflow.timeout(0.5):
-            acts.fails_until.options(retry_policy=patient, local_retry_threshold=0.1).local(3)
+            acts.fails_until_attempt.options(retry_policy=patient, local_retry_threshold=0.1).local(3)
     except TimeoutError:
         return "left"
     return "stayed"
 
 
 @scenario()
-def a_local_pause_that_is_cancelled(world: World) -> None:
-    """Cancelling during the pause cancels its timer; there is no other attempt."""
-    handle = world.start(cancelled_in_a_pause)
+def cancellation_during_local_activity_backoff_cancels_timer(world: World) -> None:
+    handle = world.start(times_out_during_backoff)
     assert handle.result(timeout=60) == "left"
-    assert "TIMER_CANCELED" in event_list(world, handle)
+    assert "TIMER_CANCELED" in events_without_workflow_tasks(world, handle)
 
 
 # --- limits -----------------------------------------------------------------------------------------------------------
 
 
 @workflow.defn
-def is_too_slow(which: str) -> list[Any]:
-    """Says which limit passed."""
+def exceeds_local_timeout(which: str) -> list[Any]:
     limits: dict[str, float] = {which: 0.2}
     try:
-        goes_on.options(**limits).local("slow")  # type: ignore[arg-type]
+        ignores_cancellation.options(**limits).local("slow")  # type: ignore[arg-type]
     except ActivityError as error:
-        # Core lets an attempt take no longer than the whole: which of the two passes first is a matter of chance there.
-        chain = described(error)
+        # Core limits an attempt to the schedule-to-close timeout, so either timeout may end it.
+        chain = error_chain(error)
         return chain if which == "start_to_close_timeout" else [{"class": each["class"]} for each in chain]
     return []
 
 
 @scenario()
-def a_local_start_to_close_timeout(world: World) -> None:
-    """An attempt that takes too long is given up."""
-    chain = world.run(is_too_slow, "start_to_close_timeout")
+def start_to_close_timeout_ends_local_activity_attempt(world: World) -> None:
+    chain = world.run(exceeds_local_timeout, "start_to_close_timeout")
     assert [each["class"] for each in chain] == ["ActivityError", "TimedOutError"]
 
 
 @scenario("loose")
-def a_local_schedule_to_close_timeout(world: World) -> None:
-    """So is a local activity as a whole."""
-    chain = world.run(is_too_slow, "schedule_to_close_timeout")
+def schedule_to_close_timeout_ends_local_activity(world: World) -> None:
+    chain = world.run(exceeds_local_timeout, "schedule_to_close_timeout")
     assert [each["class"] for each in chain] == ["ActivityError", "TimedOutError"]
 
 
 @activity.defn(retry_policy=RetryPolicy(initial_interval=0.05, maximum_attempts=3))
-def is_slow_once() -> int:
-    """Take too long at the first attempt."""
+def exceeds_timeout_on_first_attempt() -> int:
     if activity.info().attempt == 1:
         acts.gate("never").wait(2)
     return activity.info().attempt
 
 
 @workflow.defn
-def is_slow_and_tries_again() -> int:
-    """Its first attempt times out."""
-    return is_slow_once.options(start_to_close_timeout=0.3).local()
+def retries_after_local_timeout() -> int:
+    return exceeds_timeout_on_first_attempt.options(start_to_close_timeout=0.3).local()
 
 
 @scenario()
-def a_local_timeout_is_retried(world: World) -> None:
-    """An attempt that took too long is followed by another."""
-    assert world.run(is_slow_and_tries_again) == 2
+def local_activity_retries_after_start_to_close_timeout(world: World) -> None:
+    assert world.run(retries_after_local_timeout) == 2
 
 
 @workflow.defn
-def waits_in_line() -> list[Any]:
-    """The only place is taken for longer than it may wait."""
-    first = workflow.spawn(lambda: waits_for.local("first"))
-    impatient = workflow.spawn(lambda: greets.options(schedule_to_start_timeout=0.1).local("Ann"))
+def waits_for_local_activity_slot() -> list[Any]:
+    first = workflow.spawn(lambda: waits_for_gate.local("first"))
+    impatient = workflow.spawn(lambda: say_hello.options(schedule_to_start_timeout=0.1).local("Ann"))
     chain: list[Any] = []
     try:
         impatient.result()
     except ActivityError as error:
-        chain = described(error)
+        chain = error_chain(error)
     return [first.result(), chain]
 
 
 @scenario("loose", max_concurrent_local_activities=1)
-def a_local_schedule_to_start_timeout(world: World) -> None:
-    """One that waits too long for a place on the worker times out."""
-    handle = world.start(waits_in_line)
-    acts.arrived("first runs")
+def schedule_to_start_timeout_ends_queued_local_activity(world: World) -> None:
+    handle = world.start(waits_for_local_activity_slot)
+    acts.wait_for_gate("first runs")
     threading.Event().wait(0.3)
     acts.gate("first").set()
     name, chain = handle.result(timeout=60)
@@ -232,9 +213,8 @@ def a_local_schedule_to_start_timeout(world: World) -> None:
 
 
 @workflow.defn
-def leaves_the_block(kind: int) -> list[Any]:
-    """A block that ends after a while cancels the local activity in it."""
-    chosen = waits_for.options(cancellation_type=Kind(kind))
+def cancels_by_timeout_block(kind: int) -> list[Any]:
+    chosen = waits_for_gate.options(cancellation_type=Kind(kind))
     try:
         with workflow.timeout(0.1):
             chosen.local("held")
@@ -243,61 +223,55 @@ def leaves_the_block(kind: int) -> list[Any]:
     return ["stayed"]
 
 
-def left(world: World, kind: Kind) -> Any:
-    handle = world.start(leaves_the_block, int(kind), task_timeout=1)
-    acts.arrived("held runs")
+def run_with_cancelled_local_activity(world: World, kind: Kind) -> Any:
+    handle = world.start(cancels_by_timeout_block, int(kind), task_timeout=1)
+    acts.wait_for_gate("held runs")
     return handle
 
 
 @scenario("loose")
-def try_to_cancel_a_local_activity(world: World) -> None:
-    """The run goes on at once; the attempt is told to stop."""
-    handle = left(world, Kind.TRY_CANCEL)
+def try_cancel_of_local_activity_continues_run_immediately(world: World) -> None:
+    handle = run_with_cancelled_local_activity(world, Kind.TRY_CANCEL)
     assert handle.result(timeout=60)[0] == "left"
-    world.until_true(lambda: acts.place.calls == ["held was cancelled"], "a cancelled attempt")
+    world.wait_until(lambda: acts.place.calls == ["held was cancelled"], "a cancelled attempt")
 
 
 @scenario("loose")
-def wait_until_a_local_activity_has_stopped(world: World) -> None:
-    """The run goes on when the attempt has stopped."""
-    handle = left(world, Kind.WAIT_CANCELLATION_COMPLETED)
+def wait_cancellation_completed_waits_for_local_activity(world: World) -> None:
+    handle = run_with_cancelled_local_activity(world, Kind.WAIT_CANCELLATION_COMPLETED)
     assert handle.result(timeout=60)[0] == "left"
     assert acts.place.calls == ["held was cancelled"]
 
 
 @scenario("loose")
-def abandon_a_local_activity(world: World) -> None:
-    """The run goes on at once."""
-    handle = left(world, Kind.ABANDON)
+def abandoned_local_activity_continues_run_immediately(world: World) -> None:
+    handle = run_with_cancelled_local_activity(world, Kind.ABANDON)
     assert handle.result(timeout=60)[0] == "left"
 
 
 @workflow.defn
-def is_cancelled_locally() -> str:
-    """Waits in a local activity; whatever happens, refunds."""
+def refunds_when_cancelled() -> str:
     try:
-        waits_for.local("held")
+        waits_for_gate.local("held")
     finally:
-        acts.note("refund")
+        acts.record_call("refund")
     return "never"
 
 
 @scenario("loose")
-def cancel_a_run_in_a_local_activity(world: World) -> None:
-    """A cancellation reaches the run at its next task: the heartbeat's."""
-    handle = world.start(is_cancelled_locally, task_timeout=1)
-    acts.arrived("held runs")
+def cancellation_reaches_run_at_heartbeat_of_local_activity(world: World) -> None:
+    handle = world.start(refunds_when_cancelled, task_timeout=1)
+    acts.wait_for_gate("held runs")
     handle.cancel()
     assert isinstance(world.failure(handle), CancelledError)
     assert "refund" in acts.place.calls
 
 
 @workflow.defn
-def cancels_at_once() -> list[str]:
-    """Cancels local activities that have not begun."""
+def cancels_before_start() -> list[str]:
     seen: list[str] = []
     for kind in Kind:
-        task = workflow.start_local_activity(waits_for.options(cancellation_type=kind), "never")
+        task = workflow.start_local_activity(waits_for_gate.options(cancellation_type=kind), "never")
         task.cancel()
         try:
             task.result()
@@ -307,9 +281,8 @@ def cancels_at_once() -> list[str]:
 
 
 @scenario()
-def local_activities_that_never_begin(world: World) -> None:
-    """Each leaves a marker all the same, and no attempt is made."""
-    handle = world.start(cancels_at_once)
+def local_activity_cancelled_before_start_makes_no_attempt(world: World) -> None:
+    handle = world.start(cancels_before_start)
     handle.result(timeout=60)
     assert not acts.gate("never runs").is_set()
 
@@ -318,21 +291,18 @@ def local_activities_that_never_begin(world: World) -> None:
 
 
 @workflow.defn
-def many_at_once(count: int) -> list[int]:
-    """All at the same time."""
+def runs_local_activities_concurrently(count: int) -> list[int]:
     tasks = [workflow.start_local_activity(acts.double, number) for number in range(count)]
     return workflow.gather(*tasks)  # type: ignore[return-value]
 
 
 @scenario("loose")
-def local_activities_side_by_side(world: World) -> None:
-    """Twenty local activities of one run."""
-    assert world.run(many_at_once, 20) == [2 * number for number in range(20)]
+def twenty_concurrent_local_activities_complete(world: World) -> None:
+    assert world.run(runs_local_activities_concurrently, 20) == [2 * number for number in range(20)]
 
 
 @workflow.defn
-def takes_turns() -> list[Any]:
-    """Local and remote activities share their numbers."""
+def mixes_local_and_remote_activities() -> list[Any]:
     first = acts.double.local(1)
     second = acts.double(first)
     task = workflow.start_activity(acts.increase, second)
@@ -342,30 +312,27 @@ def takes_turns() -> list[Any]:
 
 
 @scenario("loose")
-def local_and_remote_activities(world: World) -> None:
-    """In turns, and at the same time."""
-    handle = world.start(takes_turns)
+def local_and_remote_activities_share_sequence_numbers(world: World) -> None:
+    handle = world.start(mixes_local_and_remote_activities)
     assert handle.result(timeout=60) == [2, 4, 8, 5, 16]
-    found = handle.history().events
+    events = handle.history().events
     ids = [
-        each["activityTaskScheduledEventAttributes"]["activityId"]
-        for each in found
-        if "activityTaskScheduledEventAttributes" in each
+        event["activityTaskScheduledEventAttributes"]["activityId"]
+        for event in events
+        if "activityTaskScheduledEventAttributes" in event
     ]
     assert ids == ["2", "3"]
 
 
 @workflow.defn
-class Collector:
-    """Its signal and its update run local activities."""
-
+class CollectsFromHandlers:
     def __init__(self) -> None:
         self.found: list[Any] = []
 
     @workflow.run
     def run(self, count: int) -> list[Any]:
         workflow.wait_condition(lambda: len(self.found) == count)
-        return sorted(self.found, key=str)  # a signal and an update may overtake each other
+        return sorted(self.found, key=str)  # the order of a signal and an update is undefined
 
     @workflow.signal
     def add(self, number: int) -> None:
@@ -373,7 +340,7 @@ class Collector:
 
     @workflow.update
     def greet(self, name: str) -> str:
-        said = greets.local(name)
+        said = say_hello.local(name)
         self.found.append(said)
         return said
 
@@ -383,51 +350,45 @@ class Collector:
 
 
 @scenario("loose")
-def local_activities_in_handlers(world: World) -> None:
-    """A signal's and an update's handler run local activities."""
-    handle = world.start(Collector.run, 3)
-    handle.signal(Collector.add, 4)
-    assert handle.execute_update(Collector.greet, "Ann") == "hello Ann"
-    handle.signal(Collector.add, 5)
+def signal_and_update_handlers_run_local_activities(world: World) -> None:
+    handle = world.start(CollectsFromHandlers.run, 3)
+    handle.signal(CollectsFromHandlers.add, 4)
+    assert handle.execute_update(CollectsFromHandlers.greet, "Ann") == "hello Ann"
+    handle.signal(CollectsFromHandlers.add, 5)
     assert handle.result(timeout=60) == [10, 8, "hello Ann"]
 
 
 @workflow.defn
-def does_not_wait() -> str:
-    """Returns while its local activity runs."""
-    workflow.start_local_activity(waits_for, "left")
+def returns_during_local_activity() -> str:
+    workflow.start_local_activity(waits_for_gate, "left")
     acts.double(1)
     return "done"
 
 
 @workflow.defn
-def returns_at_once() -> str:
-    """Returns in the task in which it began its local activity."""
-    workflow.start_local_activity(waits_for, "left")
+def returns_in_task_that_starts_local_activity() -> str:
+    workflow.start_local_activity(waits_for_gate, "left")
     return "done"
 
 
 @scenario("loose")
-def a_run_that_ends_before_its_local_activity(world: World) -> None:
-    """The local activity is cancelled, and leaves no marker behind the end."""
-    handle = world.start(does_not_wait, task_timeout=1)
+def local_activity_is_cancelled_without_marker_when_run_ends(world: World) -> None:
+    handle = world.start(returns_during_local_activity, task_timeout=1)
     assert handle.result(timeout=60) == "done"
-    assert MARKER not in kinds(handle.history())
-    handle = world.start(returns_at_once)
+    assert MARKER not in event_types(handle.history())
+    handle = world.start(returns_in_task_that_starts_local_activity)
     assert handle.result(timeout=60) == "done"
-    assert MARKER not in kinds(handle.history())
+    assert MARKER not in event_types(handle.history())
 
 
 @workflow.defn
-class Busy:
-    """Waits in a local activity for long, and answers meanwhile."""
-
+class AnswersDuringLocalActivity:
     def __init__(self) -> None:
         self.said: list[str] = []
 
     @workflow.run
     def run(self) -> list[str]:
-        self.said.append(waits_for.local("long"))
+        self.said.append(waits_for_gate.local("long"))
         return self.said
 
     @workflow.signal
@@ -440,34 +401,30 @@ class Busy:
 
 
 @scenario("loose")
-def signals_and_queries_during_a_local_activity(world: World) -> None:
-    """The task beats while a local activity runs: signals arrive, queries are answered."""
-    handle = world.start(Busy.run, task_timeout=1)
-    acts.arrived("long runs")
-    handle.signal(Busy.say, "hello")
-    world.until_true(lambda: handle.query(Busy.told) == ["hello"], "an answer")
+def signals_and_queries_are_processed_during_local_activity(world: World) -> None:
+    handle = world.start(AnswersDuringLocalActivity.run, task_timeout=1)
+    acts.wait_for_gate("long runs")
+    handle.signal(AnswersDuringLocalActivity.say, "hello")
+    world.wait_until(lambda: handle.query(AnswersDuringLocalActivity.told) == ["hello"], "an answer")
     acts.gate("long").set()
     assert handle.result(timeout=60) == ["hello", "long"]
-    assert kinds(handle.history()).count("WORKFLOW_TASK_COMPLETED") > 1
+    assert event_types(handle.history()).count("WORKFLOW_TASK_COMPLETED") > 1
 
 
 @scenario("loose")
-def local_activities_without_a_cache(world: World) -> None:
-    """Nothing is cached: everything is replayed from markers."""
+def local_activities_replay_from_markers_without_cache(world: World) -> None:
     world.start_worker(max_cached_workflows=0)
-    assert world.run(takes_turns) == [2, 4, 8, 5, 16]
+    assert world.run(mixes_local_and_remote_activities) == [2, 4, 8, 5, 16]
 
 
 @workflow.defn
-def with_a_summary() -> int:
-    """As the web UI shows it."""
+def calls_with_summary() -> int:
     return acts.double.options(summary="twice").local(2)
 
 
 @scenario()
-def a_local_summary(world: World) -> None:
-    """The marker carries the summary."""
-    handle = world.start(with_a_summary)
+def local_activity_marker_has_summary(world: World) -> None:
+    handle = world.start(calls_with_summary)
     assert handle.result(timeout=60) == 4
-    marker = next(each for each in handle.history().events if each["eventType"].endswith(MARKER))
+    marker = next(event for event in handle.history().events if event["eventType"].endswith(MARKER))
     assert marker["userMetadata"]["summary"]["data"]

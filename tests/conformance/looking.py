@@ -1,4 +1,4 @@
-"""What a client sees of runs, and how it names them: events as they are written, memos by key, signals that are sent twice."""
+"""Histories, memos and handles as a client sees them, and repeated signals."""
 
 from __future__ import annotations
 
@@ -20,15 +20,13 @@ WORDS: workflow.Channel[str] = workflow.Channel("words")
 
 
 @workflow.defn
-def listens(count: int) -> list[str]:
-    """So many words."""
+def receives_words(count: int) -> list[str]:
     return [WORDS.receive() for _ in range(count)]
 
 
 @scenario("loose")
-def a_signal_that_is_sent_twice(world: World) -> None:
-    """The same request id is the same signal; without one each call is a signal of its own."""
-    handle = world.start(listens, 4)
+def signals_with_same_request_id_are_delivered_once(world: World) -> None:
+    handle = world.start(receives_words, 4)
     for word, request_id in (("a", "r-1"), ("b", "r-1"), ("c", "r-2"), ("d", None), ("d", None)):
         handle.signal(WORDS, word, request_id=request_id)
     assert handle.result(timeout=LIMIT) == ["a", "c", "d", "d"]
@@ -37,9 +35,8 @@ def a_signal_that_is_sent_twice(world: World) -> None:
 
 
 @scenario("loose")
-def events_as_they_are_written(world: World) -> None:
-    """A stream of events goes on with each that is written and ends with the run; the last one can be waited for alone."""
-    handle = world.start(listens, 2)
+def history_events_streams_new_events_until_close(world: World) -> None:
+    handle = world.start(receives_words, 2)
     seen: list[dict[str, Any]] = []
     signalled, closed = threading.Event(), threading.Event()
     last: list[dict[str, Any]] = []
@@ -65,23 +62,22 @@ def events_as_they_are_written(world: World) -> None:
     for each in threads:
         each.join(60)
     assert closed.is_set()
-    whole = handle.history().events
-    assert [event["eventId"] for event in seen] == [event["eventId"] for event in whole]
-    assert [event["eventId"] for event in last] == [whole[-1]["eventId"]]
+    all_events = handle.history().events
+    assert [event["eventId"] for event in seen] == [event["eventId"] for event in all_events]
+    assert [event["eventId"] for event in last] == [all_events[-1]["eventId"]]
     assert [event["eventId"] for event in handle.history_events(page_size=3)] == [
-        event["eventId"] for event in whole
+        event["eventId"] for event in all_events
     ]
-    (only,) = handle.history_events(event_filter=HistoryEventFilter.CLOSE_EVENT)
-    assert only["eventId"] == whole[-1]["eventId"]
+    (close_event,) = handle.history_events(event_filter=HistoryEventFilter.CLOSE_EVENT)
+    assert close_event["eventId"] == all_events[-1]["eventId"]
     page = handle.history_page(page_size=3)
-    rest = [event["eventId"] for event in handle.history_events(page_token=page.next_page_token)]
-    assert rest == [event["eventId"] for event in whole[len(page.events) :]]
+    remaining_ids = [event["eventId"] for event in handle.history_events(page_token=page.next_page_token)]
+    assert remaining_ids == [event["eventId"] for event in all_events[len(page.events) :]]
 
 
 @scenario("loose")
-def memos_by_key(world: World) -> None:
-    """A memo's value by its key, as a type; and what the engine told, not decoded."""
-    handle = world.start(listens, 0, memo={"pair": (1, 2), "text": "x"}, request_eager_start=True)
+def memo_value_decodes_one_key_to_a_type(world: World) -> None:
+    handle = world.start(receives_words, 0, memo={"pair": (1, 2), "text": "x"}, request_eager_start=True)
     assert handle.result(timeout=LIMIT) == []
     seen = handle.describe()
     assert seen.memo_value("pair", type=tuple[int, int]) == (1, 2)
@@ -94,15 +90,14 @@ def memos_by_key(world: World) -> None:
 
 
 @scenario("loose")
-def only_the_chain_that_was_meant(world: World) -> None:
-    """A handle that names the first run of a chain ends no other workflow of the same id."""
-    first = world.start(listens, 0)
+def handle_with_first_execution_run_id_ignores_later_chains(world: World) -> None:
+    first = world.start(receives_words, 0)
     first.result(timeout=LIMIT)
-    again = world.start(listens, 1, id=first.id)
+    again = world.start(receives_words, 1, id=first.id)
     stale = world.client.get_workflow_handle(first.id, first_execution_run_id=first.first_execution_run_id)
     assert stale.first_execution_run_id == first.run_id
     with pytest.raises(WorkflowNotFoundError):
         stale.terminate()
-    meant = world.client.get_workflow_handle(again.id, first_execution_run_id=again.first_execution_run_id)
-    meant.signal(WORDS, "x")
+    current = world.client.get_workflow_handle(again.id, first_execution_run_id=again.first_execution_run_id)
+    current.signal(WORDS, "x")
     assert again.result(timeout=LIMIT) == ["x"]

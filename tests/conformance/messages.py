@@ -1,4 +1,4 @@
-"""Signals, channels and queries, to functions and to classes."""
+"""Signals, channels and queries of workflow functions and classes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ decisions = workflow.Channel("decision", Decision)
 
 
 @workflow.defn
-def waits_for_signal(timeout: float | None) -> list[str]:
+def waits_for_two_signals(timeout: float | None) -> list[str]:
     seen: list[str] = []
 
     @workflow.signal
@@ -48,40 +48,36 @@ def waits_for_signal(timeout: float | None) -> list[str]:
 
 
 @scenario()
-def condition_and_signals(world: World) -> None:
-    """A condition on what handlers of a function's own collect; the second signal lets it through."""
-    handle = world.start(waits_for_signal, None)
+def wait_condition_sees_changes_of_signal_handlers(world: World) -> None:
+    handle = world.start(waits_for_two_signals, None)
     for number, item in enumerate(("a", "b"), 1):
-        world.until(handle, "WORKFLOW_TASK_COMPLETED", number)
+        world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED", number)
         handle.signal("put", item)
     assert handle.result(timeout=60) == ["a", "b"]
 
 
 @scenario()
-def condition_within_timeout(world: World) -> None:
-    """The condition holds in time: its timer is cancelled."""
-    handle = world.start(waits_for_signal, 60)
-    world.until(handle, "TIMER_STARTED")
+def wait_condition_cancels_timer_when_met_in_time(world: World) -> None:
+    handle = world.start(waits_for_two_signals, 60)
+    world.wait_for_event(handle, "TIMER_STARTED")
     handle.signal("put", "a")
-    world.until(handle, "WORKFLOW_TASK_COMPLETED", 2)
+    world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED", 2)
     handle.signal("put", "b")
     assert handle.result(timeout=60) == ["a", "b"]
 
 
 @scenario()
-def condition_times_out(world: World) -> None:
-    """The condition does not hold in time: TimeoutError, caught by the workflow."""
-    assert world.run(waits_for_signal, 0.05) == ["too late"]
+def wait_condition_raises_timeout_error(world: World) -> None:
+    assert world.run(waits_for_two_signals, 0.05) == ["too late"]
 
 
 @scenario("loose")
-def queries_open_and_closed(world: World) -> None:
-    """A query is answered while the run is open and after it has closed; a handler that raises tells the asker."""
-    handle = world.start(waits_for_signal, None)
-    world.until(handle, "WORKFLOW_TASK_COMPLETED")
+def query_is_answered_by_open_and_closed_runs(world: World) -> None:
+    handle = world.start(waits_for_two_signals, None)
+    world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED")
     assert handle.query("so_far") == []
     handle.signal("put", "a")
-    world.until(handle, "WORKFLOW_TASK_COMPLETED", 2)
+    world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED", 2)
     assert handle.query("so_far", result_type=list[str]) == ["a"]
     with pytest.raises(QueryFailedError, match="cannot say"):
         handle.query("broken")
@@ -95,52 +91,48 @@ def queries_open_and_closed(world: World) -> None:
 
 
 @scenario()
-def signal_with_start(world: World) -> None:
-    """A signal that comes with the start is there before the body begins."""
-    handle = world.start(waits_for_signal, None, start_signal="put", start_signal_args=["first"])
-    world.until(handle, "WORKFLOW_TASK_COMPLETED")
+def signal_with_start_is_handled_before_workflow_body(world: World) -> None:
+    handle = world.start(waits_for_two_signals, None, start_signal="put", start_signal_args=["first"])
+    world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED")
     assert handle.query("so_far") == ["first"]
     handle.signal("put", "b")
     assert handle.result(timeout=60) == ["first", "b"]
 
 
 @workflow.defn
-def decides(timeout: float | None) -> list[Any]:
+def receives_decision(timeout: float | None) -> list[Any]:
     try:
         first = decisions.receive(timeout=timeout)
     except TimeoutError:
         return ["nobody"]
-    acts.note("one is here")
+    acts.record_call("one is here")
     rest = decisions.drain()
     return [first, rest]
 
 
 @scenario()
-def channel_receives(world: World) -> None:
-    """Messages wait in order for whoever receives, typed."""
-    handle = world.start(decides, None)
-    world.until(handle, "WORKFLOW_TASK_COMPLETED")
+def channel_receives_typed_messages_in_order(world: World) -> None:
+    handle = world.start(receives_decision, None)
+    world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED")
     handle.signal(decisions, Decision("Ann", True))
     result = handle.result(timeout=60)
     assert result == [{"by": "Ann", "approved": True}, []]
 
 
 @scenario()
-def channel_before_start(world: World) -> None:
-    """A message that comes with the start is received at once, and its timer never starts."""
-    given: dict[str, Any] = {"start_signal": decisions, "start_signal_args": [Decision("Ann", False)]}
-    assert world.run(decides, 60, **given) == [{"by": "Ann", "approved": False}, []]
+def channel_receives_start_signal_without_starting_timer(world: World) -> None:
+    options: dict[str, Any] = {"start_signal": decisions, "start_signal_args": [Decision("Ann", False)]}
+    assert world.run(receives_decision, 60, **options) == [{"by": "Ann", "approved": False}, []]
 
 
 @scenario()
-def channel_times_out(world: World) -> None:
-    """Nobody sends: TimeoutError after the time."""
-    assert world.run(decides, 0.05) == ["nobody"]
+def channel_receive_raises_timeout_error(world: World) -> None:
+    assert world.run(receives_decision, 0.05) == ["nobody"]
 
 
 @workflow.defn
 class Cart:
-    """The class style."""
+    """A workflow class with every kind of handler."""
 
     @workflow.init
     def __init__(self, owner: str) -> None:
@@ -155,7 +147,7 @@ class Cart:
 
     @workflow.signal
     def add(self, item: str) -> None:
-        self.items.append(acts.note(item))
+        self.items.append(acts.record_call(item))
 
     @workflow.signal(name="finish")
     def close(self) -> None:
@@ -171,11 +163,10 @@ class Cart:
 
 
 @scenario("loose")
-def class_style(world: World) -> None:
-    """Handlers as methods: one that calls an activity, a named one, the dynamic one, a query with an argument."""
+def class_workflow_handles_signals_and_queries_in_methods(world: World) -> None:
     handle = world.start(Cart.run, "Ann")
     handle.signal(Cart.add, "pear")
-    world.until_true(lambda: handle.query(Cart.count) == 1, "a pear in the cart")
+    world.wait_until(lambda: handle.query(Cart.count) == 1, "a pear in the cart")
     handle.signal("other", 5)
     handle.signal(Cart.close)
     assert handle.result(timeout=60) == "Ann: pear, other=5"
@@ -183,7 +174,7 @@ def class_style(world: World) -> None:
 
 
 @workflow.defn
-def fails_in_handler() -> None:
+def fails_in_signal_handler() -> None:
     @workflow.signal
     def explode(why: str) -> None:
         raise ApplicationError(why, type="Handler")
@@ -192,41 +183,38 @@ def fails_in_handler() -> None:
 
 
 @scenario()
-def handler_fails_the_run(world: World) -> None:
-    """A failure that a signal's handler lets out fails the run."""
-    handle = world.start(fails_in_handler)
-    world.until(handle, "WORKFLOW_TASK_COMPLETED")
+def signal_handler_error_fails_run(world: World) -> None:
+    handle = world.start(fails_in_signal_handler)
+    world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED")
     handle.signal("explode", "bang")
     error = world.failure(handle)
     assert (error.type, error.message) == ("Handler", "bang")
 
 
 @workflow.defn
-def never_listens() -> str:
-    return acts.passes("begun")
+def has_no_signal_handler() -> str:
+    return acts.opens_gate_and_waits_for_go("begun")
 
 
 @scenario("loose")
-def signals_nobody_wants(world: World) -> None:
-    """A signal without a handler does no harm."""
-    handle = world.start(never_listens)
-    acts.arrived("begun")
+def signal_without_handler_is_ignored(world: World) -> None:
+    handle = world.start(has_no_signal_handler)
+    acts.wait_for_gate("begun")
     handle.signal("unknown", 1)
-    world.until(handle, "WORKFLOW_EXECUTION_SIGNALED")
+    world.wait_for_event(handle, "WORKFLOW_EXECUTION_SIGNALED")
     acts.gate("go").set()
     assert handle.result(timeout=60) == "begun"
 
 
 @workflow.defn
-def counts_burst(wanted: int) -> list[int]:
+def receives_numbers(wanted: int) -> list[int]:
     numbers = workflow.Channel("number", int)
     return [numbers.receive() for _ in range(wanted)]
 
 
 @scenario("loose")
-def burst_of_signals(world: World) -> None:
-    """Fifty signals arrive once each and in order."""
-    handle = world.start(counts_burst, 50)
+def fifty_signals_arrive_once_and_in_order(world: World) -> None:
+    handle = world.start(receives_numbers, 50)
     for number in range(50):
         handle.signal("number", number)
     assert handle.result(timeout=60) == list(range(50))

@@ -1,6 +1,6 @@
-"""What of a history is the same on every engine: its events with their attributes, less names, times and identities.
+"""Histories as plain data: their events and attributes without identities, times and ids, comparable by `==`.
 
-Must not know: engines, scenarios. A history is reduced to plain data that can be compared by `==`, and shown when it differs.
+Knows neither engines nor scenarios.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any
 
 from hourglass.replay import History
 
-from .world import kinds
+from .world import event_types
 
-# Who did it and when, and how a server keeps its books: another run's are others.
+# Identities, times and internal fields of a server, which differ between runs.
 _IGNORED = frozenset(
     {
         "binaryChecksum",
@@ -53,13 +53,13 @@ _NAMES = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{1
 
 
 def plain(value: Any) -> Any:
-    """A value without what differs from run to run."""
+    """Return the value without identities, times and ids, which differ between runs."""
     match value:
         case {"metadata": dict(metadata), "data": str(data)}:
             return {"metadata": plain(metadata), "data": _NAMES.sub("…", b64decode(data).decode("latin-1"))}
         case dict():
             cleaned = {key: plain(each) for key, each in value.items() if key not in _IGNORED}
-            # An empty message, zero and an absent field are the same thing on the wire.
+            # An empty message, zero and an absent field are encoded alike.
             return {
                 key: each for key, each in cleaned.items() if each not in ({}, [], "", 0, "0", "0s", False)
             }
@@ -72,44 +72,47 @@ def plain(value: Any) -> Any:
 
 
 def exact_events(history: History) -> list[tuple[str, Any]]:
-    """Every event in order: its kind, and what it says, with the groups that it belongs to."""
+    """Return the type and attributes of every event, with its event groups, in order."""
     bodies: list[dict[str, Any]] = [
         next((each for key, each in event.items() if key.endswith("EventAttributes")), {})
         | {"eventGroupMarkers": event.get("eventGroupMarkers", [])}
         for event in history.events
     ]
-    return [(kind, _judged(kind, plain(body))) for kind, body in zip(kinds(history), bodies, strict=True)]
+    return [
+        (kind, _comparable_body(kind, plain(body)))
+        for kind, body in zip(event_types(history), bodies, strict=True)
+    ]
 
 
-def _judged(kind: str, body: Any) -> Any:
+def _comparable_body(kind: str, body: Any) -> Any:
     if kind == "MARKER_RECORDED" and body["markerName"] == "core_local_activity":
         return {**body, "details": _local_activity(body["details"])}
-    # To which of a worker's two queues a task goes is a matter of the engine's cache.
+    # Whether a task goes to the sticky queue depends on the engine's cache.
     return {**body, "taskQueue": None} if kind == "WORKFLOW_TASK_SCHEDULED" else body
 
 
 def _local_activity(details: Any) -> Any:
-    """A local activity's marker without its times."""
+    """Return the details of a local activity's marker without its times."""
     data = json.loads(details["data"]["payloads"][0]["data"])
     for name in ("complete_time", "original_schedule_time"):
         data[name] = data[name] is not None
     return {**details, "data": data}
 
 
-def differences(mine: History, theirs: History) -> list[str]:
-    """Where two histories say different things, one line for each place."""
-    ours, others = exact_events(mine), exact_events(theirs)
-    if kinds(mine) != kinds(theirs):
-        return [f"{kinds(mine)} instead of {kinds(theirs)}"]
-    found: list[str] = []
-    for number, ((kind, here), (_, there)) in enumerate(zip(ours, others, strict=True), 1):
-        _compare(f"{number} {kind}", here, there, found)
-    return found
+def differences(first: History, second: History) -> list[str]:
+    """Describe the differences between two histories, one line for each field."""
+    first_events, second_events = exact_events(first), exact_events(second)
+    if event_types(first) != event_types(second):
+        return [f"{event_types(first)} instead of {event_types(second)}"]
+    lines: list[str] = []
+    for number, ((kind, here), (_, there)) in enumerate(zip(first_events, second_events, strict=True), 1):
+        _compare(f"{number} {kind}", here, there, lines)
+    return lines
 
 
-def _compare(place: str, here: Any, there: Any, found: list[str]) -> None:
+def _compare(place: str, here: Any, there: Any, lines: list[str]) -> None:
     if isinstance(here, dict) and isinstance(there, dict):
         for key in sorted(here.keys() | there.keys()):
-            _compare(f"{place}.{key}", here.get(key), there.get(key), found)
+            _compare(f"{place}.{key}", here.get(key), there.get(key), lines)
     elif here != there:
-        found.append(f"{place}: {str(here)[:200]} instead of {str(there)[:200]}")
+        lines.append(f"{place}: {str(here)[:200]} instead of {str(there)[:200]}")

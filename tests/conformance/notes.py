@@ -1,4 +1,4 @@
-"""What a workflow says of itself: memo, search attributes, current details, which of its events belong together."""
+"""Memo, search attributes, current details and event groups of a workflow."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hourglass.replay import History
 
 from . import acts
 from .scenario import scenario
-from .world import World, kinds
+from .world import World, event_types
 
 KEYWORD = SearchAttributeKey.for_keyword("CustomKeywordField")
 NUMBER = SearchAttributeKey.for_int("CustomIntField")
@@ -22,8 +22,7 @@ MOMENT = SearchAttributeKey.for_datetime("CustomDatetimeField")
 
 
 @workflow.defn
-def changes_its_memo() -> dict[str, object]:
-    """Adds, changes and removes."""
+def changes_memo() -> dict[str, object]:
     before = workflow.memo_value("a", type=int)
     workflow.upsert_memo({"a": before + 1, "b": "new", "c": None})
     assert workflow.memo_value("missing", "default") == "default"
@@ -31,16 +30,14 @@ def changes_its_memo() -> dict[str, object]:
 
 
 @scenario()
-def a_memo_that_changes(world: World) -> None:
-    """A workflow reads and changes its memo; clients see it."""
-    handle = world.start(changes_its_memo, memo={"a": 1, "c": 3})
+def memo_changes_of_workflow_are_visible_to_client(world: World) -> None:
+    handle = world.start(changes_memo, memo={"a": 1, "c": 3})
     assert handle.result(timeout=60) == {"a": 2, "b": "new"}
     assert handle.describe().memo == {"a": 2, "b": "new"}
 
 
 @workflow.defn
-def changes_what_finds_it() -> dict[str, object]:
-    """Sets, changes and unsets search attributes."""
+def changes_search_attributes() -> dict[str, object]:
     workflow.upsert_search_attributes([KEYWORD.value_set("eu"), NUMBER.value_unset()])
     workflow.upsert_search_attributes([MOMENT.value_set(datetime(2030, 1, 2, tzinfo=UTC))])
     found = workflow.search_attributes()
@@ -48,10 +45,9 @@ def changes_what_finds_it() -> dict[str, object]:
 
 
 @scenario()
-def search_attributes_that_change(world: World) -> None:
-    """A workflow changes its search attributes; clients see them, typed."""
+def search_attribute_changes_of_workflow_are_visible_to_client(world: World) -> None:
     handle = world.start(
-        changes_what_finds_it, search_attributes=[KEYWORD.value_set("us"), NUMBER.value_set(7)]
+        changes_search_attributes, search_attributes=[KEYWORD.value_set("us"), NUMBER.value_set(7)]
     )
     expected = {"CustomDatetimeField": "2030-01-02 00:00:00+00:00", "CustomKeywordField": "eu"}
     assert handle.result(timeout=60) == expected
@@ -61,16 +57,14 @@ def search_attributes_that_change(world: World) -> None:
 
 
 @workflow.defn
-def says_what_it_does() -> str:
-    """Keeps its current details up to date."""
+def sets_current_details() -> str:
     workflow.set_current_details("packing")
     return workflow.get_current_details()
 
 
 @scenario()
-def current_details(world: World) -> None:
-    """Current details are answered to whoever asks for the workflow's metadata."""
-    handle = world.start(says_what_it_does)
+def current_details_are_in_metadata_query(world: World) -> None:
+    handle = world.start(sets_current_details)
     assert handle.result(timeout=60) == "packing"
     assert handle.query("__temporal_workflow_metadata")["currentDetails"] == "packing"
 
@@ -79,14 +73,13 @@ def current_details(world: World) -> None:
 
 
 @workflow.defn
-def sleeps_long() -> None:
-    """A child that is cancelled."""
+def sleeps_for_an_hour() -> None:
     workflow.sleep(3600)
 
 
 @workflow.defn
-def groups_its_events(others: int) -> int:
-    """Asks for one thing of each kind, in groups."""
+def groups_commands(more_runs: int) -> int:
+    """Issues a command of each kind in event groups."""
     order = workflow.create_event_group("order", label="Order 7")
     billing = workflow.create_event_group("billing")
     total = acts.double.options(event_groups=[billing])(2)
@@ -99,7 +92,7 @@ def groups_its_events(others: int) -> int:
         assert workflow.patched("grouped")
         workflow.upsert_memo({"a": 1})
         workflow.upsert_search_attributes([KEYWORD.value_set("eu")])
-        child = workflow.start_child_workflow(sleeps_long, event_groups=[billing])
+        child = workflow.start_child_workflow(sleeps_for_an_hour, event_groups=[billing])
         child.cancel()
         with suppress(ChildWorkflowError):
             child.result()
@@ -107,30 +100,29 @@ def groups_its_events(others: int) -> int:
     workflow.sleep(0)
     with suppress(FailureError), billing.scope():
         workflow.get_external_workflow_handle("nowhere").signal("x")
-    slow.cancel()  # of the group that it was begun in
+    slow.cancel()  # belongs to the group in which it was started
     workflow.sleep(0.01)
-    if others:
+    if more_runs:
         with order.scope():
-            workflow.continue_as_new(others - 1, event_groups=[billing])
+            workflow.continue_as_new(more_runs - 1, event_groups=[billing])
     return total
 
 
-def groups_of(history: History) -> list[tuple[str, str]]:
-    """The kinds of events that belong to groups, in order, with the ids of these."""
+def grouped_events(history: History) -> list[tuple[str, str]]:
+    """Return the type and group ids of the events that belong to groups."""
     return [
-        (kind, ",".join(each["label"]["id"] for each in event["eventGroupMarkers"]))
-        for kind, event in zip(kinds(history), history.events, strict=True)
+        (kind, ",".join(marker["label"]["id"] for marker in event["eventGroupMarkers"]))
+        for kind, event in zip(event_types(history), history.events, strict=True)
         if "eventGroupMarkers" in event
     ]
 
 
-@scenario("loose")  # a child's end may come before or after the task that hears of its cancellation
-def events_that_belong_together(world: World) -> None:
-    """What is asked for in a group says so in the history, whatever it is; what takes it back is of the same groups."""
-    handle = world.start(groups_its_events, 1)
+@scenario("loose")  # the child may end before or after the task that receives its cancellation
+def commands_in_event_group_mark_their_events(world: World) -> None:
+    handle = world.start(groups_commands, 1)
     handle.result(timeout=60)
     history = world.histories()[0]
-    assert groups_of(history) == [
+    assert grouped_events(history) == [
         ("ACTIVITY_TASK_SCHEDULED", "billing"),
         ("ACTIVITY_TASK_SCHEDULED", "order,billing"),
         ("MARKER_RECORDED", "order,billing"),  # a local activity
@@ -152,9 +144,7 @@ def events_that_belong_together(world: World) -> None:
 
 
 @aio.defn
-class GroupsItsEvents:
-    """The same in coroutines: tasks that are begun in a block are of its groups."""
-
+class GroupsCommandsOfTasks:
     @aio.run
     async def run(self) -> int:
         order = aio.create_event_group("order", label="Order 7")
@@ -175,11 +165,10 @@ class GroupsItsEvents:
 
 
 @scenario()
-def events_that_belong_together_in_coroutines(world: World) -> None:
-    """A group holds what the tasks ask for that were begun in its block, and nothing after it."""
-    handle = world.start(GroupsItsEvents.run)
+def tasks_created_in_event_group_mark_their_events(world: World) -> None:
+    handle = world.start(GroupsCommandsOfTasks.run)
     assert handle.result(timeout=60) == 12
-    assert groups_of(world.histories()[0]) == [
+    assert grouped_events(world.histories()[0]) == [
         ("ACTIVITY_TASK_SCHEDULED", "order,billing"),
         ("TIMER_STARTED", "order"),
         ("TIMER_CANCELED", "order"),

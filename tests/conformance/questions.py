@@ -1,4 +1,4 @@
-"""Queries: who may be asked, what a handler may not do, what comes back, and questions that Temporal's tools ask."""
+"""Queries: who answers them, what a handler must not do, what they return, and the built-in queries of Temporal's tools."""
 
 from __future__ import annotations
 
@@ -14,75 +14,68 @@ from hourglass.errors import ApplicationError, QueryFailedError, QueryRejectedEr
 
 from . import acts
 from .scenario import scenario
-from .world import World, kinds
+from .world import World, event_types
 
 REGION = SearchAttributeKey.for_keyword("CustomKeywordField")
 
 
 @dataclass
-class Told:
-    """An answer with a type of its own."""
-
+class Answer:
     words: list[str]
 
 
 @workflow.defn
-class Oracle:
-    """Answers until it is told to end."""
+class AnswersQueries:
+    """Answers queries until the `finish` signal."""
 
     def __init__(self) -> None:
         self.end: str | None = None
 
     @workflow.run
     def run(self) -> str:
-        """Until the end; one of them is a failure."""
         self.waits_for_the_end()
         if self.end == "badly":
             raise ApplicationError("it had to be", type="Fate")
         return str(self.end)
 
     def waits_for_the_end(self) -> None:
-        """Where a stack trace finds it."""
+        """Wait in a function of its own, so that the stack trace names it."""
         workflow.wait_condition(lambda: self.end is not None)
 
     @workflow.signal(description="How it shall end.")
     def finish(self, how: str) -> None:
-        """End."""
         self.end = how
 
     @workflow.query(name="what is said", description="What it says.")
-    def says(self, *words: str) -> Told:
-        """What it was told."""
-        return Told(list(words))
+    def echoes(self, *words: str) -> Answer:
+        return Answer(list(words))
 
     @workflow.query
-    def adds(self, a: int, b: int = 1) -> int:
-        """A sum."""
+    def sums(self, a: int, b: int = 1) -> int:
         return a + b
 
     @workflow.query
     def fails(self) -> None:
-        """A failure with details, which do not travel."""
+        """Fail with details, which are not sent to the caller."""
         raise ApplicationError("ask another", 456, type="Secretive")
 
     @workflow.query
-    def tries(self, what: str) -> str:
-        """Something that only a workflow's own code may do."""
+    def calls_forbidden(self, what: str) -> str:
+        """Call something that is not allowed in a query."""
         FORBIDDEN[what]()
         return "was allowed"
 
     @workflow.update
     def changes(self) -> str:
         """Described by its first line."""
+        """Described by its first line."""
         return "changed"
 
 
 def late_handler() -> None:
-    """Register a handler."""
-
     @workflow.query
     def too_late() -> None:
-        """Never asked."""
+        pass
 
 
 FORBIDDEN: dict[str, Any] = {
@@ -93,7 +86,7 @@ FORBIDDEN: dict[str, Any] = {
     "memo": lambda: workflow.upsert_memo({"a": 1}),
     "activity": lambda: acts.double(1),
     "local activity": lambda: acts.double.local(1),
-    "child": lambda: Oracle.run(),
+    "child": lambda: AnswersQueries.run(),
     "random": lambda: workflow.random().random(),
     "uuid": lambda: workflow.uuid4(),
     "patch": lambda: workflow.patched("p"),
@@ -104,16 +97,16 @@ FORBIDDEN: dict[str, Any] = {
 }
 
 
-def begun(world: World) -> WorkflowHandle[str]:
-    """A run that waits."""
-    handle: WorkflowHandle[str] = world.start(Oracle.run)
-    world.until(handle, "WORKFLOW_TASK_COMPLETED")
+def waiting_run(world: World) -> WorkflowHandle[str]:
+    """Start a run; wait for its first workflow task."""
+    handle: WorkflowHandle[str] = world.start(AnswersQueries.run)
+    world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED")
     return handle
 
 
-def ended(world: World, handle: WorkflowHandle[str], how: str = "well") -> None:
-    """End it."""
-    handle.signal(Oracle.finish, how)
+def finish_run(world: World, handle: WorkflowHandle[str], how: str = "well") -> None:
+    """Let the run end with the given result or failure."""
+    handle.signal(AnswersQueries.finish, how)
     if how == "badly":
         assert world.failure(handle).type == "Fate"
     else:
@@ -121,98 +114,89 @@ def ended(world: World, handle: WorkflowHandle[str], how: str = "well") -> None:
 
 
 @scenario("loose")
-def a_query_that_closed_runs_shall_not_answer(world: World) -> None:
-    """NOT_OPEN: an open run is asked; one that has closed is not, and its status is told."""
-    handle = begun(world)
+def query_reject_condition_not_open_rejects_closed_run(world: World) -> None:
+    handle = waiting_run(world)
     only_open = QueryRejectCondition.NOT_OPEN
-    assert handle.query(Oracle.adds, 1, reject_condition=only_open) == 2
-    ended(world, handle)
+    assert handle.query(AnswersQueries.sums, 1, reject_condition=only_open) == 2
+    finish_run(world, handle)
     with pytest.raises(QueryRejectedError, match="COMPLETED") as caught:
-        handle.query(Oracle.adds, 1, reject_condition=only_open)
+        handle.query(AnswersQueries.sums, 1, reject_condition=only_open)
     assert caught.value.status == WorkflowStatus.COMPLETED
-    assert handle.query(Oracle.adds, 1, reject_condition=QueryRejectCondition.NONE) == 2
+    assert handle.query(AnswersQueries.sums, 1, reject_condition=QueryRejectCondition.NONE) == 2
 
 
 @scenario("loose")
-def a_query_that_failed_runs_shall_not_answer(world: World) -> None:
-    """NOT_COMPLETED_CLEANLY: open and completed runs are asked, one that failed is not."""
+def query_reject_condition_not_completed_cleanly_rejects_failed_run(world: World) -> None:
     clean = QueryRejectCondition.NOT_COMPLETED_CLEANLY
-    well, badly = begun(world), begun(world)
-    assert well.query("adds", 1, reject_condition=clean) == 2
-    ended(world, well)
-    ended(world, badly, "badly")
-    assert well.query("adds", 2, reject_condition=clean) == 3
+    well, badly = waiting_run(world), waiting_run(world)
+    assert well.query("sums", 1, reject_condition=clean) == 2
+    finish_run(world, well)
+    finish_run(world, badly, "badly")
+    assert well.query("sums", 2, reject_condition=clean) == 3
     with pytest.raises(QueryRejectedError) as caught:
-        badly.query("adds", 2, reject_condition=clean)
+        badly.query("sums", 2, reject_condition=clean)
     assert caught.value.status == WorkflowStatus.FAILED
 
 
 @scenario("loose")
-def a_query_of_a_run_that_was_ended(world: World) -> None:
-    """A run that failed, and one that was terminated, still answer from what they knew."""
-    failed, terminated = begun(world), begun(world)
-    ended(world, failed, "badly")
+def query_is_answered_by_failed_and_terminated_runs(world: World) -> None:
+    failed, terminated = waiting_run(world), waiting_run(world)
+    finish_run(world, failed, "badly")
     terminated.terminate("enough")
     for handle in (failed, terminated):
-        assert handle.query(Oracle.adds, 20, 22) == 42
+        assert handle.query(AnswersQueries.sums, 20, 22) == 42
 
 
 @scenario("loose")
-def queries_that_want_to_do_something(world: World) -> None:
-    """Whatever leaves a trace, or changes what comes next, is refused in a query; the run is not harmed."""
-    handle = begun(world)
+def query_handler_cannot_issue_commands_or_change_state(world: World) -> None:
+    handle = waiting_run(world)
     for what in FORBIDDEN:
         with pytest.raises(QueryFailedError):
-            print(what, handle.query(Oracle.tries, what))
-    assert handle.query(Oracle.adds, 1) == 2
-    ended(world, handle)
-    assert "WORKFLOW_TASK_FAILED" not in kinds(handle.history())
+            print(what, handle.query(AnswersQueries.calls_forbidden, what))
+    assert handle.query(AnswersQueries.sums, 1) == 2
+    finish_run(world, handle)
+    assert "WORKFLOW_TASK_FAILED" not in event_types(handle.history())
 
 
 @scenario("loose")
-def queries_that_fail(world: World) -> None:
-    """A handler's failure is its asker's, in words; an unknown name is told with those that there are."""
-    handle = begun(world)
+def failed_query_reports_error_of_handler_or_known_names(world: World) -> None:
+    handle = waiting_run(world)
     with pytest.raises(QueryFailedError, match="ask another"):
-        handle.query(Oracle.fails)
-    with pytest.raises(QueryFailedError, match=r"unknown query 'nonsense'.*adds"):
+        handle.query(AnswersQueries.fails)
+    with pytest.raises(QueryFailedError, match=r"unknown query 'nonsense'.*sums"):
         handle.query("nonsense")
-    ended(world, handle)
+    finish_run(world, handle)
 
 
 @scenario("loose")
-def queries_with_wrong_arguments(world: World) -> None:
-    """Too few, too many and of the wrong type: the asker hears it, and the run does not mind."""
-    handle = begun(world)
+def query_with_invalid_arguments_fails_without_harming_run(world: World) -> None:
+    handle = waiting_run(world)
     wrong: list[list[Any]] = [[], [1, 2, 3], ["one"], [{"a": 1}]]
     for arguments in wrong:
         with pytest.raises(QueryFailedError):
-            handle.query("adds", *arguments)
-    assert handle.query("adds", 1) == 2
-    ended(world, handle)
+            handle.query("sums", *arguments)
+    assert handle.query("sums", 1) == 2
+    finish_run(world, handle)
 
 
 @scenario("loose")
-def queries_by_names_of_their_own(world: World) -> None:
-    """A query has the name that it was given; by name its answer is plain data, unless a type is asked for."""
-    handle = begun(world)
-    assert handle.query(Oracle.says, "a", "b") == Told(["a", "b"])
+def query_by_custom_name_returns_plain_data_or_result_type(world: World) -> None:
+    handle = waiting_run(world)
+    assert handle.query(AnswersQueries.echoes, "a", "b") == Answer(["a", "b"])
     assert handle.query("what is said", "a") == {"words": ["a"]}
-    assert handle.query("what is said", "a", result_type=Told) == Told(["a"])
-    ended(world, handle)
+    assert handle.query("what is said", "a", result_type=Answer) == Answer(["a"])
+    finish_run(world, handle)
 
 
 @workflow.defn
-class Fragile:
-    """Its condition must not be looked at after a question."""
+class FailsWhenConditionIsChecked:
+    """Its wait condition fails once the query was answered."""
 
     def __init__(self) -> None:
         self.asked = False
 
     @workflow.run
     def run(self) -> None:
-        """Waits for ever."""
-
         def holds() -> bool:
             assert not self.asked
             return False
@@ -221,85 +205,82 @@ class Fragile:
 
     @workflow.query
     def ask(self) -> bool:
-        """Changes what no query should."""
         self.asked = True
         return True
 
 
 @scenario("loose")
-def a_query_does_not_look_at_conditions(world: World) -> None:
-    """A question lets no code of the run go on: its conditions are not looked at."""
-    handle = world.start(Fragile.run)
-    world.until(handle, "WORKFLOW_TASK_COMPLETED")
-    assert handle.query(Fragile.ask)
+def query_does_not_evaluate_wait_conditions(world: World) -> None:
+    handle = world.start(FailsWhenConditionIsChecked.run)
+    world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED")
+    assert handle.query(FailsWhenConditionIsChecked.ask)
     handle.terminate("seen")
-    assert "WORKFLOW_TASK_FAILED" not in kinds(handle.history())
+    assert "WORKFLOW_TASK_FAILED" not in event_types(handle.history())
 
 
 @scenario("loose")
-def where_a_run_stands(world: World) -> None:
-    """The question for its stack names the function in which a run waits, also after a replay."""
-    handle = begun(world)
+def stack_trace_query_names_waiting_function(world: World) -> None:
+    handle = waiting_run(world)
     assert "waits_for_the_end" in handle.query("__stack_trace")
     world.start_worker()
     assert "waits_for_the_end" in handle.query("__stack_trace")
-    ended(world, handle)
+    finish_run(world, handle)
 
 
 @scenario("loose")
-def what_a_workflow_says_of_its_handlers(world: World) -> None:
-    """The question for its metadata tells the handlers' names with their descriptions."""
-    handle = begun(world)
-    told = handle.query("__temporal_workflow_metadata")["definition"]
-    assert told["type"] == "Oracle"
-    found = {each["name"]: each["description"] for kind in told if kind != "type" for each in told[kind]}
-    assert found["finish"] == "How it shall end."
-    assert found["what is said"] == "What it says."
-    assert found["changes"] == "Described by its first line."
-    ended(world, handle)
+def metadata_query_describes_handlers(world: World) -> None:
+    handle = waiting_run(world)
+    definition = handle.query("__temporal_workflow_metadata")["definition"]
+    assert definition["type"] == "AnswersQueries"
+    descriptions = {
+        handler["name"]: handler["description"]
+        for kind in definition
+        if kind != "type"
+        for handler in definition[kind]
+    }
+    assert descriptions["finish"] == "How it shall end."
+    assert descriptions["what is said"] == "What it says."
+    assert descriptions["changes"] == "Described by its first line."
+    finish_run(world, handle)
 
 
 @scenario("loose")
-def signals_that_the_code_has_not_read(world: World) -> None:
-    """The question for them tells their names and how many there are, and leaves out what a handler took."""
-    handle = begun(world)
+def unread_signals_query_counts_unhandled_signals(world: World) -> None:
+    handle = waiting_run(world)
     handle.signal("finnish", "well")
     handle.signal("finnish", "badly")
     assert handle.query("__hourglass_unread_signals") == {"finnish": 2}
-    ended(world, handle)
+    finish_run(world, handle)
 
 
 @scenario("loose")
-def a_history_by_pages(world: World) -> None:
-    """Its events in parts, forwards and backwards, are those of the whole."""
-    handle = begun(world)
-    ended(world, handle)
-    whole = handle.history().events
+def history_pages_add_up_to_history_in_both_directions(world: World) -> None:
+    handle = waiting_run(world)
+    finish_run(world, handle)
+    all_events = handle.history().events
     for newest_first in (False, True):
-        found, token = [], b""
+        events, token = [], b""
         while True:
             page = handle.history_page(page_size=2, page_token=token, newest_first=newest_first)
-            found += page.events
+            events += page.events
             token = page.next_page_token
             if not token:
                 break
-        assert found == (whole[::-1] if newest_first else whole)
+        assert events == (all_events[::-1] if newest_first else all_events)
 
 
 @scenario("loose")
-def a_query_that_nobody_answers_in_time(world: World) -> None:
-    """Without a worker a question is an error after its time, and the run is as it was."""
-    handle = begun(world)
+def query_without_worker_times_out(world: World) -> None:
+    handle = waiting_run(world)
     world.stop_worker()
     with pytest.raises((ServiceError, TimeoutError)):
-        handle.query(Oracle.adds, 1, rpc_timeout=0.5)
+        handle.query(AnswersQueries.sums, 1, rpc_timeout=0.5)
     world.start_worker()
-    ended(world, handle)
+    finish_run(world, handle)
 
 
 @workflow.defn
-def registers_on_demand() -> list[str]:
-    """Handlers that a signal asks for."""
+def registers_dynamic_handlers_on_demand() -> list[str]:
     log: list[str] = []
     orders: list[str] = []
 
@@ -324,22 +305,21 @@ def registers_on_demand() -> list[str]:
 
 
 @scenario("loose")
-def dynamic_handlers_that_come_late(world: World) -> None:
-    """A dynamic handler that is registered later is given the signals that waited, and every question from then on."""
-    handle = world.start(registers_on_demand)
+def late_dynamic_handler_receives_buffered_signals_and_queries(world: World) -> None:
+    handle = world.start(registers_dynamic_handlers_on_demand)
     handle.signal("first", "kept")
     with pytest.raises(QueryFailedError):
         handle.query("early", "x")
     handle.signal("order", "signal")
     handle.signal("second", "at once")
     handle.signal("order", "query")
-    world.until_true(lambda: answers(handle, "late", "y") == "late:y", "a dynamic query")
+    world.wait_until(lambda: query_or_none(handle, "late", "y") == "late:y", "a dynamic query")
     handle.signal("order", "end")
     assert handle.result(timeout=60) == ["first:kept", "second:at once"]
 
 
-def answers(handle: WorkflowHandle[Any], name: str, argument: str) -> Any:
-    """What a query answers, None where there is no handler yet."""
+def query_or_none(handle: WorkflowHandle[Any], name: str, argument: str) -> Any:
+    """Return the answer of a query, or None if it has no handler yet."""
     try:
         return handle.query(name, argument)
     except QueryFailedError:

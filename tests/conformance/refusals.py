@@ -1,4 +1,4 @@
-"""What an engine refuses: names that are too long, policies that contradict each other, search attributes that cannot be."""
+"""Requests that an engine rejects: long names, contradictory policies, invalid search attributes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .world import World
 
 FITS, TOO_LONG = "n" * 1000, "n" * 1001
 ACCENTS = "é" * 501
-"""More than a thousand bytes."""
+"""More than a thousand bytes in UTF-8."""
 
 KEYS = (
     SearchAttributeKey.for_keyword("CustomKeywordField").value_set("a"),
@@ -38,57 +38,59 @@ KEYS = (
     SearchAttributeKey.for_datetime("CustomDatetimeField").value_set(datetime(2026, 1, 1, tzinfo=UTC)),
     SearchAttributeKey.for_keyword_list("CustomKeywordListField").value_set(["a"]),
 )
-"""One use of each: an embedded engine learns their types from it, a server has them registered."""
+"""A value of each type. The embedded engine learns the types from them; a server has them registered."""
 
 
 @workflow.defn
-def listens() -> str:
-    """Waits for a word."""
+def waits_for_word() -> str:
     return workflow.Channel("word", str).receive()
 
 
-def say(world: World, handle: WorkflowHandle[Any], word: str) -> None:
-    """Let a run that listens end, after its first task."""
-    world.until(handle, "WORKFLOW_TASK_COMPLETED")
+def finish_with_word(world: World, handle: WorkflowHandle[Any], word: str) -> None:
+    """Send the word after the first workflow task; wait for the end of the run."""
+    world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED")
     handle.signal("word", word)
     assert handle.result(timeout=60) == word
 
 
-def refused(call: Callable[[], object], status: str = "INVALID_ARGUMENT", match: str | None = None) -> None:
-    """The call is refused by the service, with this status."""
+def assert_rejected(
+    call: Callable[[], object], status: str = "INVALID_ARGUMENT", match: str | None = None
+) -> None:
+    """Assert that the service rejects the call with this status."""
     with pytest.raises(ServiceError, match=match) as caught:
         call()
     assert caught.value.status == status
 
 
 @scenario()
-def names_that_are_too_long(world: World) -> None:
-    """Ids, types, queues and signals of more than a thousand bytes are refused; those of a thousand are not."""
+def names_longer_than_a_thousand_bytes_are_rejected(world: World) -> None:
     client = world.client
 
-    def start(workflow: Any = listens, **options: Any) -> Any:
-        given = {"id": f"{world.queue}-long", "task_queue": f"{world.queue}-idle", **options}
-        return client.start_workflow(workflow, **given)
+    def start(workflow: Any = waits_for_word, **options: Any) -> Any:
+        start_options = {"id": f"{world.queue}-long", "task_queue": f"{world.queue}-idle", **options}
+        return client.start_workflow(workflow, **start_options)
 
     for name in (TOO_LONG, ACCENTS):
-        refused(lambda name=name: start(id=name))
-        refused(lambda name=name: start(name))
-        refused(lambda name=name: start(task_queue=name))
-        refused(lambda name=name: start(request_id=name))
-        refused(lambda name=name: start(start_signal=name))
+        assert_rejected(lambda name=name: start(id=name))
+        assert_rejected(lambda name=name: start(name))
+        assert_rejected(lambda name=name: start(task_queue=name))
+        assert_rejected(lambda name=name: start(request_id=name))
+        assert_rejected(lambda name=name: start(start_signal=name))
     start(FITS, request_id=FITS, start_signal=FITS).terminate()
     start(FITS, id=f"{world.queue}-fits").signal(FITS)
-    handle = world.start(listens)
-    refused(lambda: handle.signal(TOO_LONG))
-    refused(lambda: handle.execute_update("u", id=TOO_LONG))
-    say(world, handle, "done")
+    handle = world.start(waits_for_word)
+    assert_rejected(lambda: handle.signal(TOO_LONG))
+    assert_rejected(lambda: handle.execute_update("u", id=TOO_LONG))
+    finish_with_word(world, handle, "done")
 
 
 @scenario()
-def schedules_whose_names_are_too_long(world: World) -> None:
-    """Also those of a schedule's workflows, to which a time is appended, and of the schedule, to which a word is."""
+def schedule_names_that_exceed_limit_with_suffix_are_rejected(world: World) -> None:
+    """A timestamp is appended to the ids of a schedule's workflows, and a suffix to the schedule's own id."""
 
-    def create(schedule_id: str, *, workflow_id: str = "w", workflow: Any = listens, **options: Any) -> Any:
+    def create(
+        schedule_id: str, *, workflow_id: str = "w", workflow: Any = waits_for_word, **options: Any
+    ) -> Any:
         action = ScheduleActionStartWorkflow(workflow, id=workflow_id, task_queue=world.queue)
         spec = ScheduleSpec(intervals=[ScheduleIntervalSpec(every=3600)])
         return world.client.create_schedule(schedule_id, Schedule(action=action, spec=spec), **options)
@@ -99,14 +101,13 @@ def schedules_whose_names_are_too_long(world: World) -> None:
         lambda: create(world.queue, workflow=TOO_LONG),
         lambda: create(world.queue, search_attributes={"WorkflowId": "w"}),
     ):
-        refused(call)
+        assert_rejected(call)
     create(world.queue, workflow_id="w" * 979).delete()
 
 
 @scenario()
-def contradictory_id_policies(world: World) -> None:
-    """Policies that contradict each other are refused, whether a workflow of that id runs or not."""
-    handle = world.start(listens)
+def contradictory_id_policies_are_rejected(world: World) -> None:
+    handle = world.start(waits_for_word)
     terminate, existing = IdReusePolicy.TERMINATE_IF_RUNNING, IdConflictPolicy.TERMINATE_EXISTING
     contradictory: list[dict[str, Any]] = [
         {"id_reuse_policy": terminate, "id_conflict_policy": policy}
@@ -118,24 +119,23 @@ def contradictory_id_policies(world: World) -> None:
     ]
     for options in contradictory:
         for name in (handle.id, f"{handle.id}-other"):
-            refused(
+            assert_rejected(
                 lambda name=name, options=options: world.client.start_workflow(
-                    listens, id=name, task_queue=world.queue, **options
+                    waits_for_word, id=name, task_queue=world.queue, **options
                 ),
                 match="Invalid WorkflowID",
             )
-    refused(lambda: world.start(listens, start_delay=0, cron_schedule="@every 1h"))
-    say(world, handle, "still there")
+    assert_rejected(lambda: world.start(waits_for_word, start_delay=0, cron_schedule="@every 1h"))
+    finish_with_word(world, handle, "still there")
 
 
 @scenario()
-def search_attributes_that_cannot_be(world: World) -> None:
-    """Values of another type, names that are the engine's own, and what is too large are refused at the start."""
-    handle = world.start(listens, search_attributes=KEYS)
+def invalid_search_attributes_are_rejected_at_start(world: World) -> None:
+    handle = world.start(waits_for_word, search_attributes=KEYS)
 
     def start(**attributes: Any) -> Any:
         return world.client.start_workflow(
-            listens,
+            waits_for_word,
             id=f"{world.queue}-sa",
             task_queue=f"{world.queue}-idle",
             search_attributes=attributes,
@@ -167,9 +167,9 @@ def search_attributes_that_cannot_be(world: World) -> None:
         "TemporalWorkerDeployment TemporalWorkerDeploymentVersion TemporalWorkflowVersioningBehavior"
     )
     for attributes in wrong:
-        refused(lambda attributes=attributes: start(**attributes))
+        assert_rejected(lambda attributes=attributes: start(**attributes))
     for name in reserved.split():
-        refused(lambda name=name: start(**{name: "x"}), match=f"{name} attribute can't be set")
+        assert_rejected(lambda name=name: start(**{name: "x"}), match=f"{name} attribute can't be set")
     right: list[dict[str, Any]] = [
         {"CustomKeywordField": "x" * 2046, "CustomDoubleField": 2, "CustomIntField": -(2**63)},
         {"CustomKeywordField": ["one"], "CustomDatetimeField": "2026-01-01T00:00:00Z", "BuildIds": ["b"]},
@@ -179,12 +179,12 @@ def search_attributes_that_cannot_be(world: World) -> None:
         start(**attributes).terminate()
     with pytest.raises(ServiceError):
         start(**{f"N{number}": number for number in range(101)})
-    say(world, handle, "done")
+    finish_with_word(world, handle, "done")
 
 
 @workflow.defn
-def sets_attributes(how: str, wrong: str) -> str:
-    """Sets attributes that cannot be, by one of three commands."""
+def sets_invalid_attributes(how: str, wrong: str) -> str:
+    """Sets invalid search attributes with one of three commands."""
     attributes: dict[str, Any] = {
         "type": {"CustomIntField": "text"},
         "name": {"WorkflowId": "mine"},
@@ -194,17 +194,17 @@ def sets_attributes(how: str, wrong: str) -> str:
         case "upsert":
             workflow.upsert_search_attributes(attributes)
         case "child":
-            workflow.start_child_workflow(listens, search_attributes=attributes)
+            workflow.start_child_workflow(waits_for_word, search_attributes=attributes)
         case _:
             workflow.continue_as_new(how, wrong, search_attributes=attributes)
     return "never"
 
 
 def task_failure(world: World, workflow: Any, *args: Any) -> tuple[str, str]:
-    """The cause and the message of the first task of a run, which fails; the run is ended."""
+    """Return cause and message of the first failed workflow task; terminate the run."""
     name = "-".join((world.queue, *map(str, args))).replace(" ", "-")
     handle = world.client.start_workflow(workflow, *args, id=name, task_queue=world.queue, task_timeout=10)
-    world.until(handle, "WORKFLOW_TASK_FAILED")
+    world.wait_for_event(handle, "WORKFLOW_TASK_FAILED")
     (failed,) = [
         event["workflowTaskFailedEventAttributes"]
         for event in handle.history().events
@@ -215,22 +215,20 @@ def task_failure(world: World, workflow: Any, *args: Any) -> tuple[str, str]:
 
 
 @scenario(loud=True)
-def search_attributes_that_a_workflow_cannot_set(world: World) -> None:
-    """A task that sets attributes that cannot be fails with the cause; where they are too large the run ends."""
-    say(world, world.start(listens, search_attributes=KEYS), "done")
+def invalid_search_attributes_in_commands_fail_task_and_oversized_ones_fail_run(world: World) -> None:
+    finish_with_word(world, world.start(waits_for_word, search_attributes=KEYS), "done")
     seen = {}
     for how in ("upsert", "child", "continue"):
         for wrong in ("type", "name"):
-            seen[how, wrong] = task_failure(world, sets_attributes, how, wrong)[0]
+            seen[how, wrong] = task_failure(world, sets_invalid_attributes, how, wrong)[0]
     assert set(seen.values()) == {"BAD_SEARCH_ATTRIBUTES"}
     for how in ("upsert", "child", "continue"):
-        error = world.fails(sets_attributes, how, "size")
+        error = world.run_failing(sets_invalid_attributes, how, "size")
         assert "search attribute CustomTextField value size 3002 exceeds size limit 2048" in str(error)
 
 
 @workflow.defn
-def names_something(what: str, length: int) -> str:
-    """Gives a name of a length to something that it asks for."""
+def issues_command_with_long_name(what: str, length: int) -> str:
     name = "n" * length
     match what:
         case "activity":
@@ -257,8 +255,7 @@ def names_something(what: str, length: int) -> str:
 
 
 @scenario(loud=True)
-def names_that_a_workflow_makes_too_long(world: World) -> None:
-    """A task that names something by more than a thousand bytes fails with the cause."""
+def names_that_are_too_long_in_commands_fail_task_with_cause(world: World) -> None:
     causes = {
         "activity": "BAD_SCHEDULE_ACTIVITY_ATTRIBUTES",
         "activity id": "BAD_SCHEDULE_ACTIVITY_ATTRIBUTES",
@@ -271,20 +268,19 @@ def names_that_a_workflow_makes_too_long(world: World) -> None:
         "cancel": "BAD_REQUEST_CANCEL_EXTERNAL_WORKFLOW_EXECUTION_ATTRIBUTES",
         "continue": "BAD_CONTINUE_AS_NEW_ATTRIBUTES",
     }
-    assert {what: task_failure(world, names_something, what, 1001)[0] for what in causes} == causes
+    assert {
+        what: task_failure(world, issues_command_with_long_name, what, 1001)[0] for what in causes
+    } == causes
 
 
 @scenario()
-def what_the_client_refuses(world: World) -> None:
-    """Texts that UTF-8 cannot hold, task timeouts of more than two minutes and a stage that no service keeps are refused
-    before anything is sent, in the same words everywhere.
-    """
+def client_rejects_invalid_text_timeouts_and_options_before_sending(world: World) -> None:
     client, bad = world.client, "a\ud800b"
-    handle = world.start(listens)
+    handle = world.start(waits_for_word)
 
     def start(**options: Any) -> Any:
         return client.start_workflow(
-            listens, **{"id": f"{world.queue}-x", "task_queue": world.queue, **options}
+            waits_for_word, **{"id": f"{world.queue}-x", "task_queue": world.queue, **options}
         )
 
     for call in (
@@ -317,35 +313,32 @@ def what_the_client_refuses(world: World) -> None:
         with pytest.raises(UsageError):
             call()
     start(task_timeout=121).terminate()
-    say(world, handle, "done")
+    finish_with_word(world, handle, "done")
 
 
 @workflow.defn
-def starts_a_child_of(workflow_id: str, task_timeout: float = 10.0) -> str:
-    """Starts a child, and lets out what it raises."""
-    return workflow.execute_child_workflow(listens, id=workflow_id, task_timeout=task_timeout)
+def starts_child_with_id(workflow_id: str, task_timeout: float = 10.0) -> str:
+    return workflow.execute_child_workflow(waits_for_word, id=workflow_id, task_timeout=task_timeout)
 
 
 @scenario()
-def a_childs_id_that_is_taken_fails_its_parent(world: World) -> None:
-    """A parent that lets it out fails, like with any failure, with the type by which retry policies know it."""
-    taken = world.start(listens)
-    error = world.fails(starts_a_child_of, taken.id)
+def uncaught_child_id_conflict_fails_parent(world: World) -> None:
+    running = world.start(waits_for_word)
+    error = world.run_failing(starts_child_with_id, running.id)
     assert error.type == WorkflowAlreadyStartedError.__name__
-    assert taken.id in str(error)
-    say(world, taken, "done")
+    assert running.id in str(error)
+    finish_with_word(world, running, "done")
 
 
 @scenario("loose")
-def a_childs_task_timeout_is_cut(world: World) -> None:
-    """A child may be asked for with more than two minutes for a task, and gets two minutes."""
-    handle = world.start(starts_a_child_of, f"{world.queue}-child", 300.0)
-    world.until(handle, "CHILD_WORKFLOW_EXECUTION_STARTED")
-    (asked,) = [
+def task_timeout_of_child_is_capped_at_two_minutes(world: World) -> None:
+    handle = world.start(starts_child_with_id, f"{world.queue}-child", 300.0)
+    world.wait_for_event(handle, "CHILD_WORKFLOW_EXECUTION_STARTED")
+    (initiated,) = [
         event["startChildWorkflowExecutionInitiatedEventAttributes"]
         for event in handle.history().events
         if "startChildWorkflowExecutionInitiatedEventAttributes" in event
     ]
-    assert asked["workflowTaskTimeout"] == "120s"
+    assert initiated["workflowTaskTimeout"] == "120s"
     world.client.get_workflow_handle(f"{world.queue}-child").signal("word", "done")
     assert handle.result(timeout=60) == "done"

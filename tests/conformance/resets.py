@@ -1,4 +1,4 @@
-"""Resets: to the first task, the last, one by its event; what is kept, what is sent again, what becomes of the old run."""
+"""Resets: the point of the reset, what is kept, what is applied again, and what happens to the old run."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from hourglass.workflow import ParentClosePolicy
 
 from . import acts
 from .scenario import scenario
-from .world import World, kinds
+from .world import World, event_types
 
 LIMIT = 30
 
 
-def tasks(handle: WorkflowHandle[Any]) -> list[int]:
-    """The ends of the run's workflow tasks, as event ids."""
+def completed_task_ids(handle: WorkflowHandle[Any]) -> list[int]:
+    """Return the event ids of the run's completed workflow tasks."""
     return [
         int(event["eventId"])
         for event in handle.history().events
@@ -33,61 +33,56 @@ def tasks(handle: WorkflowHandle[Any]) -> list[int]:
     ]
 
 
-def pinned(world: World, handle: WorkflowHandle[Any]) -> WorkflowHandle[Any]:
-    """A handle to this very run."""
+def handle_of_run(world: World, handle: WorkflowHandle[Any]) -> WorkflowHandle[Any]:
+    """Return a handle with the run id."""
     return world.client.get_workflow_handle(handle.id, run_id=handle.run_id)
 
 
 @workflow.defn
-class Collector:
-    """Two activities, then what it is sent."""
+class CollectsItems:
+    """Runs two activities, then collects items until it has enough."""
 
     def __init__(self) -> None:
         self.got: list[str] = []
 
     @workflow.run
     def run(self, wanted: int) -> list[Any]:
-        """Until it has enough."""
-        first = acts.note("one")
-        second = acts.note("two")
+        first = acts.record_call("one")
+        second = acts.record_call("two")
         workflow.wait_condition(lambda: len(self.got) >= wanted)
         return [first, second, *sorted(self.got)]
 
     @workflow.signal
-    def put(self, item: str) -> None:
-        """Keep it."""
+    def put_item(self, item: str) -> None:
         self.got.append(item)
 
     @workflow.update
-    def add(self, item: str) -> str:
-        """Keep it, and say so."""
+    def add_item(self, item: str) -> str:
         self.got.append(item)
         return f"has {item}"
 
 
 @scenario("loose")
-def reset_to_the_first_task(world: World) -> None:
-    """Everything is done again; signals and updates that came since are sent again."""
-    handle = world.start(Collector.run, 3)
-    world.until(handle, "ACTIVITY_TASK_COMPLETED", 2)
-    handle.signal(Collector.put, "a")
-    assert handle.execute_update(Collector.add, "b", id="u") == "has b"
-    handle.signal(Collector.put, "c")
+def reset_to_first_task_repeats_activities_and_reapplies_messages(world: World) -> None:
+    handle = world.start(CollectsItems.run, 3)
+    world.wait_for_event(handle, "ACTIVITY_TASK_COMPLETED", 2)
+    handle.signal(CollectsItems.put_item, "a")
+    assert handle.execute_update(CollectsItems.add_item, "b", id="u") == "has b"
+    handle.signal(CollectsItems.put_item, "c")
     assert handle.result(timeout=LIMIT) == ["one", "two", "a", "b", "c"]
-    again = handle.reset(event_id=tasks(handle)[0], reason="again")
+    again = handle.reset(event_id=completed_task_ids(handle)[0], reason="again")
     assert again.result(timeout=LIMIT) == ["one", "two", "a", "b", "c"]
-    assert again.get_update_handle("u", update=Collector.add).result(timeout=LIMIT) == "has b"
+    assert again.get_update_handle("u", update=CollectsItems.add_item).result(timeout=LIMIT) == "has b"
     assert acts.place.calls == ["one", "two", "one", "two"]
     world.handles.append(again)
 
 
 @scenario("loose")
-def reset_to_the_last_task(world: World) -> None:
-    """What was done is not done again."""
-    handle = world.start(Collector.run, 2)
-    world.until(handle, "ACTIVITY_TASK_COMPLETED", 2)
-    handle.signal(Collector.put, "a")
-    handle.signal(Collector.put, "b")
+def reset_to_last_task_keeps_completed_activities(world: World) -> None:
+    handle = world.start(CollectsItems.run, 2)
+    world.wait_for_event(handle, "ACTIVITY_TASK_COMPLETED", 2)
+    handle.signal(CollectsItems.put_item, "a")
+    handle.signal(CollectsItems.put_item, "b")
     assert handle.result(timeout=LIMIT) == ["one", "two", "a", "b"]
     again = handle.reset()
     assert again.result(timeout=LIMIT) == ["one", "two", "a", "b"]
@@ -96,52 +91,49 @@ def reset_to_the_last_task(world: World) -> None:
 
 
 @scenario("loose")
-def reset_without_what_came_since(world: World) -> None:
-    """Signals and updates are left out where that is asked for."""
-    handle = world.start(Collector.run, 2)
-    world.until(handle, "ACTIVITY_TASK_COMPLETED", 2)
-    handle.signal(Collector.put, "a")
-    handle.execute_update(Collector.add, "b")
+def reset_without_reapply_drops_later_signals_and_updates(world: World) -> None:
+    handle = world.start(CollectsItems.run, 2)
+    world.wait_for_event(handle, "ACTIVITY_TASK_COMPLETED", 2)
+    handle.signal(CollectsItems.put_item, "a")
+    handle.execute_update(CollectsItems.add_item, "b")
     assert handle.result(timeout=LIMIT) == ["one", "two", "a", "b"]
-    first = tasks(handle)[0]
+    first = completed_task_ids(handle)[0]
     again = handle.reset(event_id=first, reapply_signals=False, reapply_updates=False)
-    again.signal(Collector.put, "x")
-    again.signal(Collector.put, "y")
+    again.signal(CollectsItems.put_item, "x")
+    again.signal(CollectsItems.put_item, "y")
     assert again.result(timeout=LIMIT) == ["one", "two", "x", "y"]
     world.handles.append(again)
-    third = pinned(world, handle).reset(event_id=first, reapply_updates=False)
-    third.signal(Collector.put, "z")
+    third = handle_of_run(world, handle).reset(event_id=first, reapply_updates=False)
+    third.signal(CollectsItems.put_item, "z")
     assert third.result(timeout=LIMIT) == ["one", "two", "a", "z"]
     world.handles.append(third)
 
 
 @scenario("loose")
-def reset_of_an_open_run(world: World) -> None:
-    """The run that is open is terminated, with the reason; the new one is the workflow's latest."""
-    handle = world.start(Collector.run, 1)
-    world.until(handle, "ACTIVITY_TASK_COMPLETED", 2)
-    world.until_true(lambda: len(tasks(handle)) == 3, "three tasks")
-    again = handle.reset(event_id=tasks(handle)[1], reason="because")
-    old = pinned(world, handle)
+def reset_of_open_run_terminates_it_with_the_reason(world: World) -> None:
+    handle = world.start(CollectsItems.run, 1)
+    world.wait_for_event(handle, "ACTIVITY_TASK_COMPLETED", 2)
+    world.wait_until(lambda: len(completed_task_ids(handle)) == 3, "three tasks")
+    again = handle.reset(event_id=completed_task_ids(handle)[1], reason="because")
+    old_run = handle_of_run(world, handle)
     with pytest.raises(WorkflowFailedError, match="terminated"):
-        old.result(timeout=LIMIT)
-    last = old.history().events[-1]["workflowExecutionTerminatedEventAttributes"]
+        old_run.result(timeout=LIMIT)
+    last = old_run.history().events[-1]["workflowExecutionTerminatedEventAttributes"]
     assert last == {"reason": "because", "identity": "history-resetter"}
     described = world.client.get_workflow_handle(handle.id).describe()
     assert (described.run_id, described.status.name) == (again.run_id, "RUNNING")
     assert described.first_execution_run_id == handle.run_id
-    again.signal(Collector.put, "a")
+    again.signal(CollectsItems.put_item, "a")
     assert again.result(timeout=LIMIT) == ["one", "two", "a"]
     world.handles[-1] = again
 
 
 @scenario("loose")
-def a_reset_says_where_it_comes_from(world: World) -> None:
-    """The task from which the new run begins has failed there, and names both runs."""
-    handle = world.start(Collector.run, 0)
+def reset_run_records_failed_task_with_both_run_ids(world: World) -> None:
+    handle = world.start(CollectsItems.run, 0)
     handle.result(timeout=LIMIT)
     old = handle.history()
-    place = tasks(handle)[1]
+    place = completed_task_ids(handle)[1]
     again = handle.reset(event_id=place, reason="why not")
     again.result(timeout=LIMIT)
     world.handles.append(again)
@@ -156,13 +148,12 @@ def a_reset_says_where_it_comes_from(world: World) -> None:
 
 
 @scenario("loose")
-def a_reset_from_the_start_of_a_task(world: World) -> None:
-    """A point right after a task was scheduled will do as well."""
-    handle = world.start(Collector.run, 0)
+def reset_to_scheduled_task_is_possible(world: World) -> None:
+    handle = world.start(CollectsItems.run, 0)
     handle.result(timeout=LIMIT)
     again = handle.reset(event_id=3)
     assert again.result(timeout=LIMIT) == ["one", "two"]
-    assert kinds(again.history())[:5] == [
+    assert event_types(again.history())[:5] == [
         "WORKFLOW_EXECUTION_STARTED",
         "WORKFLOW_TASK_SCHEDULED",
         "WORKFLOW_TASK_STARTED",
@@ -173,9 +164,8 @@ def a_reset_from_the_start_of_a_task(world: World) -> None:
 
 
 @scenario("loose")
-def resets_that_are_refused(world: World) -> None:
-    """There is no such event, it is no task's, or there is no such workflow."""
-    handle = world.start(Collector.run, 0)
+def reset_to_invalid_event_or_missing_workflow_fails(world: World) -> None:
+    handle = world.start(CollectsItems.run, 0)
     handle.result(timeout=LIMIT)
     for event_id in (0, 1, 2, 6, 1000):
         with pytest.raises(ServiceError) as caught:
@@ -186,130 +176,119 @@ def resets_that_are_refused(world: World) -> None:
 
 
 @workflow.defn
-def mended() -> str:
-    """Fails until its activity is mended."""
-    return f"{acts.note('kept')} {acts.may_fail()}"
+def fails_until_mended() -> str:
+    return f"{acts.record_call('kept')} {acts.fails_until_mended()}"
 
 
 @scenario("loose")
-def a_failed_run_is_forked_and_mended(world: World) -> None:
-    """What had been done before the step that failed is kept; the step is done again and the run completes."""
-    handle = world.start(mended)
+def reset_before_failed_step_keeps_earlier_results(world: World) -> None:
+    handle = world.start(fails_until_mended)
     cause = world.failure(handle)
     assert isinstance(cause.__cause__, ApplicationError)
     acts.place.mended = True
-    again = handle.reset(before=acts.may_fail)
+    again = handle.reset(before=acts.fails_until_mended)
     assert again.result(timeout=LIMIT) == "kept mended"
     assert acts.place.calls == ["kept"]
     world.handles.append(again)
 
 
 @workflow.defn
-def draws() -> None:
-    """A number of its own, after a first step."""
+def records_random_number() -> None:
     acts.double(1)
-    acts.note(str(workflow.random().random()))
+    acts.record_call(str(workflow.random().random()))
 
 
 @scenario("loose")
-def a_reset_changes_randomness(world: World) -> None:
-    """The new run draws other numbers, and the same ones when it is replayed."""
-    handle = world.start(draws)
+def reset_run_draws_new_random_numbers(world: World) -> None:
+    handle = world.start(records_random_number)
     handle.result(timeout=LIMIT)
     again = handle.reset(before=acts.double)
     again.result(timeout=LIMIT)
-    third = pinned(world, again).reset(before=acts.note)
+    third = handle_of_run(world, again).reset(before=acts.record_call)
     third.result(timeout=LIMIT)
     assert len(set(acts.place.calls)) == 3
     world.handles += [again, third]
 
 
 @workflow.defn
-def keeps_waiting() -> list[Any]:
-    """An activity that takes its time, a timer, and a step between."""
-    waiting = acts.released.start("slow")
+def waits_for_activity_and_timer() -> list[Any]:
+    waiting = acts.returns_when_released.start("slow")
     timer = workflow.spawn(workflow.sleep, 0.3)
-    acts.note("between")
+    acts.record_call("between")
     timer.result()
     return [waiting.result(), "rested"]
 
 
 @scenario("loose")
-def what_was_pending_is_pending_again(world: World) -> None:
-    """An activity that ran is scheduled anew, a timer fires when it was to."""
-    handle = world.start(keeps_waiting)
-    world.until_true(lambda: len(tasks(handle)) > 1, "a second task")
-    again = handle.reset(event_id=tasks(handle)[1])
+def reset_run_reschedules_pending_activity_and_timer(world: World) -> None:
+    handle = world.start(waits_for_activity_and_timer)
+    world.wait_until(lambda: len(completed_task_ids(handle)) > 1, "a second task")
+    again = handle.reset(event_id=completed_task_ids(handle)[1])
     acts.gate("slow").set()
     assert again.result(timeout=LIMIT) == ["slow", "rested"]
     world.handles[-1] = again
 
 
 @workflow.defn
-class Sitter:
-    """Waits to be told."""
-
+class WaitsForSignal:
     def __init__(self) -> None:
         self.told = ""
 
     @workflow.run
     def run(self) -> str:
-        """Until it is told."""
         workflow.wait_condition(lambda: bool(self.told))
         return self.told
 
     @workflow.signal
-    def tell(self, what: str) -> None:
-        """Tell it."""
+    def send_result(self, what: str) -> None:
         self.told = what
 
 
 @workflow.defn
-def has_child(name: str) -> str:
-    """Waits for a child, with a step before."""
-    child = workflow.start_child_workflow(Sitter.run, id=name)
-    acts.note("step")
+def runs_child_after_step(name: str) -> str:
+    child = workflow.start_child_workflow(WaitsForSignal.run, id=name)
+    acts.record_call("step")
     return child.result()
 
 
 @scenario("loose")
-def a_child_that_was_started_before_is_kept(world: World) -> None:
-    """The new run waits for the child that the old one started: it goes on, and its result arrives."""
+def reset_run_keeps_child_that_was_started_before(world: World) -> None:
     name = f"{world.queue}-child"
-    handle = world.start(has_child, name)
-    world.until(handle, "ACTIVITY_TASK_COMPLETED")
-    world.until(handle, "CHILD_WORKFLOW_EXECUTION_STARTED")
-    world.until_true(lambda: kinds(handle.history())[-1] == "WORKFLOW_TASK_COMPLETED", "a quiet run")
+    handle = world.start(runs_child_after_step, name)
+    world.wait_for_event(handle, "ACTIVITY_TASK_COMPLETED")
+    world.wait_for_event(handle, "CHILD_WORKFLOW_EXECUTION_STARTED")
+    world.wait_until(lambda: event_types(handle.history())[-1] == "WORKFLOW_TASK_COMPLETED", "a quiet run")
     again = handle.reset()
     child = world.client.get_workflow_handle(name)
     assert child.describe().status.name == "RUNNING"
-    child.signal("tell", "hello")
+    child.signal("send_result", "hello")
     assert again.result(timeout=LIMIT) == "hello"
     world.handles[-1] = again
 
 
 @workflow.defn
-def has_two_children(name: str, policy: ParentClosePolicy) -> list[str]:
-    """Starts two children, with a step before each and after them; says whose ids were taken."""
-    taken: list[str] = []
+def starts_two_children(name: str, policy: ParentClosePolicy) -> list[str]:
+    """Starts two children, with a step before each and one after both. Returns those whose ids were in use."""
+    in_use: list[str] = []
     for number in ("one", "two"):
-        acts.note(number)
+        acts.record_call(number)
         try:
-            workflow.start_child_workflow(Sitter.run, id=f"{name}-{number}", parent_close_policy=policy)
+            workflow.start_child_workflow(
+                WaitsForSignal.run, id=f"{name}-{number}", parent_close_policy=policy
+            )
         except WorkflowAlreadyStartedError:
-            taken.append(number)
-    acts.note("three")
+            in_use.append(number)
+    acts.record_call("three")
     workflow.Channel("end", str).receive()
-    return taken
+    return in_use
 
 
 def reset_with_children(world: World, policy: ParentClosePolicy, before: int) -> None:
-    """A parent whose children run is reset to one of its steps, and closes: none of them is touched, whatever its policy
-    says, for they are the children of the run that was reset.
-    """
+    """Reset a parent with open children to one of its steps, and let it close. The children belong to the run
+    that was reset, so they keep running whatever their close policy says."""
     name = f"{world.queue}-{policy.name}-{before}"
-    handle = world.start(has_two_children, name, policy)
-    world.until(handle, "ACTIVITY_TASK_COMPLETED", 3)
+    handle = world.start(starts_two_children, name, policy)
+    world.wait_for_event(handle, "ACTIVITY_TASK_COMPLETED", 3)
     children = [world.client.get_workflow_handle(f"{name}-{number}") for number in ("one", "two")]
     first_runs = [child.describe().run_id for child in children]
     scheduled = [
@@ -323,14 +302,13 @@ def reset_with_children(world: World, policy: ParentClosePolicy, before: int) ->
     assert [child.describe().status.name for child in children] == ["RUNNING", "RUNNING"]
     assert [child.describe().run_id for child in children] == first_runs
     for child in children:
-        child.signal("tell", "enough")
+        child.signal("send_result", "enough")
         assert child.result(timeout=LIMIT) == "enough"
     world.handles[-1] = again
 
 
 @scenario("loose")
-def a_reset_leaves_children_alone(world: World) -> None:
-    """Children that the new run does not know go on; the new run finds their ids taken, and hears nothing of their ends."""
+def reset_leaves_children_of_old_run_running(world: World) -> None:
     for policy in (ParentClosePolicy.TERMINATE, ParentClosePolicy.ABANDON):
         for before in (0, 1, 2):
             reset_with_children(world, policy, before)

@@ -1,4 +1,4 @@
-"""What a scenario is: one function that drives workflows through a `World`, written once for every engine."""
+"""Scenarios: functions that drive workflows through a `World`, written once for every engine."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Order = Literal["exact", "loose"]
 
 @dataclass(frozen=True)
 class Scenario:
-    """`order` says what of a history is the same everywhere: its whole order, or (where things run side by side and the
-    number of workflow tasks is a matter of chance) how many events of each kind there are, workflow tasks aside.
-    """
+    """A registered scenario. `order` says how the histories of two engines are compared: "exact" compares all
+    events in order, "loose" only the number of events of each type without workflow tasks, for scenarios with
+    concurrent work."""
 
     name: str
     drive: Drive
@@ -35,12 +35,11 @@ SCENARIOS: dict[str, Scenario] = {}
 def scenario(
     order: Order = "exact", *, loud: bool = False, server_only: str = "", **worker: Any
 ) -> Callable[[Drive], Drive]:
-    """Enter a function into the list; further keywords are the worker's, `loud` allows errors in the log."""
+    """Register a scenario. Further keywords are options of the worker; `loud` allows errors in the log."""
 
     def enter(drive: Drive) -> Drive:
         name = drive.__name__
         assert name not in SCENARIOS, name
-        assert drive.__doc__, name
         SCENARIOS[name] = Scenario(
             name, drive, sys.modules[drive.__module__], order, worker, loud, server_only
         )

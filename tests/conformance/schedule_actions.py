@@ -1,4 +1,4 @@
-"""What a schedule starts: at once when it is made, and with search attributes that may change."""
+"""Workflows that a schedule starts: immediate triggers and search attributes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hourglass.client import Schedule, ScheduleActionStartWorkflow, ScheduleSpec
 from hourglass.converter import Payload, SearchAttributeKey
 
 from .scenario import scenario
-from .schedules import NEVER, adopt, until
+from .schedules import NEVER, collect_runs, wait_for_action_counts
 from .world import World
 
 LIMIT = 30
@@ -17,15 +17,13 @@ REGION = SearchAttributeKey.for_keyword("CustomKeywordField")
 
 
 @workflow.defn
-def tells_its_region() -> str:
-    """What it is found by."""
+def returns_region_attribute() -> str:
     return str(workflow.search_attributes().get(REGION.name))
 
 
-def started(world: World, region: str) -> ScheduleActionStartWorkflow:
-    """An action whose workflows are found by a region."""
+def action_with_region(world: World, region: str) -> ScheduleActionStartWorkflow:
     return ScheduleActionStartWorkflow(
-        tells_its_region,
+        returns_region_attribute,
         id=f"{world.queue}-w",
         task_queue=world.queue,
         search_attributes=[REGION.value_set(region)],
@@ -33,48 +31,44 @@ def started(world: World, region: str) -> ScheduleActionStartWorkflow:
 
 
 @scenario("loose")
-def a_schedule_that_acts_when_it_is_made(world: World) -> None:
-    """With `trigger_immediately` a schedule acts once at once, though it is paused."""
-    schedule = Schedule(started(world, "eu"), NEVER, state=ScheduleState(paused=True))
+def schedule_with_trigger_immediately_starts_run_while_paused(world: World) -> None:
+    schedule = Schedule(action_with_region(world, "eu"), NEVER, state=ScheduleState(paused=True))
     handle = world.client.create_schedule(f"{world.queue}-s", schedule, trigger_immediately=True)
-    until(world, handle, 1, 0)
-    (run,) = adopt(world, handle)
+    wait_for_action_counts(world, handle, 1, 0)
+    (run,) = collect_runs(world, handle)
     assert run.result(timeout=LIMIT) == "eu"
     handle.delete()
 
 
 @scenario("loose")
-def a_schedule_whose_attributes_change(world: World) -> None:
-    """Search attributes of a schedule's workflows can be changed; those of the schedule are its own."""
+def schedule_update_changes_search_attributes_of_its_runs(world: World) -> None:
+    """The search attributes of the schedule itself stay unchanged."""
     handle = world.client.create_schedule(
         f"{world.queue}-s",
-        Schedule(started(world, "eu"), NEVER),
+        Schedule(action_with_region(world, "eu"), NEVER),
         search_attributes=[REGION.value_set("the schedule's")],
     )
     assert handle.describe().search_attributes["CustomKeywordField"] == "the schedule's"
-    handle.update(lambda seen: replace(seen.schedule, action=started(world, "us")))
+    handle.update(lambda seen: replace(seen.schedule, action=action_with_region(world, "us")))
     handle.trigger()
-    until(world, handle, 1, 0)
-    (run,) = adopt(world, handle)
+    wait_for_action_counts(world, handle, 1, 0)
+    (run,) = collect_runs(world, handle)
     assert run.result(timeout=LIMIT) == "us"
     assert handle.describe().search_attributes["CustomKeywordField"] == "the schedule's"
     handle.delete()
 
 
 @workflow.defn
-def tells_what_came_along() -> list[object]:
-    """Its priority, and what its headers hold."""
+def returns_priority_and_headers() -> list[object]:
     info = workflow.info()
     return [info.priority_key, sorted(info.headers), info.headers["tenant"].data.decode()]
 
 
 @scenario("loose")
-def a_schedule_without_times(world: World) -> None:
-    """One that names no time acts when it is triggered, and only then; its workflows have the action's priority and headers,
-    also after a change.
-    """
+def schedule_without_spec_starts_runs_only_when_triggered(world: World) -> None:
+    """The runs have the action's priority and headers, also after an update of the schedule."""
     action = ScheduleActionStartWorkflow(
-        tells_what_came_along,
+        returns_priority_and_headers,
         id=f"{world.queue}-w",
         task_queue=world.queue,
         priority_key=2,
@@ -86,8 +80,8 @@ def a_schedule_without_times(world: World) -> None:
     assert seen.schedule.action.options["priority_key"] == 2
     handle.update(lambda seen: replace(seen.schedule, state=ScheduleState(note="changed")))
     handle.trigger()
-    until(world, handle, 1, 0)
-    (run,) = adopt(world, handle)
+    wait_for_action_counts(world, handle, 1, 0)
+    (run,) = collect_runs(world, handle)
     assert run.result(timeout=LIMIT) == [2, ["tenant"], '"acme"']
     assert handle.describe().schedule.action.options["headers"] == {"tenant": Payload(b'"acme"')}
     handle.delete()

@@ -1,4 +1,4 @@
-"""Activities one after another and side by side: results, retries, timeouts, every kind of activity."""
+"""Activities in sequence and concurrently: results, retries, timeouts, and every kind of activity."""
 
 from __future__ import annotations
 
@@ -10,54 +10,50 @@ from hourglass.errors import ActivityError, ApplicationError, RetryState, TimedO
 from . import acts
 from .acts import ONCE
 from .scenario import scenario
-from .world import World, kinds
+from .world import World, event_types
 
 
 @workflow.defn
-def in_sequence(number: int) -> int:
+def calls_activities_in_sequence(number: int) -> int:
     for _ in range(3):
         number = acts.double(number)
     return number
 
 
 @scenario()
-def sequence(world: World) -> None:
-    """Three activities, each on the result of the one before."""
-    assert world.run(in_sequence, 1) == 8
+def activities_run_in_sequence(world: World) -> None:
+    assert world.run(calls_activities_in_sequence, 1) == 8
 
 
 @workflow.defn
-def side_by_side(numbers: list[int]) -> list[int]:
+def calls_activities_concurrently(numbers: list[int]) -> list[int]:
     return workflow.gather(*[acts.double.start(number) for number in numbers])
 
 
 @scenario("loose")
-def parallel_gather(world: World) -> None:
-    """Five activities at once; results in the order of the starts."""
-    assert world.run(side_by_side, [5, 4, 3, 2, 1]) == [10, 8, 6, 4, 2]
+def gather_returns_results_in_order_of_starts(world: World) -> None:
+    assert world.run(calls_activities_concurrently, [5, 4, 3, 2, 1]) == [10, 8, 6, 4, 2]
 
 
 @workflow.defn
-def mapped(numbers: list[int]) -> list[int]:
-    return workflow.map(acts.counted, numbers, limit=2)
+def maps_activity(numbers: list[int]) -> list[int]:
+    return workflow.map(acts.counts_concurrent_calls, numbers, limit=2)
 
 
 @scenario("loose")
-def map_with_limit(world: World) -> None:
-    """Six activities, two at a time and never three."""
-    assert world.run(mapped, [0, 1, 2, 3, 4, 5]) == [0, 1, 4, 9, 16, 25]
+def map_limits_concurrency(world: World) -> None:
+    assert world.run(maps_activity, [0, 1, 2, 3, 4, 5]) == [0, 1, 4, 9, 16, 25]
     assert acts.place.most == 2
 
 
 @workflow.defn
-def patient(attempt: int) -> int:
-    return acts.fails_until(attempt)
+def retries_until_attempt(attempt: int) -> int:
+    return acts.fails_until_attempt(attempt)
 
 
 @scenario()
-def retries_with_backoff(world: World) -> None:
-    """The third attempt succeeds; the history tells the attempt and the failure before it."""
-    handle = world.start(patient, 3)
+def activity_retry_records_attempt_and_last_failure(world: World) -> None:
+    handle = world.start(retries_until_attempt, 3)
     assert handle.result(timeout=60) == 3
     (started,) = [
         event["activityTaskStartedEventAttributes"]
@@ -70,12 +66,11 @@ def retries_with_backoff(world: World) -> None:
 
 
 @scenario()
-def attempts_used_up(world: World) -> None:
-    """After the last attempt the run fails, with the activity's failure as the cause."""
-    error = world.fails(patient, 99)
+def activity_fails_run_when_maximum_attempts_are_reached(world: World) -> None:
+    error = world.run_failing(retries_until_attempt, 99)
     assert isinstance(error, ActivityError)
     assert error.retry_state == RetryState.MAXIMUM_ATTEMPTS_REACHED
-    assert error.activity_type == "fails_until"
+    assert error.activity_type == "fails_until_attempt"
     assert isinstance(error.cause, ApplicationError)
     assert (error.cause.message, error.cause.type, list(error.cause.details)) == (
         "attempt 4 fails",
@@ -85,28 +80,26 @@ def attempts_used_up(world: World) -> None:
 
 
 @workflow.defn
-def hopeless() -> None:
-    acts.fails_for_good("no money")
+def calls_non_retryable_activity() -> None:
+    acts.fails_without_retries("no money")
 
 
 @scenario()
-def non_retryable(world: World) -> None:
-    """A failure that says so is not tried again."""
-    error = world.fails(hopeless)
+def non_retryable_activity_failure_is_not_retried(world: World) -> None:
+    error = world.run_failing(calls_non_retryable_activity)
     assert error.retry_state == RetryState.NON_RETRYABLE_FAILURE
     assert list(error.cause.details) == [{"why": "broke"}]
 
 
 @workflow.defn
-def refuses_kind() -> None:
+def calls_with_non_retryable_error_type() -> None:
     policy = RetryPolicy(initial_interval=0.01, non_retryable_error_types=["LookupError"])
     acts.raises_value_error.options(retry_policy=policy)()
 
 
 @scenario()
-def non_retryable_by_type(world: World) -> None:
-    """A retry policy names kinds of errors; the exception's own cause travels too."""
-    error = world.fails(refuses_kind)
+def non_retryable_error_type_of_policy_stops_retries(world: World) -> None:
+    error = world.run_failing(calls_with_non_retryable_error_type)
     assert error.retry_state == RetryState.NON_RETRYABLE_FAILURE
     assert (error.cause.type, str(error.cause)) == ("LookupError", "nothing there")
     assert error.cause.cause.type == "ValueError"
@@ -114,8 +107,8 @@ def non_retryable_by_type(world: World) -> None:
 
 
 @activity.defn(retry_policy=acts.QUICK)
-def hangs_later() -> None:
-    """The second attempt never ends by itself. (The first one's own limit would end with the limit for all attempts.)"""
+def hangs_on_second_attempt() -> None:
+    """Fail first: the time limit of a first attempt would be the limit of all attempts."""
     go = acts.gate("go")
     if activity.info().attempt == 1:
         raise ApplicationError("once more")
@@ -123,81 +116,74 @@ def hangs_later() -> None:
 
 
 @workflow.defn
-def too_slow(which: str) -> None:
+def exceeds_timeout(which: str) -> None:
     match which:
         case "start_to_close":
-            acts.passes.options(start_to_close_timeout=0.2)("slow")
+            acts.opens_gate_and_waits_for_go.options(start_to_close_timeout=0.2)("slow")
         case "schedule_to_close":
             policy = RetryPolicy(initial_interval=5)
-            acts.fails_until.options(schedule_to_close_timeout=0.4, retry_policy=policy)(99)
+            acts.fails_until_attempt.options(schedule_to_close_timeout=0.4, retry_policy=policy)(99)
         case "running_out":
-            hangs_later.options(schedule_to_close_timeout=0.4, start_to_close_timeout=None)()
+            hangs_on_second_attempt.options(schedule_to_close_timeout=0.4, start_to_close_timeout=None)()
         case "never_started":
             acts.double.options(schedule_to_close_timeout=0.2, task_queue="nobody-serves-this")(1)
         case "schedule_to_start":
             acts.double.options(schedule_to_start_timeout=0.2, task_queue="nobody-serves-this")(1)
         case "heartbeat":
-            acts.falls_silent()
+            acts.stops_heartbeating()
 
 
 @scenario()
-def start_to_close_timeout(world: World) -> None:
-    """An attempt that takes too long times out."""
-    error = world.fails(too_slow, "start_to_close")
+def start_to_close_timeout_fails_attempt(world: World) -> None:
+    error = world.run_failing(exceeds_timeout, "start_to_close")
     assert isinstance(error, ActivityError)
     assert isinstance(error.cause, TimedOutError)
     assert error.cause.type == TimeoutType.START_TO_CLOSE
 
 
 @scenario()
-def schedule_to_close_before_next_attempt(world: World) -> None:
-    """No time is left for the next attempt: the last failure stays the cause."""
-    error = world.fails(too_slow, "schedule_to_close")
+def schedule_to_close_timeout_prevents_next_attempt_and_keeps_last_failure(world: World) -> None:
+    error = world.run_failing(exceeds_timeout, "schedule_to_close")
     assert error.retry_state == RetryState.TIMEOUT
 
 
 @scenario()
-def schedule_to_close_timeout(world: World) -> None:
-    """The time for all attempts passes while the second one is running."""
-    error = world.fails(too_slow, "running_out")
+def schedule_to_close_timeout_ends_running_attempt(world: World) -> None:
+    error = world.run_failing(exceeds_timeout, "running_out")
     assert error.cause.type == TimeoutType.SCHEDULE_TO_CLOSE
 
 
 @scenario()
-def schedule_to_close_never_started(world: World) -> None:
-    """The time for all attempts passes before anybody takes the first."""
-    error = world.fails(too_slow, "never_started")
+def schedule_to_close_timeout_fails_activity_that_no_worker_started(world: World) -> None:
+    error = world.run_failing(exceeds_timeout, "never_started")
     assert isinstance(error.cause, TimedOutError)
 
 
 @scenario()
-def schedule_to_start_timeout(world: World) -> None:
-    """Nobody takes the activity in time."""
-    error = world.fails(too_slow, "schedule_to_start")
+def schedule_to_start_timeout_fails_activity_that_no_worker_started(world: World) -> None:
+    error = world.run_failing(exceeds_timeout, "schedule_to_start")
     assert error.cause.type == TimeoutType.SCHEDULE_TO_START
 
 
 @scenario()
-def heartbeat_timeout(world: World) -> None:
-    """An activity that promised to beat and does not times out; its last details come with the error."""
-    error = world.fails(too_slow, "heartbeat")
+def heartbeat_timeout_fails_activity_with_last_details(world: World) -> None:
+    error = world.run_failing(exceeds_timeout, "heartbeat")
     assert error.cause.type == TimeoutType.HEARTBEAT
     assert list(error.cause.last_heartbeat_details) == ["half-way"]
 
 
 @workflow.defn
-def resuming() -> list[Any]:
-    return acts.resumes()
+def calls_resuming_activity() -> list[Any]:
+    return acts.resumes_from_heartbeat()
 
 
 @scenario()
-def heartbeat_details(world: World) -> None:
-    """The second attempt goes on from the details of the first."""
-    assert world.run(resuming) == [2, 42]
+def heartbeat_details_reach_next_attempt(world: World) -> None:
+    assert world.run(calls_resuming_activity) == [2, 42]
 
 
 @workflow.defn
-def every_kind() -> list[Any]:
+def calls_every_kind_of_activity() -> list[Any]:
     return [
         acts.increase(1),
         acts.Shop.greet("Ann"),
@@ -208,9 +194,8 @@ def every_kind() -> list[Any]:
 
 
 @scenario()
-def kinds_of_activities(world: World) -> None:
-    """A coroutine, a method on the worker's object, one by its name, one with an id of its own."""
-    handle = world.start(every_kind)
+def coroutine_method_and_named_activities_return_results(world: World) -> None:
+    handle = world.start(calls_every_kind_of_activity)
     assert handle.result(timeout=60) == [2, "Bob greets Ann", 8, 10, 12]
     ids = [
         event["activityTaskScheduledEventAttributes"]["activityId"]
@@ -221,60 +206,59 @@ def kinds_of_activities(world: World) -> None:
 
 
 @workflow.defn
-def locally() -> list[Any]:
+def calls_local_activities() -> list[Any]:
     good = acts.double.local(4)
     try:
-        acts.fails_for_good.local("no")
+        acts.fails_without_retries.local("no")
     except ActivityError as error:
         return [good, getattr(error.cause, "type", ""), acts.double(1)]
     return []
 
 
 @scenario()
-def local_activities(world: World) -> None:
-    """Within the workflow task: recorded as markers, no activity task."""
-    handle = world.start(locally)
+def local_activities_are_recorded_as_markers(world: World) -> None:
+    handle = world.start(calls_local_activities)
     assert handle.result(timeout=60) == [8, "Broke", 2]
-    assert kinds(handle.history()).count("MARKER_RECORDED") == 2
+    assert event_types(handle.history()).count("MARKER_RECORDED") == 2
 
 
 @workflow.defn
-def deferred() -> str:
-    return acts.elsewhere()
+def calls_externally_completed_activity() -> str:
+    return acts.completed_by_test()
 
 
 @scenario()
-def completed_from_outside(world: World) -> None:
-    """An activity leaves and is completed by its token."""
-    handle = world.start(deferred)
-    acts.arrived("token")
+def activity_is_completed_by_client_with_task_token(world: World) -> None:
+
+    handle = world.start(calls_externally_completed_activity)
+    acts.wait_for_gate("token")
     world.client.get_activity_handle(token=acts.place.token).complete("from outside")
     assert handle.result(timeout=60) == "from outside"
 
 
 @scenario()
-def failed_from_outside(world: World) -> None:
-    """An activity is failed by its ids, for good."""
-    handle = world.start(deferred)
-    acts.arrived("token")
-    outside = world.client.get_activity_handle(workflow_id=handle.id, run_id=handle.run_id, activity_id="1")
-    outside.fail(ApplicationError("declined", type="Bank", non_retryable=True))
+def activity_is_failed_by_client_with_ids(world: World) -> None:
+    handle = world.start(calls_externally_completed_activity)
+    acts.wait_for_gate("token")
+    activity_handle = world.client.get_activity_handle(
+        workflow_id=handle.id, run_id=handle.run_id, activity_id="1"
+    )
+    activity_handle.fail(ApplicationError("declined", type="Bank", non_retryable=True))
     assert world.failure(handle).cause.type == "Bank"
 
 
 @workflow.defn
-def falls_back() -> str:
+def catches_activity_error() -> str:
     try:
-        acts.fails_for_good("first")
+        acts.fails_without_retries("first")
     except ActivityError:
-        return acts.note("second")
+        return acts.record_call("second")
     return "first"
 
 
 @scenario()
-def caught_and_gone_on(world: World) -> None:
-    """A failure that the workflow catches is no failure of the run."""
-    assert world.run(falls_back) == "second"
+def caught_activity_error_does_not_fail_run(world: World) -> None:
+    assert world.run(catches_activity_error) == "second"
 
 
 @workflow.defn
@@ -286,17 +270,15 @@ def sleeps(seconds: float) -> bool:
 
 
 @scenario()
-def sleep(world: World) -> None:
-    """A timer; sleeping for nothing makes none. The workflow's clock moves on."""
+def sleep_starts_timer_and_advances_workflow_time(world: World) -> None:
     assert world.run(sleeps, 0.05)
 
 
 @workflow.defn
-def once_only() -> int:
-    return acts.fails_until.options(retry_policy=ONCE)(2)
+def overrides_retry_policy() -> int:
+    return acts.fails_until_attempt.options(retry_policy=ONCE)(2)
 
 
 @scenario()
-def options_for_one_call(world: World) -> None:
-    """A call's own retry policy replaces the activity's."""
-    assert world.fails(once_only).retry_state == RetryState.MAXIMUM_ATTEMPTS_REACHED
+def activity_call_options_override_retry_policy(world: World) -> None:
+    assert world.run_failing(overrides_retry_policy).retry_state == RetryState.MAXIMUM_ATTEMPTS_REACHED

@@ -1,4 +1,4 @@
-"""Signals and queries that come early, late, malformed or just when a run wants to close."""
+"""Signals and queries that arrive early, late, malformed, or while a run closes."""
 
 from __future__ import annotations
 
@@ -12,37 +12,36 @@ from hourglass.errors import QueryFailedError
 
 from . import acts
 from .scenario import scenario
-from .world import World, kinds
+from .world import World, event_types
 
 
 @workflow.defn
-def registers_late() -> list[Any]:
-    heard: list[Any] = []
+def registers_handler_late() -> list[Any]:
+    received: list[Any] = []
     workflow.Channel("begin", str).receive()
 
     @workflow.signal
     def tell(word: str, times: int = 1) -> None:
-        heard.append([word, times])
+        received.append([word, times])
 
-    workflow.wait_condition(lambda: len(heard) == 3)
-    return heard
+    workflow.wait_condition(lambda: len(received) == 3)
+    return received
 
 
 @scenario()
-def signals_wait_for_their_handler(world: World) -> None:
-    """What comes before its handler is there is kept, in order, with all its arguments."""
-    handle = world.start(registers_late)
-    told: list[list[Any]] = [["a"], ["b", 2], ["c", 3]]
-    for number, words in enumerate(told, 1):
-        world.until(handle, "WORKFLOW_TASK_COMPLETED", number)
+def signals_are_buffered_until_handler_is_registered(world: World) -> None:
+    handle = world.start(registers_handler_late)
+    signals: list[list[Any]] = [["a"], ["b", 2], ["c", 3]]
+    for number, words in enumerate(signals, 1):
+        world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED", number)
         handle.signal("tell", *words)
-    world.until(handle, "WORKFLOW_TASK_COMPLETED", 4)
+    world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED", 4)
     handle.signal("begin", "")
     assert handle.result(timeout=60) == [["a", 1], ["b", 2], ["c", 3]]
 
 
 @workflow.defn
-def closes_in_a_moment() -> list[str]:
+def closes_while_signalled() -> list[str]:
     inbox = workflow.Channel("word", str)
     inbox.receive()
     with workflow.unsafe():
@@ -52,46 +51,43 @@ def closes_in_a_moment() -> list[str]:
 
 
 @scenario("loose")
-def a_signal_meets_the_end(world: World) -> None:
-    """A signal that comes while a run's last task is under way is not lost: the task is done again, with it."""
-    handle = world.start(closes_in_a_moment)
-    world.until(handle, "WORKFLOW_TASK_COMPLETED")
+def signal_during_last_task_fails_task_and_is_delivered(world: World) -> None:
+    handle = world.start(closes_while_signalled)
+    world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED")
     handle.signal("word", "first")
-    acts.arrived("closing")
+    acts.wait_for_gate("closing")
     handle.signal("word", "second")
     acts.gate("signalled").set()
     assert handle.result(timeout=60) == ["second"]
-    found = kinds(handle.history())
-    assert found.count("WORKFLOW_TASK_FAILED") == 1
+    types = event_types(handle.history())
+    assert types.count("WORKFLOW_TASK_FAILED") == 1
     failed = next(e for e in handle.history().events if "workflowTaskFailedEventAttributes" in e)
     cause = failed["workflowTaskFailedEventAttributes"]["cause"]
     assert cause == "WORKFLOW_TASK_FAILED_CAUSE_UNHANDLED_COMMAND"
 
 
 @workflow.defn
-def signalled_while_busy() -> list[str]:
+def drains_signals_after_activity() -> list[str]:
     inbox = workflow.Channel("word", str)
-    done = acts.passes("begun")
+    done = acts.opens_gate_and_waits_for_go("begun")
     return [done, *inbox.drain()]
 
 
 @scenario("loose")
-def signals_while_an_activity_runs(world: World) -> None:
-    """Signals that come during an activity are there when it has ended."""
-    handle = world.start(signalled_while_busy)
-    acts.arrived("begun")
+def signals_during_activity_are_received_after_it(world: World) -> None:
+    handle = world.start(drains_signals_after_activity)
+    acts.wait_for_gate("begun")
     for word in ("a", "b"):
         handle.signal("word", word)
-    world.until(handle, "WORKFLOW_EXECUTION_SIGNALED", 2)
+    world.wait_for_event(handle, "WORKFLOW_EXECUTION_SIGNALED", 2)
     acts.gate("go").set()
     assert handle.result(timeout=60) == ["begun", "a", "b"]
 
 
 @scenario("loose")
-def signals_before_the_first_task(world: World) -> None:
-    """Signals that come before any worker are there when the body begins."""
+def signals_before_first_task_are_received(world: World) -> None:
     world.stop_worker()
-    handle = world.start(signalled_while_busy)
+    handle = world.start(drains_signals_after_activity)
     handle.signal("word", "early")
     acts.gate("go").set()
     world.start_worker()
@@ -99,9 +95,7 @@ def signals_before_the_first_task(world: World) -> None:
 
 
 @workflow.defn
-class Answering:
-    """Answers whatever is asked."""
-
+class AnswersQueries:
     def __init__(self) -> None:
         self.heard: list[str] = []
 
@@ -127,52 +121,48 @@ class Answering:
         return f"{name}/{len(arguments)}"
 
 
-def asked(world: World) -> Any:
-    handle = world.start(Answering.run)
-    world.until(handle, "WORKFLOW_TASK_COMPLETED")
+def waiting_run(world: World) -> Any:
+    handle = world.start(AnswersQueries.run)
+    world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED")
     return handle
 
 
 @scenario("loose")
-def queries_with_arguments(world: World) -> None:
-    """Arguments and defaults of queries; the dynamic one hears every other name."""
-    handle = asked(world)
-    assert handle.query(Answering.both, 1) == [1, "x", 0]
+def queries_take_arguments_defaults_and_dynamic_names(world: World) -> None:
+    handle = waiting_run(world)
+    assert handle.query(AnswersQueries.both, 1) == [1, "x", 0]
     assert handle.query("both", 2, "y") == [2, "y", 0]
     assert handle.query("something", 1, 2) == "something/2"
-    handle.signal(Answering.hear, "end")
+    handle.signal(AnswersQueries.hear, "end")
     assert handle.result(timeout=60) == 1
 
 
 @scenario("loose")
-def queries_see_signals_that_were_answered(world: World) -> None:
-    """A query that is asked after a signal's answer sees what the signal did."""
-    handle = asked(world)
+def query_sees_effect_of_earlier_signal(world: World) -> None:
+    handle = waiting_run(world)
     for number in range(1, 6):
-        handle.signal(Answering.hear, "word")
-        assert handle.query(Answering.both, 0) == [0, "x", number]
-    handle.signal(Answering.hear, "end")
+        handle.signal(AnswersQueries.hear, "word")
+        assert handle.query(AnswersQueries.both, 0) == [0, "x", number]
+    handle.signal(AnswersQueries.hear, "end")
     assert handle.result(timeout=60) == 6
 
 
 @scenario("loose")
-def queries_may_only_look(world: World) -> None:
-    """A query that wants to sleep is refused, and the run goes on."""
-    handle = asked(world)
+def query_that_sleeps_is_rejected(world: World) -> None:
+    handle = waiting_run(world)
     with pytest.raises(QueryFailedError):
         handle.query("durable")
-    handle.signal(Answering.hear, "end")
+    handle.signal(AnswersQueries.hear, "end")
     assert handle.result(timeout=60) == 1
 
 
 @scenario("loose")
-def queries_of_many_at_once(world: World) -> None:
-    """Eight ask at once, and each gets the answer to its own question."""
-    handle = asked(world)
+def concurrent_queries_get_their_own_answers(world: World) -> None:
+    handle = waiting_run(world)
     answers: dict[int, Any] = {}
 
     def ask(number: int) -> None:
-        answers[number] = handle.query(Answering.both, number)
+        answers[number] = handle.query(AnswersQueries.both, number)
 
     threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
     for thread in threads:
@@ -180,34 +170,33 @@ def queries_of_many_at_once(world: World) -> None:
     for thread in threads:
         thread.join(30)
     assert answers == {number: [number, "x", 0] for number in range(8)}
-    handle.signal(Answering.hear, "end")
+    handle.signal(AnswersQueries.hear, "end")
     assert handle.result(timeout=60) == 1
 
 
 @workflow.defn
-def spawns_from_signals() -> list[str]:
+def calls_activities_in_signal_handlers() -> list[str]:
     log: list[str] = []
 
     @workflow.signal
     def job(name: str) -> None:
         log.append(f"{name} begins")
-        log.append(acts.note(f"{name} ends"))
+        log.append(acts.record_call(f"{name} ends"))
 
     workflow.wait_condition(lambda: len(log) >= 4 and workflow.all_handlers_finished())
     return sorted(log)
 
 
 @scenario("loose")
-def handlers_that_wait(world: World) -> None:
-    """Two handlers call activities side by side; the run ends when both have finished."""
-    handle = world.start(spawns_from_signals)
+def run_waits_for_concurrent_signal_handlers(world: World) -> None:
+    handle = world.start(calls_activities_in_signal_handlers)
     handle.signal("job", "a")
     handle.signal("job", "b")
     assert handle.result(timeout=60) == ["a begins", "a ends", "b begins", "b ends"]
 
 
 @workflow.defn
-def many_steps_by_signal() -> int:
+def calls_activity_per_signal() -> int:
     inbox = workflow.Channel("n", int)
     total = 0
     while (number := inbox.receive()) >= 0:
@@ -216,27 +205,25 @@ def many_steps_by_signal() -> int:
 
 
 @scenario("loose", max_cached_workflows=0)
-def signals_without_a_cache(world: World) -> None:
-    """A worker that keeps nothing rebuilds the run for every signal."""
-    handle = world.start(many_steps_by_signal)
+def signals_are_processed_without_cache(world: World) -> None:
+    handle = world.start(calls_activity_per_signal)
     for number in (1, 2, 3, -1):
         handle.signal("n", number)
     assert handle.result(timeout=60) == 12
 
 
 @scenario()
-def a_wrong_signal_does_no_harm(world: World) -> None:
-    """A signal whose argument is not what the handler takes is dropped and logged; the next one counts."""
-    handle = world.start(registers_once)
-    world.until(handle, "WORKFLOW_TASK_COMPLETED")
+def signal_with_invalid_argument_is_dropped(world: World) -> None:
+    handle = world.start(returns_first_number)
+    world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED")
     handle.signal("number", "not a number")
-    world.until(handle, "WORKFLOW_TASK_COMPLETED", 2)
+    world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED", 2)
     handle.signal("number", 5)
     assert handle.result(timeout=60) == 5
 
 
 @workflow.defn
-def registers_once() -> int:
+def returns_first_number() -> int:
     got: list[int] = []
 
     @workflow.signal

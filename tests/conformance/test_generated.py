@@ -1,10 +1,10 @@
-"""Generated programs: on the embedded engine and on a server they come to the same, and every history replays in Core.
+"""Generated programs have the same outcome on the embedded engine and on a server, and every history replays in Core.
 
-Two languages. In `determined` programs nothing races, so that results and events must be the same everywhere; they run on
-a real server too. In the language of `tests/evaluator` everything may meet everything, at any instant of virtual time, with
-signals, cancellation and workers that lose what they hold: there the judge is Core, which must find each history in order.
+There are two languages. Deterministic programs have no races, so results and events must be equal; they also run on a
+server. Programs in the language of `tests/evaluator` combine every operation with signals, cancellation and workers that
+lose their state, at any instant of virtual time. These are checked by Core, which replays every history.
 
-A few dozen programs for every run of the suite, always the same; HOURGLASS_GENERATED=3000 asks for so many new ones.
+By default a few dozen programs run, always the same; HOURGLASS_GENERATED=3000 requests that many new ones.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from hourglass.replay import History, Replayer
 from hourglass.testing import DevServer, Environment
 from hourglass.worker import Worker
 
-from .world import counts, described, kinds
+from .world import error_chain, event_counts, event_types
 
 AT_ONCE = 12
 _asked = int(os.environ.get("HOURGLASS_GENERATED", "0"))
 
 
-def some(usual: int, each: int = 1) -> settings:
-    """How many examples: the usual ones, or new ones in the number that was asked for."""
+def example_settings(usual: int, programs_per_example: int = 1) -> settings:
+    """Return settings with the usual number of examples, or with the requested number of new ones."""
     return settings(
-        max_examples=max(1, _asked // each) if _asked else usual,
+        max_examples=max(1, _asked // programs_per_example) if _asked else usual,
         derandomize=not _asked,
         database=None,
         deadline=None,
-        phases=[Phase.explicit, Phase.generate],  # an example here is costly, and tells its program
+        phases=[Phase.explicit, Phase.generate],  # an example takes long, and its failure prints the program
         suppress_health_check=[
             HealthCheck.too_slow,
             HealthCheck.data_too_large,
@@ -53,7 +53,7 @@ def some(usual: int, each: int = 1) -> settings:
 
 @activity.defn(retry_policy=RetryPolicy(initial_interval=0.01, maximum_attempts=3))
 def work(note: str, number: int) -> int:
-    """Fails at first, every third time for good."""
+    """Succeed, fail once or fail for good, depending on the number."""
     if number % 3 == 2:
         raise ApplicationError(f"{note} fails", number, type="Work", non_retryable=True)
     if activity.info().attempt == 1 and number % 3 == 1:
@@ -63,7 +63,7 @@ def work(note: str, number: int) -> int:
 
 @pytest.fixture(scope="module")
 def replayer() -> Iterator[Replayer]:
-    """Core, and the interpreter."""
+    """Core, with the interpreter's workflow."""
     with Replayer(workflows=[InterpretedPlain]) as replayer:
         yield replayer
 
@@ -71,10 +71,9 @@ def replayer() -> Iterator[Replayer]:
 # --- programs in which nothing races --------------------------------------------------------------------------------
 
 
-def simple(*, alone: bool) -> st.SearchStrategy[list[Any]]:
-    """Operations without blocks. What is not alone must not tell the others' numbers from its own: it calls nothing that
-    fails by its number.
-    """
+def simple_operations(*, alone: bool) -> st.SearchStrategy[list[Any]]:
+    """Operations without blocks. Concurrent operations must not distinguish the numbers of others, so they call
+    nothing that fails by its number."""
     calls = [
         st.tuples(st.just("act"), st.sampled_from(["try", "wait", "abandon"])),
         st.tuples(st.just("local"), st.just("try")),
@@ -91,13 +90,15 @@ def simple(*, alone: bool) -> st.SearchStrategy[list[Any]]:
     ).map(list)
 
 
-def blocks(inner: st.SearchStrategy[list[Any]], *, alone: bool) -> st.SearchStrategy[list[Any]]:
+def block_operations(inner: st.SearchStrategy[list[Any]], *, alone: bool) -> st.SearchStrategy[list[Any]]:
     """Operations with blocks, all of which end before the next operation."""
     block = st.lists(inner, min_size=1, max_size=3)
-    several = st.lists(st.lists(simple(alone=False), min_size=1, max_size=3), min_size=1, max_size=3)
+    branches = st.lists(
+        st.lists(simple_operations(alone=False), min_size=1, max_size=3), min_size=1, max_size=3
+    )
     side_by_side = [
-        st.tuples(st.just("gather"), several, st.just(True)),
-        st.tuples(st.just("first"), several, st.just("ALL_COMPLETED"), st.just(0)),
+        st.tuples(st.just("gather"), branches, st.just(True)),
+        st.tuples(st.just("first"), branches, st.just("ALL_COMPLETED"), st.just(0)),
     ]
     return st.one_of(
         *(side_by_side if alone else []),
@@ -108,26 +109,28 @@ def blocks(inner: st.SearchStrategy[list[Any]], *, alone: bool) -> st.SearchStra
     ).map(list)
 
 
-def determined() -> st.SearchStrategy[dict[str, Any]]:
-    """Whole programs whose end and events do not depend on time."""
-    operation = st.recursive(simple(alone=True), lambda inner: blocks(inner, alone=True), max_leaves=6)
-    main = st.lists(operation, min_size=2, max_size=6).filter(lambda block: not waits_for_itself(block))
+def deterministic_programs() -> st.SearchStrategy[dict[str, Any]]:
+    """Programs whose outcome and events do not depend on time."""
+    operation = st.recursive(
+        simple_operations(alone=True), lambda inner: block_operations(inner, alone=True), max_leaves=6
+    )
+    main = st.lists(operation, min_size=2, max_size=6).filter(lambda block: not deadlocks(block))
     return st.fixed_dictionaries({"main": main, "handlers": st.just([[], []]), "limit": st.just(10**6)})
 
 
-def waits_for_itself(block: list[Any], held: tuple[str, ...] = ()) -> bool:
-    """Whether a lock is taken by who has it, or the places of a semaphore are."""
+def deadlocks(block: list[Any], held: tuple[str, ...] = ()) -> bool:
+    """Return whether a lock is taken by its holder, or a semaphore by the holders of all its places."""
     for name, *arguments in block:
         if held.count(name) == {"lock": 1, "semaphore": 2}.get(name):
             return True
         inner = arguments[-1] if name in ("lock", "semaphore", "limit", "patch") else []
-        if waits_for_itself(inner, (*held, name)):
+        if deadlocks(inner, (*held, name)):
             return True
     return False
 
 
 def is_sequential(program: Any) -> bool:
-    """Whether nothing runs side by side, so that even the order of events is determined."""
+    """Return whether nothing runs concurrently, so that the order of events is fixed."""
     text = json.dumps(program)
     return '"gather"' not in text and '"first"' not in text
 
@@ -136,7 +139,7 @@ def is_sequential(program: Any) -> bool:
 def engines(
     quick_server: DevServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, tuple[Client, str]]]:
-    """Clients with a worker each, and the queues."""
+    """Clients with a worker each, and their task queues."""
     targets = {
         "memory": "local:",
         "file": f"local:{tmp_path_factory.mktemp('generated') / 'runs.db'}",
@@ -159,37 +162,36 @@ def engines(
             client.close()
 
 
-def ended(handle: WorkflowHandle[Any]) -> Any:
-    """What a run came to, less what is drawn at random."""
+def outcome(handle: WorkflowHandle[Any]) -> Any:
+    """Return what a run came to, without its random part."""
     try:
         number, steps, _ = handle.result(timeout=60)
         return number, steps
     except WorkflowFailedError as error:
-        return described(error.cause)
+        return error_chain(error.cause)
 
 
 @pytest.mark.server
-@some(3, AT_ONCE)
-@given(several=st.lists(determined(), min_size=AT_ONCE, max_size=AT_ONCE))
-def test_generated_programs_agree_on_every_engine(
-    several: list[dict[str, Any]], engines: dict[str, tuple[Client, str]], replayer: Replayer
+@example_settings(3, AT_ONCE)
+@given(batch=st.lists(deterministic_programs(), min_size=AT_ONCE, max_size=AT_ONCE))
+def test_deterministic_programs_have_the_same_outcome_and_events_on_every_engine(
+    batch: list[dict[str, Any]], engines: dict[str, tuple[Client, str]], replayer: Replayer
 ) -> None:
-    """Programs in which nothing races end in the same way, through the same events."""
     runs = {
-        name: [client.start_workflow(InterpretedPlain.run, each, task_queue=queue) for each in several]
+        name: [client.start_workflow(InterpretedPlain.run, program, task_queue=queue) for program in batch]
         for name, (client, queue) in engines.items()
     }
-    outcomes = {name: [ended(handle) for handle in handles] for name, handles in runs.items()}
+    outcomes = {name: [outcome(handle) for handle in handles] for name, handles in runs.items()}
     histories = {name: [handle.history() for handle in handles] for name, handles in runs.items()}
-    for number, program in enumerate(several):
+    for number, program in enumerate(batch):
         theirs = histories["server"][number]
         assert replayer.replay(theirs).ok, program
         for name in ("memory", "file"):
             mine = histories[name][number]
             assert outcomes[name][number] == outcomes["server"][number], (name, program)
-            assert counts(mine) == counts(theirs), (name, program)
+            assert event_counts(mine) == event_counts(theirs), (name, program)
             if is_sequential(program):
-                assert kinds(mine) == kinds(theirs), (name, program)
+                assert event_types(mine) == event_types(theirs), (name, program)
             assert replayer.replay(mine).ok, program
 
 
@@ -203,11 +205,13 @@ happenings = st.lists(
 )
 
 
-def play(program: dict[str, Any], script: list[tuple[str, int]], took: float, *, fails: bool) -> History:
-    """A program on virtual time, with what happens to it meanwhile."""
+def run_with_faults(
+    program: dict[str, Any], script: list[tuple[str, int]], took: float, *, fails: bool
+) -> History:
+    """Run a program on virtual time while signals, cancellation and crashes happen."""
     if fails:
-        # Core replays no history in which an activity that was abandoned fails afterwards: in its machine of an
-        # activity the state "canceled" takes a completion, and no other end. It is so on a server, too.
+        # Core cannot replay a history in which an abandoned activity fails later: the state "canceled" of its activity
+        # machine accepts only a completion. The same is true on a server.
         program = json.loads(json.dumps(program).replace('"abandon"', '"wait"'))
     with Environment(workflows=[InterpretedPlain], activities=[work]) as env:
         env.fake("work", work.fn if fails else lambda note, number: number, takes=took)
@@ -226,12 +230,11 @@ def play(program: dict[str, Any], script: list[tuple[str, int]], took: float, *,
         return handle.history()
 
 
-@some(60)
+@example_settings(60)
 @given(program=programs(ours=True), script=happenings, took=st.sampled_from([0, 1, 3]), fails=st.booleans())
-def test_histories_of_generated_programs_replay_in_core(
+def test_histories_of_generated_programs_with_faults_replay_in_core(
     program: dict[str, Any], script: list[tuple[str, int]], took: float, fails: bool, replayer: Replayer
 ) -> None:
-    """Whatever a program does, and whatever happens to it meanwhile: the run ends, and its history replays in Core."""
-    history = play(program, script, took, fails=fails)
-    assert kinds(history)[-1].startswith("WORKFLOW_EXECUTION_"), history.to_json()
+    history = run_with_faults(program, script, took, fails=fails)
+    assert event_types(history)[-1].startswith("WORKFLOW_EXECUTION_"), history.to_json()
     assert replayer.replay(history).ok

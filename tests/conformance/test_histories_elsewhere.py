@@ -1,4 +1,4 @@
-"""Histories of the embedded engine in the hands of others: Temporal's own Python SDK, its command line, its web UI."""
+"""Histories of the embedded engine in Temporal's own Python SDK, command line and web UI."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ pytestmark = pytest.mark.server
 
 @pytest.fixture(scope="module")
 def targets(quick_server: DevServer, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Where the engines are."""
+    """Connection targets of the engines."""
     file = tmp_path_factory.mktemp("elsewhere") / "runs.db"
     return {"memory": "local:", "file": f"local:{file}", "server": quick_server.target}
 
 
 @pytest.fixture(scope="module")
-def relays(targets: dict[str, str]) -> dict[str, tuple[str, History]]:
-    """The same workflow, played on each engine: activities, signals, a timer."""
-    played: dict[str, tuple[str, History]] = {}
+def relay_histories(targets: dict[str, str]) -> dict[str, tuple[str, History]]:
+    """Id and history of the same workflow on each engine, with activities, signals and a timer."""
+    histories: dict[str, tuple[str, History]] = {}
     for name, target in targets.items():
         with Client.connect(target) as client:
             queue = f"elsewhere-{uuid.uuid4().hex[:8]}"
@@ -42,14 +42,15 @@ def relays(targets: dict[str, str]) -> dict[str, tuple[str, History]]:
                 for word in ("one", "two"):
                     handle.signal("baton", word)
                 handle.result(timeout=60)
-            played[name] = (handle.id, handle.history())
-    return played
+            histories[name] = (handle.id, handle.history())
+    return histories
 
 
 @pytest.mark.parametrize("engine", ["memory", "file"])
-def test_temporalio_replays_our_history(engine: str, relays: dict[str, tuple[str, History]]) -> None:
-    """`temporalio` reads our JSON and replays it on an equivalent workflow of its own; on another one it complains."""
-    workflow_id, history = relays[engine]
+def test_temporalio_replays_history_of_the_embedded_engine(
+    engine: str, relay_histories: dict[str, tuple[str, History]]
+) -> None:
+    workflow_id, history = relay_histories[engine]
 
     async def replay(text: str) -> BaseException | None:
         replayer = temporalio.worker.Replayer(
@@ -61,33 +62,31 @@ def test_temporalio_replays_our_history(engine: str, relays: dict[str, tuple[str
 
     text = history.to_json()
     assert asyncio.run(replay(text)) is None
-    # Not by indulgence: with another activity in its place the same replayer finds fault.
+    # The replayer does detect differences: it rejects another activity in this place.
     assert asyncio.run(replay(text.replace('"name": "act"', '"name": "other"'))) is not None
 
 
-def show(workflow_id: str, address: str) -> list[str]:
-    """The command that shows a history as JSON."""
+def show_command(workflow_id: str, address: str) -> list[str]:
+    """Return the command that shows a history as JSON."""
     names = ["--workflow-id", workflow_id, "--address", address]
     return [temporal_cli(), "workflow", "show", *names, "--output", "json"]
 
 
-def shape(event: dict[str, Any]) -> set[str]:
-    """The names of an event's fields and of its attributes, less what only a server has to say."""
+def field_names(event: dict[str, Any]) -> set[str]:
+    """Return the names of an event's fields and attributes, without those that only a server writes."""
     (attributes,) = [key for key in event if key.endswith("EventAttributes")]
     book_keeping = {"taskId", "version", "workerMayIgnore", "userMetadata"}
     return {key for key in event if key not in book_keeping} | {attributes}
 
 
 @pytest.mark.parametrize("engine", ["memory", "file"])
-def test_exported_json_matches_the_temporal_cli(
-    engine: str, relays: dict[str, tuple[str, History]], targets: dict[str, str], tmp_path: Path
+def test_exported_history_has_the_json_format_of_the_temporal_cli(
+    engine: str, relay_histories: dict[str, tuple[str, History]], targets: dict[str, str], tmp_path: Path
 ) -> None:
-    """A file of ours is what `temporal workflow show --output json` writes of such a run, which is what the web UI imports:
-    an object of events with the same names, numbers as text, times in UTC.
-    """
-    workflow_id, _ = relays["server"]
+    """The web UI of Temporal imports this format."""
+    workflow_id, _ = relay_histories["server"]
     shown = subprocess.run(
-        show(workflow_id, targets["server"]),
+        show_command(workflow_id, targets["server"]),
         capture_output=True,
         text=True,
         timeout=60,
@@ -95,25 +94,24 @@ def test_exported_json_matches_the_temporal_cli(
     )
     printed = json.loads(shown.stdout)
     file = tmp_path / "history.json"
-    relays[engine][1].to_file(file)
+    relay_histories[engine][1].to_file(file)
     written = json.loads(file.read_text(encoding="utf-8"))
     assert printed.keys() == written.keys() == {"events"}
-    names = {event["eventType"]: shape(event) for event in printed["events"]}
+    names = {event["eventType"]: field_names(event) for event in printed["events"]}
     for event in written["events"]:
         assert event["eventId"].isdigit()
         assert event["eventTime"].endswith("Z")
-        assert shape(event) == names[event["eventType"]]
+        assert field_names(event) == names[event["eventType"]]
 
 
-def test_json_of_the_temporal_cli_is_read(
-    relays: dict[str, tuple[str, History]], targets: dict[str, str], tmp_path: Path
+def test_history_exported_by_the_temporal_cli_replays(
+    relay_histories: dict[str, tuple[str, History]], targets: dict[str, str], tmp_path: Path
 ) -> None:
-    """A history that `temporal` wrote to a file replays here."""
-    workflow_id, _ = relays["server"]
+    workflow_id, _ = relay_histories["server"]
     file = tmp_path / "shown.json"
     with file.open("w", encoding="utf-8") as out:
         subprocess.run(
-            show(workflow_id, targets["server"]),
+            show_command(workflow_id, targets["server"]),
             stdout=out,
             timeout=60,
             check=True,

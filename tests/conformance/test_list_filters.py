@@ -1,4 +1,4 @@
-"""List filters give the same runs, in the same order, or the same kind of error on both engines."""
+"""List filters return the same runs in the same order, or the same status of error, on both engines."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from .filter_fleet import ATTRIBUTES, COUNT, LIMIT, start_fleet
 
 pytestmark = pytest.mark.server
 
-# By itself a server fires timers up to a second late, several of them together, and lets a second pass between the
-# runs of a chain.
+# By default a server fires timers in groups, up to a second late, and waits a second between the runs of a chain.
 _QUICK = ('history.timerProcessorMaxTimeShift="1ms"', 'history.continueAsNewMinInterval="1ms"')
 
 IDS = (
@@ -344,8 +343,8 @@ REFUSED = (
     "GROUP BY",
 )
 
-# What the dev server gets wrong, and we do not: it puts values into its SQL with escapes that SQLite does not know,
-# and compares times of custom attributes as texts in two different forms.
+# The dev server evaluates these filters wrongly: it escapes values in its SQL in a way that SQLite does not know, and
+# compares times of custom attributes as strings in two different formats.
 BETTER = {
     "Owner = 'say \"x\"'": ["it's"],
     r"Owner = 'back\\slash'": ["100%_sure"],
@@ -357,13 +356,13 @@ BETTER = {
 
 @dataclass
 class Fleet:
-    """The fleet on one engine; times and run ids in filters are those of its run order-2."""
+    """The fleet on one engine. Placeholders in filters stand for times and the run id of its run order-2."""
 
     client: Client
     facts: dict[str, str] = field(default_factory=dict)
 
     def prepare(self) -> None:
-        """Wait until the engine lists what has happened, and look up what filters may name."""
+        """Wait until the engine lists all runs; look up the values of the placeholders."""
         deadline = time.monotonic() + LIMIT
         while self.client.count_workflows("ExecutionStatus = 'Running'") != 6 or len(self.ids("")) != COUNT:
             assert time.monotonic() < deadline, f"the fleet is not complete: {self.ids('')}"
@@ -380,13 +379,13 @@ class Fleet:
         }
 
     def ids(self, text: str) -> list[str]:
-        """The ids of the runs that pass, in the order of the list."""
+        """Return the ids of the listed runs, in order."""
         for name, value in self.facts.items():
             text = text.replace(name, value)
         return [run.id for run in self.client.list_workflows(text)]
 
     def outcome(self, text: str) -> Any:
-        """The ids of the runs that pass, or the kind of error."""
+        """Return the ids of the listed runs, or the status of the error."""
         try:
             return self.ids(text)
         except ServiceError as error:
@@ -395,7 +394,7 @@ class Fleet:
 
 @pytest.fixture(scope="module")
 def fleets() -> Iterator[tuple[Fleet, Fleet]]:
-    """The same fleet on a real server and on the embedded engine."""
+    """The same fleet on a server and on the embedded engine."""
     config = [arg for value in _QUICK for arg in ("--dynamic-config-value", value)]
     with (
         dev_server(search_attributes=ATTRIBUTES, extra_args=config) as server,
@@ -411,8 +410,7 @@ def fleets() -> Iterator[tuple[Fleet, Fleet]]:
 
 
 @pytest.mark.parametrize("text", [*IDS, *STATUSES, *TIMES, *ATTRIBUTE_FILTERS])
-def test_filters_list_the_same_runs_on_both_engines(text: str, fleets: tuple[Fleet, Fleet]) -> None:
-    """A filter gives the same runs on both engines, in the same order."""
+def test_list_filter_returns_the_same_runs_on_both_engines(text: str, fleets: tuple[Fleet, Fleet]) -> None:
     theirs, ours = fleets
     expected = theirs.outcome(text)
     assert isinstance(expected, list)
@@ -420,31 +418,27 @@ def test_filters_list_the_same_runs_on_both_engines(text: str, fleets: tuple[Fle
 
 
 @pytest.mark.parametrize("text", REFUSED)
-def test_filters_are_rejected_by_both_engines(text: str, fleets: tuple[Fleet, Fleet]) -> None:
-    """What one engine does not take as a filter, the other does not either."""
+def test_invalid_list_filter_is_rejected_by_both_engines(text: str, fleets: tuple[Fleet, Fleet]) -> None:
     assert [fleet.outcome(text) for fleet in fleets] == ["INVALID_ARGUMENT"] * 2
 
 
 @pytest.mark.parametrize(("text", "right"), BETTER.items())
-def test_embedded_engine_lists_the_right_runs(
+def test_embedded_engine_evaluates_filters_that_the_dev_server_gets_wrong(
     text: str, right: list[str], fleets: tuple[Fleet, Fleet]
 ) -> None:
-    """Where the dev server is known to be wrong, the embedded engine gives the right runs."""
     theirs, ours = fleets
     assert ours.outcome(text) == right
     assert theirs.outcome(text) != right
 
 
-def test_counts_equal_listed_runs(fleets: tuple[Fleet, Fleet]) -> None:
-    """Both engines count what they list."""
+def test_count_workflows_equals_number_of_listed_runs(fleets: tuple[Fleet, Fleet]) -> None:
     for text in ("", "ExecutionStatus = 'Running'", "Tags != 'red'", "Region = 'eu' AND Amount IS NULL"):
         assert [fleet.client.count_workflows(text) for fleet in fleets] == [len(fleets[0].ids(text))] * 2
 
 
-def test_lists_are_the_same_for_any_page_size(fleets: tuple[Fleet, Fleet]) -> None:
-    """Fetched in pages of any size, a list is the same list."""
+def test_list_workflows_returns_the_same_runs_for_any_page_size(fleets: tuple[Fleet, Fleet]) -> None:
     for fleet in fleets:
-        whole = fleet.ids("Amount IS NULL")
+        all_ids = fleet.ids("Amount IS NULL")
         for size in (1, 4, 100):
             runs = fleet.client.list_workflows("Amount IS NULL", page_size=size)
-            assert [run.id for run in runs] == whole
+            assert [run.id for run in runs] == all_ids

@@ -1,6 +1,6 @@
-"""What docs/migrating.md says of the two engines is true: each line of its tables is walked by the test that is named for it.
+"""The tables of docs/migrating.md about the two engines are true: each row has a test of its name.
 
-A line that is about one engine alone, or needs processes that die, is walked by a test elsewhere, which must exist.
+A row about one engine alone, or about processes that die, names a test in another file, which must exist.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from . import test_same_everywhere  # noqa: F401 - enters all scenarios
 from .scenario import SCENARIOS
 
 ROOT = Path(__file__).parent.parent.parent
-# What is refused by `hourglass move` stands behind it, and is shown by the tests of the command.
+# The rest of the page, about `hourglass move`, is tested with the command.
 PAGE = (ROOT / "docs" / "migrating.md").read_text().partition("## Open runs")[0]
 _ROW = re.compile(r"^\| (?P<name>[^|]+) \| [^|]+ \|", re.MULTILINE)
 
@@ -42,9 +42,9 @@ ELSEWHERE = {
     "signals": "tests/embedded/transitions/test_limits.py::test_number_of_signals_is_limited",
     "pending": "tests/embedded/transitions/test_limits.py",
     "updates": "tests/embedded/transitions/test_updates.py",
-    "names": "names_that_are_too_long",
-    "search attributes": "search_attributes_that_cannot_be",
-    "task timeout": "tests/conformance/test_migrating.py::test_task_timeout_is_limited",
+    "names": "names_longer_than_a_thousand_bytes_are_rejected",
+    "search attributes": "invalid_search_attributes_are_rejected_at_start",
+    "task timeout": "tests/conformance/test_migrating.py::test_task_timeout_is_capped_at_two_minutes",
     "a repeated update id": "tests/embedded/transitions/test_message_chains.py::test_update_id_is_unique_along_a_chain",
     "a call repeated after its answer was lost": (
         "tests/embedded/transitions/test_message_chains.py::test_signal_is_delivered_once_along_a_chain"
@@ -52,13 +52,13 @@ ELSEWHERE = {
     "continue-as-new while signals arrive": (
         "tests/embedded/transitions/test_message_chains.py::test_signals_during_the_last_task_move_to_the_next_run"
     ),
-    "event ids and times": "a_delayed_start_is_cancelled_at_once",
+    "event ids and times": "cancellation_ends_delayed_start_immediately",
 }
-"""Lines that are walked by scenarios, or by tests of one engine."""
+"""Rows that are tested by scenarios or by tests of one engine."""
 
 
-def line(name: str) -> Callable[[Callable[[Both], None]], Callable[[Both], None]]:
-    """This walks a line."""
+def checks_row(name: str) -> Callable[[Callable[[Both], None]], Callable[[Both], None]]:
+    """Register a test of this row."""
 
     def enter(walk: Callable[[Both], None]) -> Callable[[Both], None]:
         LINES[name] = walk
@@ -74,15 +74,14 @@ def both(quick_server: DevServer) -> Iterator[Both]:
         yield {"embedded": embedded, "server": server}
 
 
-def names() -> list[str]:
-    """The first cells of the page's tables."""
-    found = [match["name"].strip() for match in _ROW.finditer(PAGE)]
-    return [name for name in found if name and name != "limit" and not name.startswith("---")]
+def row_names() -> list[str]:
+    """Return the first cells of the page's tables."""
+    cells = [match["name"].strip() for match in _ROW.finditer(PAGE)]
+    return [name for name in cells if name and name != "limit" and not name.startswith("---")]
 
 
-def test_every_line_of_the_migration_page_is_tested() -> None:
-    """The page says nothing that no test holds, and the tests hold nothing that the page no longer says."""
-    assert set(names()) == {*LINES, *ELSEWHERE}
+def test_every_row_of_the_migration_page_has_a_test() -> None:
+    assert set(row_names()) == {*LINES, *ELSEWHERE}
     for place in ELSEWHERE.values():
         path, _, test = place.partition("::")
         if "/" not in path:
@@ -93,28 +92,26 @@ def test_every_line_of_the_migration_page_is_tested() -> None:
 
 
 @workflow.defn
-def sleeps(seconds: float) -> float:
-    """Sleeps, and says how long it was away."""
+def measures_sleep(seconds: float) -> float:
     began = workflow.time()
     workflow.sleep(seconds)
     return workflow.time() - began
 
 
 @workflow.defn
-def goes_on(left: int) -> int:
-    """Continues as new."""
+def continues_as_new(left: int) -> int:
     if left:
         workflow.continue_as_new(left - 1)
     return left
 
 
-def run(client: Client, *call: Any) -> Any:
-    """The result of a workflow of this module."""
-    with Worker(client, "moving", workflows=[sleeps, goes_on]):
+def run_workflow(client: Client, *call: Any) -> Any:
+    """Run a workflow of this module and return its result."""
+    with Worker(client, "moving", workflows=[measures_sleep, continues_as_new]):
         return client.execute_workflow(*call, task_queue="moving")
 
 
-@line("payload")
+@checks_row("payload")
 def _payload(both: Both) -> None:
     assert Limits().blob_bytes == 2 * MEGABYTE
     for client in both.values():
@@ -122,35 +119,35 @@ def _payload(both: Both) -> None:
             client.start_workflow("any", "x" * (2 * MEGABYTE + 1), task_queue="moving-idle")
 
 
-@line("history")
+@checks_row("history")
 def _history(both: Both) -> None:
     assert (Limits().history_events, Limits().history_bytes) == (51_200, 50 * MEGABYTE)
 
 
-@line("timers")
+@checks_row("timers")
 def _timers(both: Both) -> None:
     for client in both.values():
-        assert run(client, sleeps, 0.05) >= 0.05
+        assert run_workflow(client, measures_sleep, 0.05) >= 0.05
 
 
-@line("the next run of a retry or continue-as-new")
+@checks_row("the next run of a retry or continue-as-new")
 def _next_run(both: Both) -> None:
-    assert run(both["embedded"], goes_on, 20) == 0
-    runs = list(both["embedded"].list_workflows("WorkflowType = 'goes_on'"))
+    assert run_workflow(both["embedded"], continues_as_new, 20) == 0
+    runs = list(both["embedded"].list_workflows("WorkflowType = 'continues_as_new'"))
     assert len(runs) == 21
-    for each in runs:  # a server with its defaults lets a second pass between two runs
+    for each in runs:  # by default a server waits a second between two runs
         begun = both["embedded"].get_workflow_handle(each.id, run_id=each.run_id).history().events[0]
         backoff = begun["workflowExecutionStartedEventAttributes"].get("firstWorkflowTaskBackoff", "0s")
         assert backoff == "0s"
-    assert run(both["server"], goes_on, 2) == 0
+    assert run_workflow(both["server"], continues_as_new, 2) == 0
 
 
-@line("events during one workflow task")
+@checks_row("events during one workflow task")
 def _held(both: Both) -> None:
     assert Limits().held_events == 5_000
 
 
-@line("a run id that is not a UUID")
+@checks_row("a run id that is not a UUID")
 def _run_id(both: Both) -> None:
     with pytest.raises(WorkflowNotFoundError):
         both["embedded"].get_workflow_handle("w", run_id="no-uuid").describe()
@@ -160,8 +157,7 @@ def _run_id(both: Both) -> None:
 
 @pytest.mark.server
 @pytest.mark.parametrize("name", sorted(LINES))
-def test_line_of_the_migration_page_holds(name: str, both: Both) -> None:
-    """What the line says is so."""
+def test_row_of_the_migration_page_is_true(name: str, both: Both) -> None:
     LINES[name](both)
 
 
@@ -183,9 +179,9 @@ def current_task_timeout() -> float:
 
 
 @pytest.mark.server
-def test_task_timeout_is_limited(both: Both) -> None:
-    """More than two minutes count as two minutes on either engine, from clients as from parents and schedules."""
-    found: dict[str, list[float]] = {}
+def test_task_timeout_is_capped_at_two_minutes(both: Both) -> None:
+    """From clients, parents and schedules."""
+    timeouts: dict[str, list[float]] = {}
     for name, client in both.items():
         with Worker(client, workflows=[task_timeouts, own_task_timeout]):
             limits = client.execute_workflow(task_timeouts, 1, task_timeout=300)
@@ -197,5 +193,5 @@ def test_task_timeout_is_limited(both: Both) -> None:
             started = schedule.describe().info.recent_actions[0].action.workflow_id
             limits.append(client.get_workflow_handle(started, result_type=float).result())
             schedule.delete()
-        found[name] = limits
-    assert set(map(tuple, found.values())) == {(120.0, 120.0, 120.0)}
+        timeouts[name] = limits
+    assert set(map(tuple, timeouts.values())) == {(120.0, 120.0, 120.0)}

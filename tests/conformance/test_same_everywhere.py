@@ -1,5 +1,5 @@
-"""Each scenario on three engines (in memory, on a file, a server): the same results, failures and histories, and every
-history replays.
+"""Each scenario has the same results, failures and histories in memory, on a file and on a server, and every history
+replays.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ from . import (  # noqa: F401
 )
 from .normal import differences, plain
 from .scenario import SCENARIOS, Scenario
-from .world import World, counts, described
+from .world import World, error_chain, event_counts
 
 pytestmark = pytest.mark.server
 
 
 @dataclass
-class Seen:
-    """What one engine made of a scenario."""
+class EngineResult:
+    """Outcomes and histories of a scenario on one engine."""
 
     outcomes: list[Any]
     histories: list[History]
@@ -78,7 +78,7 @@ class Seen:
 
 @pytest.fixture(scope="module")
 def clients(quick_server: DevServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Client]]:
-    """A client of each engine; the file is one file for all scenarios."""
+    """A client of each engine. All scenarios share one file."""
     file = tmp_path_factory.mktemp("conformance") / "runs.db"
     with (
         Client.connect("local:") as memory,
@@ -88,47 +88,46 @@ def clients(quick_server: DevServer, tmp_path_factory: pytest.TempPathFactory) -
         yield {"memory": memory, "file": durable, "server": server}
 
 
-def play(scenario: Scenario, engine: str, client: Client) -> Seen:
-    """Play a scenario on one engine."""
-    acts.fresh_place()
+def run_scenario(scenario: Scenario, engine: str, client: Client) -> EngineResult:
+    """Run a scenario on one engine."""
+    acts.reset_shared_state()
     world = World(
         engine, client, [scenario.module, acts], activities=[acts.SHOP, *acts.CALLABLE], **scenario.worker
     )
     world.start_worker()
     try:
         scenario.drive(world)
-        return Seen([outcome(handle) for handle in world.handles], world.histories())
+        return EngineResult([outcome(handle) for handle in world.handles], world.histories())
     finally:
-        acts.fresh_place()
+        acts.reset_shared_state()
         world.stop_worker()
 
 
 def outcome(handle: Any) -> Any:
-    """How a run ended, as data."""
+    """Return the result or the errors of a run as plain data."""
     try:
         return plain(repr(handle.result(timeout=60)))
     except WorkflowFailedError as error:
-        return plain(described(error.cause))
+        return plain(error_chain(error.cause))
 
 
 @pytest.mark.parametrize("name", list(SCENARIOS))
 def test_scenario_has_the_same_result_on_every_engine(
     name: str, clients: dict[str, Client], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Both embedded engines agree with the server on the scenario, and all histories replay on its code."""
     scenario = SCENARIOS[name]
-    server = play(scenario, "server", clients["server"])
-    # What the embedded engine lacks is said by the scenario; on the server, and in replay, it is played.
+    server = run_scenario(scenario, "server", clients["server"])
+    # A scenario whose feature the embedded engine lacks runs on the server only.
     engines = () if scenario.server_only else ("memory", "file")
-    seen = {engine: play(scenario, engine, clients[engine]) for engine in engines}
+    seen = {engine: run_scenario(scenario, engine, clients[engine]) for engine in engines}
     for engine, embedded in seen.items():
         assert embedded.outcomes == server.outcomes, engine
         for mine, theirs in zip(embedded.histories, server.histories, strict=True):
             if scenario.order == "exact":
-                found = differences(mine, theirs)
-                assert not found, "\n".join([engine, *found])
+                lines = differences(mine, theirs)
+                assert not lines, "\n".join([engine, *lines])
             else:
-                assert counts(mine) == counts(theirs), engine
+                assert event_counts(mine) == event_counts(theirs), engine
     with Replayer(
         modules=[scenario.module], failure_exceptions=scenario.worker.get("failure_exceptions", ())
     ) as replayer:
@@ -136,7 +135,7 @@ def test_scenario_has_the_same_result_on_every_engine(
             for history in each.histories:
                 assert replayer.replay(history).ok
                 assert_flagged(history)
-    # Activities that failed for good are told as errors, with their type: scenarios want them to.
+    # Failures of activities are logged as errors with their type; scenarios cause them on purpose.
     errors = [
         each
         for each in caplog.records
@@ -146,7 +145,7 @@ def test_scenario_has_the_same_result_on_every_engine(
 
 
 def assert_flagged(history: History) -> None:
-    """The first workflow task that completed records our flag (I9)."""
+    """Assert that the first completed workflow task records our flag (invariant I9)."""
     for event in history.events:
         completed = event.get("workflowTaskCompletedEventAttributes")
         if completed is not None:
@@ -154,6 +153,5 @@ def assert_flagged(history: History) -> None:
             return
 
 
-def test_there_are_enough_scenarios() -> None:
-    """Conformance on ten happy paths would be a toy."""
+def test_at_least_400_scenarios_are_registered() -> None:
     assert len(SCENARIOS) >= 400

@@ -1,6 +1,5 @@
-"""The page on what Temporal's own SDK tests is true: what it names exists, on every engine where it says so.
-
-Must not know: the scenarios' contents. The page is read as it stands, row by row.
+"""The table of temporalio's test cases in README.md is true: the tests that it names exist, on every engine where it says
+so.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _NAME = re.compile(r"`([^`]+)`")
 
 @dataclass(frozen=True)
 class Row:
-    """A case of theirs: its name, what it shows, and where we show it (empty: nowhere, and `reason` says why)."""
+    """A test case of temporalio: its name, what it tests, and our tests of the same; without any, the reason."""
 
     theirs: str
     shows: str
@@ -30,27 +29,29 @@ class Row:
     reason: str = ""
 
 
-def row(line: str) -> Row | None:
-    """A line of the page as a row, if it is one."""
-    found = _ROW.match(line)
-    if found is None:
+def parse_row(line: str) -> Row | None:
+    """Parse a line of the page; return None if it is not a row."""
+    match = _ROW.match(line)
+    if match is None:
         return None
-    theirs, shows, ours = found["theirs"], found["shows"], found["ours"]
+    theirs, shows, ours = match["theirs"], match["shows"], match["ours"]
     if ours.startswith("—"):
         return Row(theirs, shows, (), ours.removeprefix("—").strip())
     return Row(theirs, shows, tuple(_NAME.findall(ours)))
 
 
-ROWS = [found for line in (HERE / "README.md").read_text().splitlines() if (found := row(line)) is not None]
+ROWS = [
+    found for line in (HERE / "README.md").read_text().splitlines() if (found := parse_row(line)) is not None
+]
 
 
 def problem(name: str) -> str:
-    """What is wrong with a name of the last column; empty if nothing is."""
+    """Describe what is wrong with a name in the last column; return an empty string if nothing is."""
     if "/" not in name and "::" not in name:
-        known = SCENARIOS.get(name)
-        if known is None:
+        scenario = SCENARIOS.get(name)
+        if scenario is None:
             return f"there is no scenario {name}"
-        return f"{name} is not played on the embedded engines" if known.server_only else ""
+        return f"{name} is not played on the embedded engines" if scenario.server_only else ""
     path, _, test = name.partition("::")
     file = ROOT / path if "/" in path else HERE / path
     if not file.exists():
@@ -60,38 +61,34 @@ def problem(name: str) -> str:
     text = file.read_text()
     if f"def {test}(" not in text:
         return f"there is no {test} in {path}"
-    if "/" not in path and f"def {test}(world: World" not in text:
+    if "/" not in path and not re.search(rf"def {test}\(\s*world: World", text):
         return f"{test} does not take a world"
     return ""
 
 
-def everywhere(each: Row) -> bool:
-    """Whether a case is shown on every engine."""
-    return any("/" not in name for name in each.ours)
+def is_tested_on_every_engine(parse_row: Row) -> bool:
+    """Return whether a case is tested on every engine."""
+    return any("/" not in name for name in parse_row.ours)
 
 
 @pytest.mark.parametrize("each", ROWS, ids=[f"{number}-{each.theirs}" for number, each in enumerate(ROWS)])
-def test_rows_of_the_table_name_existing_tests(each: Row) -> None:
-    """What a row names exists; a row that names nothing gives a reason."""
+def test_table_row_names_existing_tests_or_a_reason(each: Row) -> None:
     assert [found for found in map(problem, each.ours) if found] == []
     assert bool(each.ours) != bool(each.reason)
     assert each.shows.strip()
 
 
-def test_every_table_line_is_parsed() -> None:
-    """Every line of a table is understood as a row, but for the heads."""
+def test_every_line_of_the_table_is_parsed() -> None:
     lines = [line for line in (HERE / "README.md").read_text().splitlines() if line.startswith("| `")]
     assert len(lines) == len(ROWS)
 
 
-def test_no_case_is_listed_twice() -> None:
-    """A case of theirs that shows one thing stands in one row."""
+def test_no_temporalio_case_is_listed_twice() -> None:
     cases = [(each.theirs, each.shows) for each in ROWS]
     assert len(set(cases)) == len(cases)
 
 
-def test_at_least_150_cases_are_covered() -> None:
-    """At least 150 cases that Temporal's own SDK tests are shown on every engine, by more than a hundred scenarios."""
-    covered = [each for each in ROWS if everywhere(each)]
+def test_at_least_150_temporalio_cases_are_tested_on_every_engine() -> None:
+    covered = [each for each in ROWS if is_tested_on_every_engine(each)]
     assert len(covered) >= 150
     assert len({name for each in covered for name in each.ours if "/" not in name}) >= 100

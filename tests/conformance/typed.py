@@ -1,4 +1,4 @@
-"""Types at every seam: by name with a type, by definition, models, enums, optional arguments, methods as activities."""
+"""Types of arguments and results: by name, by definition, models, enums, optional arguments, methods as activities."""
 
 from __future__ import annotations
 
@@ -22,100 +22,85 @@ LIMIT = 30
 
 @dataclass
 class Box:
-    """Something with a type."""
+    """A dataclass as argument and result."""
 
     text: str
 
 
 @activity.defn
-def boxes(text: str) -> Box:
-    """A box."""
+def make_box(text: str) -> Box:
     return Box(text)
 
 
 @workflow.defn
-def boxed(text: str) -> Box:
-    """A box, from a workflow."""
+def make_box_workflow(text: str) -> Box:
     return Box(text)
 
 
 @workflow.defn
-def asks_by_name() -> list[str]:
-    """Activities, local ones and children by name, with a type and without."""
-    found: list[Any] = [
-        workflow.execute_activity("boxes", "a"),
-        workflow.execute_activity("boxes", "b", result_type=Box),
-        workflow.start_activity("boxes", "c", result_type=Box).result(),
-        workflow.execute_local_activity("boxes", "d"),
-        workflow.execute_local_activity("boxes", "e", result_type=Box),
-        workflow.execute_child_workflow("boxed", "f"),
-        workflow.execute_child_workflow("boxed", "g", result_type=Box),
-        workflow.start_child_workflow("boxed", "h", result_type=Box).result(),
+def calls_by_name() -> list[str]:
+    results: list[Any] = [
+        workflow.execute_activity("make_box", "a"),
+        workflow.execute_activity("make_box", "b", result_type=Box),
+        workflow.start_activity("make_box", "c", result_type=Box).result(),
+        workflow.execute_local_activity("make_box", "d"),
+        workflow.execute_local_activity("make_box", "e", result_type=Box),
+        workflow.execute_child_workflow("make_box_workflow", "f"),
+        workflow.execute_child_workflow("make_box_workflow", "g", result_type=Box),
+        workflow.start_child_workflow("make_box_workflow", "h", result_type=Box).result(),
     ]
-    return [each.text if isinstance(each, Box) else f"{each['text']} untyped" for each in found]
+    return [result.text if isinstance(result, Box) else f"{result['text']} untyped" for result in results]
 
 
 @scenario("loose")
-def results_by_name(world: World) -> None:
-    """What is called by its name gives plain data, or the type that is asked for."""
-    assert world.run(asks_by_name) == ["a untyped", "b", "c", "d untyped", "e", "f untyped", "g", "h"]
+def calls_by_name_return_plain_data_or_result_type(world: World) -> None:
+    assert world.run(calls_by_name) == ["a untyped", "b", "c", "d untyped", "e", "f untyped", "g", "h"]
 
 
 @scenario("loose")
-def a_workflow_by_its_name_with_a_type(world: World) -> None:
-    """So do workflows for clients, at their start and through a handle that is made later."""
-    assert world.run("boxed", "a") == {"text": "a"}
-    handle = world.start("boxed", "b", result_type=Box)
+def workflow_result_by_name_is_decoded_as_result_type(world: World) -> None:
+    assert world.run("make_box_workflow", "a") == {"text": "a"}
+    handle = world.start("make_box_workflow", "b", result_type=Box)
     assert handle.result(timeout=LIMIT) == Box("b")
     assert world.client.get_workflow_handle(handle.id).result(timeout=LIMIT) == {"text": "b"}
-    assert world.client.get_workflow_handle(handle.id, workflow=boxed).result(timeout=LIMIT) == Box("b")
+    assert world.client.get_workflow_handle(handle.id, workflow=make_box_workflow).result(
+        timeout=LIMIT
+    ) == Box("b")
     assert world.client.get_workflow_handle(handle.id, result_type=Box).result(timeout=LIMIT) == Box("b")
 
 
 @workflow.defn
-def takes_or_leaves(box: Box | None = Box("default")) -> Box | None:
-    """Gives back what it got."""
+def returns_optional_argument(box: Box | None = Box("default")) -> Box | None:
     assert box is None or isinstance(box, Box)
     return box
 
 
 @scenario()
-def an_argument_that_may_be_none(world: World) -> None:
-    """Left out it is its default, None is None, and a value has its type."""
-    assert world.run("takes_or_leaves", result_type=Box) == Box("default")
-    assert world.run(takes_or_leaves, None) is None
-    assert world.run(takes_or_leaves, Box("mine")) == Box("mine")
+def optional_argument_accepts_default_none_and_value(world: World) -> None:
+    assert world.run("returns_optional_argument", result_type=Box) == Box("default")
+    assert world.run(returns_optional_argument, None) is None
+    assert world.run(returns_optional_argument, Box("mine")) == Box("mine")
 
 
 class Level(enum.IntEnum):
-    """A number with a name."""
-
     LOW = 1
     HIGH = 2
 
 
 class Colour(enum.StrEnum):
-    """A text with a name."""
-
     RED = "red"
 
 
 class Point(NamedTuple):
-    """A pair with names."""
-
     x: int
     y: int
 
 
 class Entry(TypedDict):
-    """A table with known keys."""
-
     level: Level
 
 
 class Model(BaseModel):
-    """A model of pydantic's."""
-
     level: Level
     colour: Colour = Colour.RED
     points: list[Point] = []
@@ -127,60 +112,53 @@ MODEL = Model(level=Level.HIGH, points=[Point(1, 2)], inner=SMALL)
 
 
 @activity.defn
-def same_model(model: Model) -> Model:
-    """A model through an activity."""
+def echo_model(model: Model) -> Model:
     assert isinstance(model.inner, Model)
     return model
 
 
 @workflow.defn
-class Modelled:
-    """Models in every kind of message."""
+class ExchangesModels:
+    """Receives and returns models in every kind of message."""
 
     def __init__(self) -> None:
         self.models: list[Model] = []
 
     @workflow.run
     def run(self, model: Model) -> Model:
-        """Waits for a second one."""
-        self.models.append(same_model(model))
-        self.models.append(same_model.local(model))
+        self.models.append(echo_model(model))
+        self.models.append(echo_model.local(model))
         workflow.wait_condition(lambda: len(self.models) > 2)
         return self.models[-1]
 
     @workflow.signal
     def put(self, model: Model) -> None:
-        """A signal."""
         assert isinstance(model, Model)
         self.models.append(model)
 
     @workflow.query
     def last(self, level: Level) -> Model:
-        """A query."""
         assert isinstance(level, Level)
         return self.models[-1]
 
     @workflow.update
     def swap(self, model: Model) -> list[Model]:
-        """An update."""
         self.models[-1] = model
         return self.models
 
 
 @scenario("loose")
-def pydantic_models_everywhere(world: World) -> None:
-    """Models arrive as models: in workflows, activities, local ones, signals, queries and updates."""
-    handle = world.start(Modelled.run, MODEL)
-    world.until(handle, "MARKER_RECORDED")
-    assert handle.execute_update(Modelled.swap, SMALL) == [MODEL, SMALL]
-    assert handle.query(Modelled.last, Level.LOW) == SMALL
-    handle.signal(Modelled.put, MODEL)
+def pydantic_models_are_decoded_in_every_kind_of_message(world: World) -> None:
+    handle = world.start(ExchangesModels.run, MODEL)
+    world.wait_for_event(handle, "MARKER_RECORDED")
+    assert handle.execute_update(ExchangesModels.swap, SMALL) == [MODEL, SMALL]
+    assert handle.query(ExchangesModels.last, Level.LOW) == SMALL
+    handle.signal(ExchangesModels.put, MODEL)
     assert handle.result(timeout=LIMIT) == MODEL
 
 
 @workflow.defn
-def kinds_of_enums(level: Level, colour: Colour, point: Point, entry: Entry) -> list[Any]:
-    """Each is of its own type."""
+def returns_enums_and_typed_tuples(level: Level, colour: Colour, point: Point, entry: Entry) -> list[Any]:
     assert isinstance(level, Level)
     assert isinstance(colour, Colour)
     assert isinstance(point, Point)
@@ -189,32 +167,29 @@ def kinds_of_enums(level: Level, colour: Colour, point: Point, entry: Entry) -> 
 
 
 @scenario()
-def enums_tuples_and_tables(world: World) -> None:
-    """Enums of numbers and texts, named tuples and typed tables are themselves again."""
-    result = world.run(kinds_of_enums, Level.LOW, Colour.RED, Point(1, 2), Entry(level=Level.HIGH))
+def enums_named_tuples_and_typed_dicts_keep_their_types(world: World) -> None:
+    result = world.run(
+        returns_enums_and_typed_tuples, Level.LOW, Colour.RED, Point(1, 2), Entry(level=Level.HIGH)
+    )
     assert result == [1, "red", [1, 2], {"level": 2}]
 
 
 @workflow.defn
-class Selfish:
-    """Its methods say whose they are."""
-
+class AnnotatesSelf:
     @workflow.run
     def run(self: Self, box: Box) -> str:
-        """The annotation of `self` is no argument."""
         assert isinstance(box, Box)
         return box.text
 
 
 @scenario()
-def a_method_that_says_whose_it_is(world: World) -> None:
-    """`self: Self` is not taken for an argument."""
-    assert world.run(Selfish.run, Box("mine")) == "mine"
+def annotated_self_is_not_an_argument(world: World) -> None:
+    assert world.run(AnnotatesSelf.run, Box("mine")) == "mine"
 
 
 @dataclass
 class Shelf:
-    """Boxes in boxes."""
+    """A dataclass with nested dataclasses."""
 
     boxes: Sequence[Box]
     by_name: dict[str, Box] = field(default_factory=dict)
@@ -222,97 +197,88 @@ class Shelf:
 
 
 @activity.defn
-def tidies(shelf: Shelf, extra: str) -> str:
-    """Says what it got."""
-    assert all(isinstance(each, Box) for each in (*shelf.boxes, *shelf.by_name.values()))
+def types_of_arguments(shelf: Shelf, extra: str) -> str:
+    assert all(isinstance(box, Box) for box in (*shelf.boxes, *shelf.by_name.values()))
     return f"{type(shelf).__name__} {type(shelf.spare).__name__} {type(extra).__name__}"
 
 
 @workflow.defn
-def tidy(shelf: Shelf) -> str:
-    """Passes it on."""
-    return tidies(shelf, "more")
+def passes_nested_dataclasses(shelf: Shelf) -> str:
+    return types_of_arguments(shelf, "more")
 
 
 @scenario()
-def types_within_types(world: World) -> None:
-    """Dataclasses within lists, tables and optional fields have their types in activities."""
-    assert world.run(tidy, Shelf([Box("a")], {"b": Box("b")}, Box("c"))) == "Shelf Box str"
+def nested_dataclasses_keep_their_types_in_activities(world: World) -> None:
+    assert (
+        world.run(passes_nested_dataclasses, Shelf([Box("a")], {"b": Box("b")}, Box("c"))) == "Shelf Box str"
+    )
 
 
 class Counter:
-    """An object whose methods are activities: one of a name of its own, one that is a coroutine."""
+    """A class with activity methods: a function with a name of its own, and a coroutine function."""
 
     def __init__(self, start: int) -> None:
         self.start = start
 
     @activity.defn(name="counter.add")
     def add(self, more: int) -> int:
-        """Adds to what the worker's object has."""
         return self.start + more
 
     @activity.defn
     async def add_later(self, more: int, again: int) -> int:
-        """The same, later."""
         return self.start + more + again
 
 
 @workflow.defn
-def counts_with_an_object() -> list[int]:
-    """Methods of the class stand for those of the worker's object."""
+def calls_activity_methods() -> list[int]:
+    """Calls the methods on the class; the worker calls them on its instance."""
     return [Counter.add(1), Counter.add_later(1, 2), workflow.execute_activity("counter.add", 5)]
 
 
 @scenario()
-def methods_as_activities(world: World) -> None:
-    """Methods run on the object that the worker was given, by whatever name, as functions or coroutines."""
+def activity_methods_run_on_the_instance_of_the_worker(world: World) -> None:
     world.start_worker(activities=[Counter(40)])
-    assert world.run(counts_with_an_object) == [41, 43, 45]
+    assert world.run(calls_activity_methods) == [41, 43, 45]
 
 
 @workflow.defn
-def misunderstands() -> str:
-    """Asks for a type that the result does not have."""
+def requests_wrong_result_type() -> str:
     try:
-        workflow.execute_activity("boxes", "a", result_type=int)
+        workflow.execute_activity("make_box", "a", result_type=int)
     except DecodeError as error:
         return f"not a number: {'Box' not in str(error)}"
     return "understood"
 
 
 @scenario()
-def a_result_of_another_type(world: World) -> None:
-    """A result that does not fit the type that was asked for is an error where it is used, and no failure of the activity."""
-    assert world.run(misunderstands).startswith("not a number")
+def wrong_result_type_raises_decode_error_without_failing_activity(world: World) -> None:
+    assert world.run(requests_wrong_result_type).startswith("not a number")
 
 
 @activity.defn(retry_policy=acts.ONCE)
-def needs_one(word: str) -> str:
-    """Takes one argument."""
+def takes_one_argument(word: str) -> str:
     return word
 
 
 @workflow.defn
-def calls_wrongly(how: str) -> str:
-    """Calls an activity, by its name, with arguments that do not fit."""
+def calls_with_invalid_arguments(case: str) -> str:
     wrong: dict[str, list[Any]] = {"few": [], "many": ["a", "b"], "other": [{"a": 1}]}
     try:
-        return str(workflow.execute_activity("needs_one", *wrong[how], start_to_close_timeout=5))
+        return str(workflow.execute_activity("takes_one_argument", *wrong[case], start_to_close_timeout=5))
     except ActivityError as error:
         return type(error.cause).__name__
 
 
 @scenario(loud=True)
-def an_activity_with_wrong_arguments(world: World) -> None:
-    """Too few, too many or of another type: the activity fails, for good, and the workflow can catch it."""
+def activity_with_invalid_arguments_fails_and_can_be_caught(world: World) -> None:
     for how in ("few", "many", "other"):
-        assert world.run(calls_wrongly, how) == "ApplicationError", how
+        assert world.run(calls_with_invalid_arguments, how) == "ApplicationError", how
 
 
 @scenario()
-def a_client_that_expects_another_type(world: World) -> None:
-    """A client that asks for the wrong type is told so; the run has completed all the same."""
-    handle = world.start("boxed", "a", result_type=int)
+def client_with_wrong_result_type_gets_decode_error(world: World) -> None:
+    """The run itself has completed."""
+    handle = world.start("make_box_workflow", "a", result_type=int)
     with pytest.raises(DecodeError):
         handle.result(timeout=LIMIT)
     assert world.client.get_workflow_handle(handle.id).result(timeout=LIMIT) == {"text": "a"}

@@ -1,4 +1,4 @@
-"""What cannot be encoded or decoded, wherever it turns up: arguments, results, details, causes; and what is left of it."""
+"""Values that cannot be encoded or decoded: arguments, results, details and causes."""
 
 from __future__ import annotations
 
@@ -12,40 +12,34 @@ from hourglass.errors import ActivityError, ApplicationError, EncodeError, Paylo
 
 from . import acts
 from .scenario import scenario
-from .world import World, kinds
+from .world import World, event_types
 
 LIMIT = 30
 
 
-class Nothing:
-    """Cannot be written as JSON."""
-
+class Unserializable:
     def __init__(self) -> None:
         self.lock = threading.Lock()
 
 
 @activity.defn(retry_policy=acts.ONCE)
-def gives_nothing() -> Any:
-    """A result that cannot travel."""
-    return Nothing()
+def returns_unserializable() -> Any:
+    return Unserializable()
 
 
 @activity.defn(retry_policy=acts.ONCE)
-def beats_nothing() -> str:
-    """Details that cannot travel."""
-    activity.heartbeat(Nothing())
+def heartbeats_unserializable() -> str:
+    activity.heartbeat(Unserializable())
     return "never"
 
 
 @activity.defn(retry_policy=acts.ONCE)
-def fails_with_nothing() -> None:
-    """A failure whose details cannot travel."""
-    raise ApplicationError("still told", Nothing(), type="Odd")
+def fails_with_unserializable_details() -> None:
+    raise ApplicationError("still told", Unserializable(), type="Odd")
 
 
 @activity.defn(retry_policy=acts.ONCE)
-def fails_deeply() -> None:
-    """Causes, groups and notes."""
+def fails_with_exception_group() -> None:
     try:
         raise KeyError("inner")
     except KeyError as error:
@@ -54,13 +48,12 @@ def fails_deeply() -> None:
 
 
 @workflow.defn
-def asks_for_trouble(what: str) -> list[Any]:
-    """Catches what comes of it."""
+def catches_failure_chain(what: str) -> list[Any]:
     calls: dict[str, Any] = {
-        "result": gives_nothing,
-        "details": beats_nothing,
-        "failure": fails_with_nothing,
-        "group": fails_deeply,
+        "result": returns_unserializable,
+        "details": heartbeats_unserializable,
+        "failure": fails_with_unserializable_details,
+        "group": fails_with_exception_group,
     }
     try:
         calls[what]()
@@ -75,46 +68,41 @@ def asks_for_trouble(what: str) -> list[Any]:
 
 
 @scenario(loud=True)
-def a_result_that_cannot_be_written(world: World) -> None:
-    """An activity's result that has no JSON form fails the activity, in words."""
-    ((kind, words), *_) = world.run(asks_for_trouble, "result")
+def unserializable_activity_result_fails_activity(world: World) -> None:
+    ((kind, words), *_) = world.run(catches_failure_chain, "result")
     assert kind == "EncodeError"
-    assert "Nothing" in words
+    assert "Unserializable" in words
 
 
 @scenario(loud=True)
-def details_that_cannot_be_written(world: World) -> None:
-    """So do a heartbeat's details, where they are given."""
-    ((kind, words), *_) = world.run(asks_for_trouble, "details")
+def unserializable_heartbeat_details_fail_activity(world: World) -> None:
+    ((kind, words), *_) = world.run(catches_failure_chain, "details")
     assert kind == "EncodeError"
-    assert "Nothing" in words
+    assert "Unserializable" in words
 
 
 @scenario(loud=True)
-def a_failure_whose_details_cannot_be_written(world: World) -> None:
-    """A failure is told all the same, without the details that cannot be written."""
-    (first, *_) = world.run(asks_for_trouble, "failure")
+def failure_with_unserializable_details_keeps_type_and_message(world: World) -> None:
+    (first, *_) = world.run(catches_failure_chain, "failure")
     assert first[0] == "Odd"
     assert "still told" in first[1]
 
 
 @scenario(loud=True)
-def causes_of_every_kind(world: World) -> None:
-    """A group of exceptions with a cause of its own arrives as what it is, with the cause."""
-    chain = world.run(asks_for_trouble, "group")
+def exception_group_with_cause_reaches_workflow(world: World) -> None:
+    chain = world.run(catches_failure_chain, "group")
     assert [kind for kind, _ in chain] == ["ExceptionGroup", "KeyError"]
 
 
 @workflow.defn
-def sends_nothing(where: str) -> str:
-    """An argument that cannot travel is an error where it is given, before anything is asked for."""
+def sends_unserializable(where: str) -> str:
     tries: dict[str, Any] = {
-        "activity": lambda: shows(Nothing()),
-        "named": lambda: workflow.execute_activity("shows", Nothing()),
-        "child": lambda: takes(Nothing()),
-        "memo": lambda: workflow.upsert_memo({"a": Nothing()}),
-        "continue": lambda: workflow.continue_as_new(Nothing()),
-        "signal": lambda: workflow.get_external_workflow_handle("x").signal("word", Nothing()),
+        "activity": lambda: echo(Unserializable()),
+        "named": lambda: workflow.execute_activity("echo", Unserializable()),
+        "child": lambda: takes_value(Unserializable()),
+        "memo": lambda: workflow.upsert_memo({"a": Unserializable()}),
+        "continue": lambda: workflow.continue_as_new(Unserializable()),
+        "signal": lambda: workflow.get_external_workflow_handle("x").signal("word", Unserializable()),
     }
     try:
         tries[where]()
@@ -124,55 +112,47 @@ def sends_nothing(where: str) -> str:
 
 
 @activity.defn
-def shows(value: Any) -> Any:
-    """Shows it."""
+def echo(value: Any) -> Any:
     return value
 
 
 @workflow.defn
-def takes(value: Any) -> Any:
-    """Takes it."""
+def takes_value(value: Any) -> Any:
     return value
 
 
 @scenario()
-def arguments_that_cannot_be_written(world: World) -> None:
-    """Nothing is sent: the workflow gets the error, may catch it, and completes; no half of a command is left."""
+def unserializable_arguments_raise_before_any_command(world: World) -> None:
     for where in ("activity", "named", "child", "memo", "continue", "signal"):
-        handle = world.start(sends_nothing, where)
+        handle = world.start(sends_unserializable, where)
         assert handle.result(timeout=LIMIT) == "refused", where
-        assert len(kinds(handle.history())) == 5
+        assert len(event_types(handle.history())) == 5
 
 
 @scenario()
-def a_client_that_sends_what_cannot_be_written(world: World) -> None:
-    """A start, a signal or a memo that has no JSON form is refused before anything is sent."""
+def client_rejects_unserializable_start_and_memo(world: World) -> None:
     options: Any = {"id": f"{world.queue}-x", "task_queue": world.queue}
     with pytest.raises(PayloadError):
-        world.client.start_workflow(takes, Nothing(), **options)
+        world.client.start_workflow(takes_value, Unserializable(), **options)
     with pytest.raises(PayloadError):
-        world.client.start_workflow(takes, 1, memo={"a": Nothing()}, **options)
-    assert world.run(takes, 1) == 1
+        world.client.start_workflow(takes_value, 1, memo={"a": Unserializable()}, **options)
+    assert world.run(takes_value, 1) == 1
 
 
 @workflow.defn(failure_exceptions=[Exception])
-def fails_on_anything(number: int) -> int:
-    """Every exception fails it."""
+def fails_on_any_exception(number: int) -> int:
     return number
 
 
 @scenario()
-def a_bad_argument_that_fails_the_run(world: World) -> None:
-    """Where every exception fails the run, an argument that does not fit its type does."""
-    error = world.fails("fails_on_anything", {"not": "a number"})
+def invalid_argument_fails_run_if_every_exception_does(world: World) -> None:
+    error = world.run_failing("fails_on_any_exception", {"not": "a number"})
     assert isinstance(error, ApplicationError)
     assert error.type == "ArgumentError"
 
 
 @workflow.defn(failure_exceptions=[LookupError])
-def fails_on_some(where: str) -> str:
-    """Some exceptions fail it, wherever they are raised."""
-
+def fails_on_lookup_errors(where: str) -> str:
     @workflow.signal
     def breaks() -> None:
         raise LookupError("in a handler")
@@ -189,15 +169,12 @@ def fails_on_some(where: str) -> str:
 
 
 @scenario("loose")
-def listed_exceptions_fail_the_run_wherever_they_are(world: World) -> None:
-    """An exception that the workflow lists, or a kind of it, fails the run from the body and from a signal's handler, and an
-    update from its own.
-    """
-    assert world.fails(fails_on_some, "body").type == "KeyError"
-    handle = world.start(fails_on_some, "signal")
+def failure_exceptions_fail_run_from_body_and_signal_handler_and_update_alone(world: World) -> None:
+    assert world.run_failing(fails_on_lookup_errors, "body").type == "KeyError"
+    handle = world.start(fails_on_lookup_errors, "signal")
     handle.signal("breaks")
     assert world.failure(handle).type == "LookupError"
-    handle = world.start(fails_on_some, "update")
+    handle = world.start(fails_on_lookup_errors, "update")
     with pytest.raises(Exception, match="in an update"):
         handle.execute_update("breaks_too")
     handle.terminate("seen")

@@ -1,4 +1,4 @@
-"""A start with an update whose id is known already: when it is the same update, whatever the policies say, and when not."""
+"""Updates with start whose update id is already known: when they return the existing update, and when they do not."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ REUSES = (IdReusePolicy.ALLOW_DUPLICATE, IdReusePolicy.REJECT_DUPLICATE)
 
 
 @workflow.defn
-class Office:
-    """Stays open or not; its update waits or not."""
+class CountsRequests:
+    """With `stays`, it stays open until it is released; with `wait`, its update waits too."""
 
     def __init__(self) -> None:
         self.free = False
@@ -30,26 +30,23 @@ class Office:
 
     @workflow.run
     def run(self, stays: bool) -> None:
-        """Until it is freed, or at once."""
         workflow.wait_condition(lambda: self.free or not stays)
 
     @workflow.update(unfinished_policy=HandlerUnfinishedPolicy.ABANDON)
-    def ask(self, wait: bool) -> int:
-        """How often it was asked."""
+    def count_request(self, wait: bool) -> int:
         self.asked += 1
         workflow.wait_condition(lambda: self.free or not wait)
         return self.asked
 
     @workflow.signal
-    def release(self) -> None:
-        """Everybody may go."""
+    def release_all(self) -> None:
         self.free = True
 
 
-def planned(world: World, number: int, stays: bool, conflict: Any, reuse: Any) -> Any:
+def planned_start(world: World, number: int, stays: bool, conflict: Any, reuse: Any) -> Any:
     """A start that an update comes with."""
     return world.client.with_start(
-        Office.run,
+        CountsRequests.run,
         stays,
         id=f"{world.queue}-{number}",
         task_queue=world.queue,
@@ -59,44 +56,45 @@ def planned(world: World, number: int, stays: bool, conflict: Any, reuse: Any) -
 
 
 @scenario("loose")
-def a_completed_update_is_the_same_for_ever(world: World) -> None:
-    """Asked for with another start, in an open run or a closed one, an update that completed gives its result again."""
+def completed_update_returns_its_result_to_later_starts_with_same_id(world: World) -> None:
     for number, (conflict, reuse, stays) in enumerate(product(CONFLICTS, REUSES, (False, True))):
-        first, second = (planned(world, number, stays, conflict, reuse) for _ in range(2))
-        assert first.execute_update(Office.ask, False, id="u") == 1
-        assert second.execute_update(Office.ask, False, id="u") == 1
+        first, second = (planned_start(world, number, stays, conflict, reuse) for _ in range(2))
+        assert first.execute_update(CountsRequests.count_request, False, id="u") == 1
+        assert second.execute_update(CountsRequests.count_request, False, id="u") == 1
         assert first.handle.run_id == second.handle.run_id
         world.handles.append(first.handle)
         if stays:
-            first.handle.signal(Office.release)
+            first.handle.signal(CountsRequests.release_all)
         first.handle.result(timeout=LIMIT)
 
 
 @scenario("loose")
-def an_update_in_flight_is_the_same(world: World) -> None:
-    """Asked for with another start, an update that an open run is still at is waited for by both."""
+def update_in_progress_is_shared_by_starts_with_same_id(world: World) -> None:
     for number, (conflict, reuse) in enumerate(product(CONFLICTS, REUSES)):
-        first, second = (planned(world, number, True, conflict, reuse) for _ in range(2))
-        one = first.start_update(Office.ask, True, id="u", wait_for_stage=UpdateStage.ACCEPTED)
-        other = second.start_update(Office.ask, False, id="u", wait_for_stage=UpdateStage.ACCEPTED)
+        first, second = (planned_start(world, number, True, conflict, reuse) for _ in range(2))
+        first_update = first.start_update(
+            CountsRequests.count_request, True, id="u", wait_for_stage=UpdateStage.ACCEPTED
+        )
+        second_update = second.start_update(
+            CountsRequests.count_request, False, id="u", wait_for_stage=UpdateStage.ACCEPTED
+        )
         assert first.handle.run_id == second.handle.run_id
         world.handles.append(first.handle)
-        first.handle.signal(Office.release)
-        assert (one.result(timeout=LIMIT), other.result(timeout=LIMIT)) == (1, 1)
+        first.handle.signal(CountsRequests.release_all)
+        assert (first_update.result(timeout=LIMIT), second_update.result(timeout=LIMIT)) == (1, 1)
         first.handle.result(timeout=LIMIT)
 
 
 @scenario("loose")
-def an_update_that_was_abandoned_is_not_the_same(world: World) -> None:
-    """An update that its run closed without completing is asked for anew, of a new run, where the id may be used again."""
+def abandoned_update_is_repeated_by_new_run_if_id_may_be_reused(world: World) -> None:
     for number, (conflict, reuse) in enumerate(product(CONFLICTS, REUSES)):
-        first, second = (planned(world, number, False, conflict, reuse) for _ in range(2))
-        first.start_update(Office.ask, True, id="u", wait_for_stage=UpdateStage.ACCEPTED)
+        first, second = (planned_start(world, number, False, conflict, reuse) for _ in range(2))
+        first.start_update(CountsRequests.count_request, True, id="u", wait_for_stage=UpdateStage.ACCEPTED)
         assert first.handle.describe().status == WorkflowStatus.COMPLETED
         world.handles.append(world.client.get_workflow_handle(first.handle.id, run_id=first.handle.run_id))
         if reuse is IdReusePolicy.ALLOW_DUPLICATE:
-            assert second.execute_update(Office.ask, False, id="u") == 1
+            assert second.execute_update(CountsRequests.count_request, False, id="u") == 1
             assert first.handle.run_id != second.handle.run_id
         else:
             with pytest.raises(WorkflowAlreadyStartedError):
-                second.execute_update(Office.ask, False, id="u")
+                second.execute_update(CountsRequests.count_request, False, id="u")

@@ -1,8 +1,9 @@
-"""Updates in detail: what they see, who they are, arguments that do not fit, names, runs, time limits, bugs."""
+"""Updates in detail: their info, invalid arguments, names, runs, time limits and bugs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from hourglass.errors import (
 
 from . import acts
 from .scenario import scenario
-from .update_handlers import Asked
+from .update_handlers import BackgroundCall
 from .world import World
 
 LIMIT = 30
@@ -28,14 +29,12 @@ LIMIT = 30
 
 @dataclass
 class Change:
-    """An argument with a type."""
-
     by: int
 
 
 @workflow.defn
-class Till:
-    """Takes changes until it is closed."""
+class CollectsUpdates:
+    """Processes updates until it is closed."""
 
     def __init__(self) -> None:
         self.total = 0
@@ -45,35 +44,31 @@ class Till:
 
     @workflow.run
     def run(self) -> list[Any]:
-        """Until it is closed."""
         assert workflow.current_update_info() is None
         workflow.wait_condition(lambda: self.closed and workflow.all_handlers_finished())
         return [self.total, sorted(workflow.gather(*self.tasks))]
 
     @workflow.update(name="change it")
-    def change(self, change: Change, times: int = 1) -> Change:
-        """Add, and tell the total."""
+    def add(self, change: Change, times: int = 1) -> Change:
         self.total += change.by * times
         return Change(self.total)
 
-    @change.validator
-    def check(self, change: Change, times: int = 1) -> None:
-        """Its own arguments may be spoiled here."""
+    @add.validator
+    def spoil_argument(self, change: Change, times: int = 1) -> None:
+        """Change the argument, which must not affect the handler."""
         change.by = 0
 
     @workflow.update
-    def who(self) -> str:
-        """Its own id, in the handler and in what it spawns."""
+    def returns_its_update_id(self) -> str:
         info = workflow.current_update_info()
         assert info is not None
-        assert info.name == "who"
+        assert info.name == "returns_its_update_id"
         self.tasks.append(workflow.spawn(self._later))
         workflow.sleep(0.01)
         return info.id
 
-    @who.validator
-    def known(self) -> None:
-        """Validators know it too."""
+    @returns_its_update_id.validator
+    def check_info(self) -> None:
         info = workflow.current_update_info()
         assert info is not None
         self.seen.append([info.name])
@@ -86,15 +81,12 @@ class Till:
 
     @workflow.update
     def cancels(self) -> None:
-        """Waits for an activity that it has cancelled."""
         task = acts.double.start(1)
         task.cancel()
         task.result()
 
     @workflow.update
     def starts_dynamic(self) -> str:
-        """From now on every name is taken, but one."""
-
         @workflow.update(dynamic=True)
         def any_name(name: str, arguments: list[workflow.RawPayload]) -> str:
             return f"dynamic {name}"
@@ -108,13 +100,12 @@ class Till:
 
     @workflow.update
     def waits(self) -> str:
-        """Until it is closed."""
         workflow.wait_condition(lambda: self.closed)
         return "closed"
 
     @workflow.update
-    def breaks_once(self) -> str:
-        """Has a bug, until somebody mends it."""
+    def fails_once(self) -> str:
+        """Fails until the gate `broken` is reset."""
         with workflow.unsafe():
             if acts.gate("broken").is_set():
                 acts.gate("broken").clear()
@@ -122,13 +113,12 @@ class Till:
         return "mended"
 
     @workflow.update
-    def refuses_to_look(self) -> str:
-        """Its validator is the problem."""
+    def has_failing_validator(self) -> str:
         return "looked at"
 
-    @refuses_to_look.validator
-    def does_too_much(self) -> None:
-        """A command in a validator, until somebody mends it."""
+    @has_failing_validator.validator
+    def calls_activity_once(self) -> None:
+        """Calls an activity, which is not allowed in a validator, until the gate `broken` is reset."""
         with workflow.unsafe():
             if acts.gate("broken").is_set():
                 acts.gate("broken").clear()
@@ -136,183 +126,167 @@ class Till:
 
     @workflow.signal
     def close(self) -> None:
-        """End."""
         self.closed = True
 
 
-def closed(handle: Any, total: int, spawned: list[str] | None = None) -> None:
-    """End a run, which has come to a total."""
-    handle.signal(Till.close)
+def close_with_total(handle: Any, total: int, spawned: list[str] | None = None) -> None:
+    """End the run and check its total."""
+    handle.signal(CollectsUpdates.close)
     assert handle.result(timeout=LIMIT) == [total, spawned or []]
 
 
 @scenario("loose")
-def an_update_of_another_name(world: World) -> None:
-    """An update has the name that it was given; its argument and its result have types; a default is taken."""
-    handle = world.start(Till.run)
-    assert handle.execute_update(Till.change, Change(2)) == Change(2)
+def update_by_custom_name_converts_arguments_and_result(world: World) -> None:
+    handle = world.start(CollectsUpdates.run)
+    assert handle.execute_update(CollectsUpdates.add, Change(2)) == Change(2)
     assert handle.execute_update("change it", Change(2), 3) == {"by": 8}
     assert handle.execute_update("change it", {"by": 1}, result_type=Change) == Change(9)
     untyped = world.client.get_workflow_handle(handle.id)
-    assert untyped.execute_update(Till.change, Change(1)) == Change(10)
-    closed(handle, 10)
+    assert untyped.execute_update(CollectsUpdates.add, Change(1)) == Change(10)
+    close_with_total(handle, 10)
 
 
 @scenario("loose")
-def what_a_validator_does_to_its_arguments(world: World) -> None:
-    """The handler is given arguments of its own."""
-    handle = world.start(Till.run)
-    assert handle.execute_update(Till.change, Change(5)) == Change(5)
-    closed(handle, 5)
+def validator_changes_do_not_reach_handler_arguments(world: World) -> None:
+    handle = world.start(CollectsUpdates.run)
+    assert handle.execute_update(CollectsUpdates.add, Change(5)) == Change(5)
+    close_with_total(handle, 5)
 
 
 @scenario("loose")
-def updates_that_know_who_they_are(world: World) -> None:
-    """Handlers, validators and what they spawn know the update's id and name; the body knows none."""
-    handle = world.start(Till.run)
+def current_update_info_is_known_in_handler_validator_and_spawned_tasks(world: World) -> None:
+    handle = world.start(CollectsUpdates.run)
     ids = [f"u{number}" for number in range(5)]
-    asked = [Asked(lambda id=id: handle.execute_update(Till.who, id=id)) for id in ids]  # type: ignore[misc]
-    assert [each.answer for each in asked] == ids
-    closed(handle, 0, ids)
+    calls = [
+        BackgroundCall(partial(handle.execute_update, CollectsUpdates.returns_its_update_id, id=id))
+        for id in ids
+    ]
+    assert [call.answer for call in calls] == ids
+    close_with_total(handle, 0, ids)
 
 
 @scenario("loose")
-def an_update_that_cancels_its_activity(world: World) -> None:
-    """A cancelled activity that a handler lets out fails the update, and not the run."""
-    handle = world.start(Till.run)
+def cancelled_activity_in_update_handler_fails_update_only(world: World) -> None:
+    handle = world.start(CollectsUpdates.run)
     with pytest.raises(UpdateFailedError) as caught:
-        handle.execute_update(Till.cancels)
+        handle.execute_update(CollectsUpdates.cancels)
     cause = caught.value.cause
     assert isinstance(cause, (ActivityError, CancelledError))
     assert isinstance(cause if isinstance(cause, CancelledError) else cause.cause, CancelledError)
-    closed(handle, 0)
+    close_with_total(handle, 0)
 
 
 @scenario("loose")
-def updates_with_wrong_arguments(world: World) -> None:
-    """Too few, too many, of the wrong type: refused before anything is recorded."""
-    handle = world.start(Till.run)
+def update_with_invalid_arguments_is_rejected(world: World) -> None:
+    handle = world.start(CollectsUpdates.run)
     wrong: list[list[Any]] = [[], [{"by": 1}, 2, 3], ["text"], [{"by": "text"}], [{"to": 1}]]
     for arguments in wrong:
         with pytest.raises(UpdateFailedError) as caught:
             handle.execute_update("change it", *arguments)
         assert isinstance(caught.value.cause, ApplicationError)
-    closed(handle, 0)
+    close_with_total(handle, 0)
 
 
 @scenario("loose")
-def a_dynamic_update_with_a_validator(world: World) -> None:
-    """A dynamic handler that is registered later takes any name; its validator may refuse some."""
-    handle = world.start(Till.run)
+def late_dynamic_update_handler_takes_any_name_and_validates(world: World) -> None:
+    handle = world.start(CollectsUpdates.run)
     with pytest.raises(UpdateFailedError, match="unknown update 'made_up'"):
         handle.execute_update("made_up")
-    assert handle.execute_update(Till.starts_dynamic) == "set"
+    assert handle.execute_update(CollectsUpdates.starts_dynamic) == "set"
     assert handle.execute_update("made_up") == "dynamic made_up"
     with pytest.raises(UpdateFailedError, match="not this one"):
         handle.execute_update("refused")
-    closed(handle, 0)
+    close_with_total(handle, 0)
 
 
 @scenario("loose")
-def an_update_of_one_run(world: World) -> None:
-    """The handle of a run that has closed does not reach the next run of the same id."""
-    first = world.start(Till.run)
-    closed(first, 0)
-    second = world.start(Till.run, id=first.id)
+def update_by_run_id_of_closed_run_raises_not_found(world: World) -> None:
+    first = world.start(CollectsUpdates.run)
+    close_with_total(first, 0)
+    second = world.start(CollectsUpdates.run, id=first.id)
     pinned = world.client.get_workflow_handle(first.id, run_id=first.run_id)
     with pytest.raises(WorkflowNotFoundError):
         pinned.execute_update("change it", {"by": 1})
-    assert second.execute_update(Till.change, Change(1)) == Change(1)
-    closed(second, 1)
+    assert second.execute_update(CollectsUpdates.add, Change(1)) == Change(1)
+    close_with_total(second, 1)
 
 
 @scenario("loose")
-def an_update_by_another_handle(world: World) -> None:
-    """Whoever knows an update's id waits for it too; it knows its workflow's id and run."""
-    handle = world.start(Till.run)
-    update = handle.start_update(Till.waits, wait_for_stage=UpdateStage.ACCEPTED)
-    other = world.client.get_workflow_handle(handle.id, run_id=handle.run_id).get_update_handle(
-        update.id, update=Till.waits
+def update_result_is_available_by_update_id(world: World) -> None:
+    handle = world.start(CollectsUpdates.run)
+    update = handle.start_update(CollectsUpdates.waits, wait_for_stage=UpdateStage.ACCEPTED)
+    found_by_id = world.client.get_workflow_handle(handle.id, run_id=handle.run_id).get_update_handle(
+        update.id, update=CollectsUpdates.waits
     )
-    asked = [Asked(lambda each=each: each.result(timeout=LIMIT)) for each in (update, other)]  # type: ignore[misc]
-    closed(handle, 0)
-    assert [each.answer for each in asked] == ["closed", "closed"]
+    calls = [BackgroundCall(lambda each=each: each.result(timeout=LIMIT)) for each in (update, found_by_id)]  # type: ignore[misc]
+    close_with_total(handle, 0)
+    assert [each.answer for each in calls] == ["closed", "closed"]
 
 
 @scenario("loose")
-def an_update_that_takes_too_long_to_ask_for(world: World) -> None:
-    """Nobody is there to accept it: the asker's patience ends, and the update may be asked for again."""
-    handle = world.start(Till.run)
-    world.until(handle, "WORKFLOW_TASK_COMPLETED")
+def update_without_worker_times_out_and_can_be_repeated(world: World) -> None:
+    handle = world.start(CollectsUpdates.run)
+    world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED")
     world.stop_worker()
     with pytest.raises((ServiceError, TimeoutError)):
-        handle.start_update(Till.change, Change(3), id="u", rpc_timeout=0.4)
+        handle.start_update(CollectsUpdates.add, Change(3), id="u", rpc_timeout=0.4)
     world.start_worker()
-    assert handle.execute_update(Till.change, Change(3), id="u") == Change(3)
-    closed(handle, 3)
+    assert handle.execute_update(CollectsUpdates.add, Change(3), id="u") == Change(3)
+    close_with_total(handle, 3)
 
 
 @scenario("loose")
-def an_update_whose_result_takes_too_long(world: World) -> None:
-    """Waiting for a result ends with the asker's patience; the update goes on, and can be waited for again."""
-    handle = world.start(Till.run)
-    update = handle.start_update(Till.waits)
+def update_result_timeout_leaves_update_running(world: World) -> None:
+    handle = world.start(CollectsUpdates.run)
+    update = handle.start_update(CollectsUpdates.waits)
     with pytest.raises(TimeoutError):
         update.result(timeout=0.1)
-    handle.signal(Till.close)
+    handle.signal(CollectsUpdates.close)
     assert update.result(timeout=LIMIT) == "closed"
     handle.result(timeout=LIMIT)
 
 
 @scenario("loose", loud=True, verify="off")
-def an_update_whose_handler_has_a_bug(world: World) -> None:
-    """A plain exception of a handler fails the task; it is done again, and the update is answered when it is mended."""
-    handle = world.start(Till.run, task_timeout=1)
-    world.until(handle, "WORKFLOW_TASK_COMPLETED")
+def update_handler_bug_fails_task_until_fixed(world: World) -> None:
+    handle = world.start(CollectsUpdates.run, task_timeout=1)
+    world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED")
     acts.gate("broken").set()
-    assert handle.execute_update(Till.breaks_once) == "mended"
+    assert handle.execute_update(CollectsUpdates.fails_once) == "mended"
     assert not acts.gate("broken").is_set()
-    closed(handle, 0)
+    close_with_total(handle, 0)
 
 
 @scenario("loose", loud=True, verify="off")
-def a_validator_that_does_too_much(world: World) -> None:
-    """A durable call in a validator is a bug: the task fails and is done again, nothing is recorded of it."""
-    handle = world.start(Till.run, task_timeout=1)
-    world.until(handle, "WORKFLOW_TASK_COMPLETED")
+def command_in_validator_fails_task_and_records_nothing(world: World) -> None:
+    handle = world.start(CollectsUpdates.run, task_timeout=1)
+    world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED")
     acts.gate("broken").set()
-    assert handle.execute_update(Till.refuses_to_look) == "looked at"
+    assert handle.execute_update(CollectsUpdates.has_failing_validator) == "looked at"
     assert not acts.gate("broken").is_set()
-    closed(handle, 0)
+    close_with_total(handle, 0)
 
 
 # --- the first task ---------------------------------------------------------------------------------------------------
 
 
 @workflow.defn
-class WithInit:
-    """Is built with its arguments."""
-
+class InitializedWithArguments:
     @workflow.init
     def __init__(self, given: str) -> None:
         self.value = given
 
     @workflow.run
     def run(self, given: str) -> str:
-        """Changes what it was built with."""
         before, self.value = self.value, "the body's"
         return before
 
     @workflow.update
-    def see(self) -> str:
-        """What there is when it comes."""
+    def current_value(self) -> str:
         return self.value
 
 
 @workflow.defn
-class WithoutInit:
-    """Is built without them."""
-
+class InitializedWithDefaults:
     value = "the class's"
 
     def __init__(self, given: str = "a default") -> None:
@@ -320,29 +294,29 @@ class WithoutInit:
 
     @workflow.run
     def run(self, given: str) -> str:
-        """Changes it."""
         self.given = "the body's"
         return self.given
 
     @workflow.update
-    def see(self) -> list[str]:
-        """What there is when it comes."""
+    def current_value(self) -> list[str]:
         return [self.value, self.given]
 
 
 @scenario("loose")
-def an_update_in_the_first_task_sees_the_arguments(world: World) -> None:
-    """With @workflow.init an update that comes with the start sees what the object was built from, before the body."""
-    planned = world.client.with_start(WithInit.run, "given", id=f"{world.queue}-i", task_queue=world.queue)
-    assert planned.execute_update(WithInit.see) == "given"
+def update_in_first_task_sees_state_of_workflow_init(world: World) -> None:
+    planned = world.client.with_start(
+        InitializedWithArguments.run, "given", id=f"{world.queue}-i", task_queue=world.queue
+    )
+    assert planned.execute_update(InitializedWithArguments.current_value) == "given"
     world.handles.append(planned.handle)
     assert planned.handle.result(timeout=LIMIT) == "given"
 
 
 @scenario("loose")
-def an_update_in_the_first_task_without_init(world: World) -> None:
-    """Without it the object is built with its own defaults."""
-    planned = world.client.with_start(WithoutInit.run, "given", id=f"{world.queue}-n", task_queue=world.queue)
-    assert planned.execute_update(WithoutInit.see) == ["the class's", "a default"]
+def update_in_first_task_sees_default_state_without_workflow_init(world: World) -> None:
+    planned = world.client.with_start(
+        InitializedWithDefaults.run, "given", id=f"{world.queue}-n", task_queue=world.queue
+    )
+    assert planned.execute_update(InitializedWithDefaults.current_value) == ["the class's", "a default"]
     world.handles.append(planned.handle)
     assert planned.handle.result(timeout=LIMIT) == "the body's"

@@ -1,4 +1,4 @@
-"""Updates: results, refusals, failures, several at once, ids, stages; starting together with an update or a signal; reset."""
+"""Updates: results, rejections, failures, concurrency, ids and stages; starts with an update or a signal; reset."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from .world import World
 
 @workflow.defn
 class Account:
-    """Keeps a balance."""
-
     def __init__(self) -> None:
         self.balance = 0
         self.closed = False
@@ -24,54 +22,45 @@ class Account:
 
     @workflow.run
     def run(self) -> int:
-        """Until it is closed."""
         workflow.wait_condition(lambda: self.closed and workflow.all_handlers_finished())
         return self.balance
 
     @workflow.update
     def deposit(self, amount: int) -> int:
-        """Add to the balance."""
         self.balance += amount
         return self.balance
 
     @deposit.validator
     def check_deposit(self, amount: int) -> None:
-        """Only what is more than nothing."""
         if amount <= 0:
             raise ApplicationError("a deposit must be positive", type="BadDeposit")
 
     @workflow.update
-    def slow(self, amount: int) -> int:
-        """Waits for the gate, and runs an activity."""
+    def slow_deposit(self, amount: int) -> int:
         workflow.wait_condition(lambda: self.gate)
-        acts.note(f"slow {amount}")
+        acts.record_call(f"slow {amount}")
         self.balance += amount
         return self.balance
 
     @workflow.update
-    def breaks(self) -> None:
-        """Fails after it was accepted."""
+    def fails_after_acceptance(self) -> None:
         raise ApplicationError("no", "why", type="Broken")
 
     @workflow.signal
     def open_gate(self) -> None:
-        """Let slow updates go on."""
         self.gate = True
 
     @workflow.signal
     def close(self) -> None:
-        """End."""
         self.closed = True
 
     @workflow.query
-    def now(self) -> int:
-        """The balance."""
+    def current_balance(self) -> int:
         return self.balance
 
 
 @scenario("loose")
-def an_update_returns(world: World) -> None:
-    """An update changes the workflow and returns, again and again."""
+def update_changes_state_and_returns_result(world: World) -> None:
     handle = world.start(Account.run)
     assert handle.execute_update(Account.deposit, 5) == 5
     assert handle.execute_update("deposit", 7, result_type=int) == 12
@@ -80,8 +69,7 @@ def an_update_returns(world: World) -> None:
 
 
 @scenario("loose")
-def an_update_that_is_refused(world: World) -> None:
-    """A validator refuses before anything is recorded."""
+def update_rejected_by_validator_fails_with_its_error(world: World) -> None:
     handle = world.start(Account.run)
     assert handle.execute_update(Account.deposit, 1) == 1
     with pytest.raises(UpdateFailedError, match="must be positive") as caught:
@@ -93,11 +81,10 @@ def an_update_that_is_refused(world: World) -> None:
 
 
 @scenario("loose")
-def an_update_that_fails(world: World) -> None:
-    """A handler's failure is the update's, and the workflow goes on."""
+def update_handler_failure_fails_update_but_not_run(world: World) -> None:
     handle = world.start(Account.run)
     with pytest.raises(UpdateFailedError) as caught:
-        handle.execute_update(Account.breaks)
+        handle.execute_update(Account.fails_after_acceptance)
     assert isinstance(caught.value.cause, ApplicationError)
     assert caught.value.cause.details == ("why",)
     handle.signal(Account.close)
@@ -105,8 +92,7 @@ def an_update_that_fails(world: World) -> None:
 
 
 @scenario("loose")
-def an_unknown_update(world: World) -> None:
-    """There is no such handler: refused, with the names of those there are."""
+def unknown_update_is_rejected_with_known_names(world: World) -> None:
     handle = world.start(Account.run)
     with pytest.raises(UpdateFailedError, match="deposit"):
         handle.execute_update("withdraw", 1)
@@ -115,36 +101,33 @@ def an_unknown_update(world: World) -> None:
 
 
 @scenario("loose")
-def several_updates_at_once(world: World) -> None:
-    """Updates that wait run side by side."""
+def waiting_updates_run_concurrently(world: World) -> None:
     handle = world.start(Account.run)
-    started = [handle.start_update(Account.slow, amount, id=f"slow-{amount}") for amount in (1, 2, 3)]
+    started = [handle.start_update(Account.slow_deposit, amount, id=f"slow-{amount}") for amount in (1, 2, 3)]
     assert [each.id for each in started] == ["slow-1", "slow-2", "slow-3"]
     assert handle.execute_update(Account.deposit, 10) == 10
     handle.signal(Account.open_gate)
     assert sorted(each.result(timeout=60) for each in started)[-1] == 16
-    again = handle.get_update_handle("slow-2", update=Account.slow)
+    again = handle.get_update_handle("slow-2", update=Account.slow_deposit)
     assert again.result(timeout=60) == started[1].result()
     handle.signal(Account.close)
     assert handle.result(timeout=60) == 16
 
 
 @scenario("loose")
-def an_update_asked_for_twice(world: World) -> None:
-    """The same id again is the same update."""
+def update_with_same_id_is_executed_once(world: World) -> None:
     handle = world.start(Account.run)
     assert handle.execute_update(Account.deposit, 5, id="once") == 5
     assert handle.execute_update(Account.deposit, 5, id="once") == 5
-    assert handle.query(Account.now) == 5
+    assert handle.query(Account.current_balance) == 5
     handle.signal(Account.close)
     assert handle.result(timeout=60) == 5
 
 
 @scenario("loose")
-def an_update_waited_for_later(world: World) -> None:
-    """One may wait for acceptance only, and for the result later."""
+def update_result_can_be_awaited_after_acceptance(world: World) -> None:
     handle = world.start(Account.run)
-    update = handle.start_update(Account.slow, 4, wait_for_stage=UpdateStage.ACCEPTED)
+    update = handle.start_update(Account.slow_deposit, 4, wait_for_stage=UpdateStage.ACCEPTED)
     handle.signal(Account.open_gate)
     assert update.result(timeout=60) == 4
     handle.signal(Account.close)
@@ -152,8 +135,7 @@ def an_update_waited_for_later(world: World) -> None:
 
 
 @scenario("loose")
-def an_update_of_a_closed_workflow(world: World) -> None:
-    """There is nobody to update."""
+def update_of_closed_workflow_raises_not_found(world: World) -> None:
     handle = world.start(Account.run)
     handle.signal(Account.close)
     handle.result(timeout=60)
@@ -162,8 +144,7 @@ def an_update_of_a_closed_workflow(world: World) -> None:
 
 
 @scenario("loose")
-def starting_with_an_update(world: World) -> None:
-    """The first update starts the workflow, the second uses it."""
+def update_with_start_starts_workflow_then_uses_it(world: World) -> None:
     name = f"{world.queue}-account"
     for amount, balance in ((3, 3), (4, 7)):
         planned = world.client.with_start(Account.run, id=name, task_queue=world.queue)
@@ -174,8 +155,7 @@ def starting_with_an_update(world: World) -> None:
 
 
 @scenario("loose")
-def starting_with_an_update_that_is_refused(world: World) -> None:
-    """The workflow starts all the same; the update is refused."""
+def update_with_start_starts_workflow_even_if_update_is_rejected(world: World) -> None:
     name = f"{world.queue}-refused"
     planned = world.client.with_start(Account.run, id=name, task_queue=world.queue)
     with pytest.raises(UpdateFailedError, match="must be positive"):
@@ -186,8 +166,7 @@ def starting_with_an_update_that_is_refused(world: World) -> None:
 
 
 @scenario("loose")
-def starting_with_a_signal(world: World) -> None:
-    """The first signal starts the workflow, the second is sent to the one that runs."""
+def signal_with_start_starts_workflow_then_signals_it(world: World) -> None:
     name = f"{world.queue}-signalled"
     first = world.client.with_start(Account.run, id=name, task_queue=world.queue).signal(Account.open_gate)
     second = world.client.with_start(Account.run, id=name, task_queue=world.queue).signal(Account.close)
@@ -197,15 +176,13 @@ def starting_with_a_signal(world: World) -> None:
 
 
 @workflow.defn
-def two_steps() -> list[object]:
-    """An activity, then another."""
-    return [acts.note("first"), acts.double(4)]
+def runs_two_activities() -> list[object]:
+    return [acts.record_call("first"), acts.double(4)]
 
 
 @scenario("loose")
-def a_run_begun_anew_before_a_step(world: World) -> None:
-    """Reset by the name of a step: what was before it is kept, the step is done again."""
-    handle = world.start(two_steps)
+def reset_before_named_step_repeats_that_step(world: World) -> None:
+    handle = world.start(runs_two_activities)
     first = handle.result(timeout=60)
     again = handle.reset(before=acts.double, reason="do it again")
     assert again.run_id != handle.run_id

@@ -1,4 +1,4 @@
-"""What goes in and comes out of workflows: values of many kinds, and the facts that are the same on every execution."""
+"""Arguments and results of many types, and values that are deterministic."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def same_order(order: Order) -> Order:
 
 
 @workflow.defn
-def typed(order: Order) -> Order:
+def passes_order_through_activity(order: Order) -> Order:
     assert order == ORDER
     back = same_order(order)
     assert back == order
@@ -59,9 +59,8 @@ def typed(order: Order) -> Order:
 
 
 @scenario()
-def dataclasses(world: World) -> None:
-    """Dataclasses with enums, sets, times and UUIDs arrive as what they are, through every hop."""
-    assert world.run(typed, ORDER) == ORDER
+def dataclasses_with_enums_sets_and_uuids_survive_every_hop(world: World) -> None:
+    assert world.run(passes_order_through_activity, ORDER) == ORDER
 
 
 @activity.defn
@@ -70,54 +69,51 @@ def echo_bytes(data: bytes) -> bytes:
 
 
 @workflow.defn
-def big(size: int) -> int:
+def sends_bytes(size: int) -> int:
     return len(echo_bytes(b"x" * size))
 
 
 @scenario()
-def big_payload(world: World) -> None:
-    """A megabyte and a half goes to an activity and back."""
-    assert world.run(big, 1_500_000) == 1_500_000
+def payload_of_one_and_a_half_megabytes_survives_round_trip(world: World) -> None:
+    assert world.run(sends_bytes, 1_500_000) == 1_500_000
 
 
 @workflow.defn
-def returns(what: str) -> Any:
+def returns_value(what: str) -> Any:
     return {"none": None, "text": "ü€😀", "bytes": b"\x00\xff", "list": [1, 2.5, True, None]}[what]
 
 
 @scenario()
-def plain_results(world: World) -> None:
-    """None, texts of all alphabets, bytes and lists."""
-    assert world.run(returns, "none") is None
-    assert world.run(returns, "text") == "ü€😀"
-    assert world.run(returns, "bytes") == b"\x00\xff"
-    assert world.run(returns, "list") == [1, 2.5, True, None]
+def plain_results_are_decoded(world: World) -> None:
+    assert world.run(returns_value, "none") is None
+    assert world.run(returns_value, "text") == "ü€😀"
+    assert world.run(returns_value, "bytes") == b"\x00\xff"
+    assert world.run(returns_value, "list") == [1, 2.5, True, None]
 
 
 @activity.defn
-def tell(id: UUID, number: float, moment: datetime) -> list[str]:
+def texts_of(id: UUID, number: float, moment: datetime) -> list[str]:
     return [str(id), repr(number), moment.isoformat()]
 
 
 @workflow.defn
-def facts() -> bool:
+def passes_nondeterministic_values() -> bool:
     id, number, moment = workflow.uuid4(), workflow.random().random(), workflow.now()
-    told = tell(id, number, moment)
+    texts = texts_of(id, number, moment)
     workflow.sleep(0.01)
     assert workflow.now() > moment
     assert workflow.uuid4() != id
-    return told == [str(id), repr(number), moment.isoformat()]
+    return texts == [str(id), repr(number), moment.isoformat()]
 
 
 @scenario("loose")
-def facts_as_arguments(world: World) -> None:
-    """uuid4, random and now are the same on each execution, so that they can be arguments; two runs differ."""
-    one, other = world.start(facts), world.start(facts)
-    assert one.result(timeout=60)
-    assert other.result(timeout=60)
+def uuid_random_and_now_are_deterministic_per_run(world: World) -> None:
+    first, second = world.start(passes_nondeterministic_values), world.start(passes_nondeterministic_values)
+    assert first.result(timeout=60)
+    assert second.result(timeout=60)
     inputs = [
         event["activityTaskScheduledEventAttributes"]["input"]["payloads"][0]["data"]
-        for handle in (one, other)
+        for handle in (first, second)
         for event in handle.history().events
         if "activityTaskScheduledEventAttributes" in event
     ]
@@ -125,9 +121,7 @@ def facts_as_arguments(world: World) -> None:
 
 
 @dataclass
-class Who:
-    """What a workflow knows of itself."""
-
+class RunIds:
     workflow_id: str
     run_id: str | None
     workflow_type: str
@@ -137,60 +131,64 @@ class Who:
 
 
 @workflow.defn(name="known.as")
-def who_am_i() -> Who:
+def returns_its_ids() -> RunIds:
     info = workflow.info()
-    return Who(
-        info.workflow_id, info.run_id, info.workflow_type, info.task_queue, info.namespace, info.attempt
+    return RunIds(
+        info.workflow_id,
+        info.run_id,
+        info.workflow_type,
+        info.task_queue,
+        info.namespace,
+        info.attempt,
     )
 
 
 @scenario()
-def info(world: World) -> None:
-    """A workflow knows its ids, its type's name, its queue and its namespace."""
-    handle = world.start(who_am_i)
-    assert handle.result(timeout=60) == Who(handle.id, handle.run_id, "known.as", world.queue, "default", 1)
+def workflow_info_has_ids_type_queue_and_namespace(world: World) -> None:
+    handle = world.start(returns_its_ids)
+    assert handle.result(timeout=60) == RunIds(
+        handle.id, handle.run_id, "known.as", world.queue, "default", 1
+    )
 
 
 @workflow.defn
-def defaults(one: int, two: str = "two", three: timedelta = timedelta(seconds=3)) -> list[Any]:
+def has_default_arguments(one: int, two: str = "two", three: timedelta = timedelta(seconds=3)) -> list[Any]:
     return [one, two, three.total_seconds()]
 
 
 @scenario()
-def default_arguments(world: World) -> None:
-    """Arguments that are left out take their defaults where the workflow runs."""
-    assert world.run(defaults, 1) == [1, "two", 3.0]
-    assert world.run(defaults, 1, "zwei", timedelta(minutes=1)) == [1, "zwei", 60.0]
+def omitted_arguments_take_defaults(world: World) -> None:
+    assert world.run(has_default_arguments, 1) == [1, "two", 3.0]
+    assert world.run(has_default_arguments, 1, "zwei", timedelta(minutes=1)) == [1, "zwei", 60.0]
 
 
 @activity.defn
-def mutate(numbers: list[int]) -> list[int]:
+def append_length(numbers: list[int]) -> list[int]:
     return [*numbers, len(numbers)]
 
 
 @workflow.defn
-def mutates() -> list[list[int]]:
-    first = mutate([])
+def changes_result() -> list[list[int]]:
+    first = append_length([])
     first.append(99)
-    second = mutate([])
+    second = append_length([])
     return [first, second]
 
 
 @scenario()
-def results_are_fresh(world: World) -> None:
-    """What the workflow does to a result does not reach another (I6)."""
-    assert world.run(mutates) == [[0, 99], [0]]
+def change_of_a_result_does_not_affect_later_results(world: World) -> None:
+    """Invariant I6."""
+    assert world.run(changes_result) == [[0, 99], [0]]
 
 
 @workflow.defn
-def scalars(day: date, amount: Decimal, size: Size) -> list[str]:
+def returns_scalars(day: date, amount: Decimal, size: Size) -> list[str]:
     return [day.isoformat(), str(amount), size.name]
 
 
 @scenario()
-def scalar_arguments(world: World) -> None:
-    """Dates, decimals and enums as arguments."""
-    assert world.run(scalars, date(2026, 1, 2), Decimal("1.10"), Size.SMALL) == [
+def dates_decimals_and_enums_are_decoded(world: World) -> None:
+    assert world.run(returns_scalars, date(2026, 1, 2), Decimal("1.10"), Size.SMALL) == [
         "2026-01-02",
         "1.10",
         "SMALL",

@@ -1,4 +1,4 @@
-"""Versions of workers: pinned runs stay, others move on to the current version."""
+"""Worker versions: pinned runs stay with their version, others move to the current one."""
 
 from __future__ import annotations
 
@@ -27,43 +27,52 @@ ON_CURRENT = workflow.ContinueAsNewVersioningBehavior.AUTO_UPGRADE
 go = workflow.Channel("go", str)
 
 
-def build() -> str:
-    """The build that runs the code now."""
+def current_build_id() -> str:
+    """Return the build id that runs the workflow code now."""
     version = workflow.info().get_current_deployment_version()
     assert (version.build_id if version else "") == workflow.info().get_current_build_id()
     return version.build_id if version else ""
 
 
 @activity.defn
-def step(text: str) -> str:
-    """Some work."""
+def work(text: str) -> str:
     return text
 
 
-def body(then: str) -> object:
-    """Says where it runs, before and after it was told to go on."""
-    before = build()
+def run_case(then: str) -> object:
+    """Return the build ids before and after the `go` signal, depending on the case."""
+    before = current_build_id()
     if then == "at once":
         return before
     go.receive()
     child_id = f"{workflow.info().workflow_id}-child"
     match then:
         case "child":
-            return [before, build(), workflow.execute_child_workflow("stays", "at once", id=child_id)]
+            return [
+                before,
+                current_build_id(),
+                workflow.execute_child_workflow("pinned_workflow", "at once", id=child_id),
+            ]
         case "moving child":
-            return [before, build(), workflow.execute_child_workflow("moves", "at once", id=child_id)]
+            return [
+                before,
+                current_build_id(),
+                workflow.execute_child_workflow("auto_upgrade_workflow", "at once", id=child_id),
+            ]
         case "pinned child" | "child of no version":
             its = "2" if then == "pinned child" else "none"
             there = PinnedVersioningOverride(WorkerDeploymentVersion(workflow.info().task_queue, its))
             return [
                 before,
-                build(),
-                workflow.execute_child_workflow("moves", "at once", id=child_id, versioning_override=there),
+                current_build_id(),
+                workflow.execute_child_workflow(
+                    "auto_upgrade_workflow", "at once", id=child_id, versioning_override=there
+                ),
             ]
         case "twice":
-            between = build()
+            between = current_build_id()
             go.receive()
-            return [before, between, build()]
+            return [before, between, current_build_id()]
         case "continue":
             workflow.continue_as_new("at once")
         case "continue elsewhere":
@@ -71,40 +80,35 @@ def body(then: str) -> object:
         case "retry" if workflow.info().attempt == 1:
             raise ApplicationError("once more")
         case "changed":
-            return [before, build(), workflow.info().is_target_worker_deployment_version_changed]
-    return [before, build(), step("done")]
+            return [before, current_build_id(), workflow.info().is_target_worker_deployment_version_changed]
+    return [before, current_build_id(), work("done")]
 
 
 @workflow.defn(versioning_behavior=PINNED)
-def stays(then: str = "") -> object:
-    """A run stays with its version."""
-    return body(then)
+def pinned_workflow(then: str = "") -> object:
+    return run_case(then)
 
 
 @workflow.defn(versioning_behavior=AUTO_UPGRADE)
-def moves(then: str = "") -> object:
-    """A run moves to the current version."""
-    return body(then)
+def auto_upgrade_workflow(then: str = "") -> object:
+    return run_case(then)
 
 
 @workflow.defn
-def says_nothing(then: str = "") -> object:
-    """Leaves it to the worker."""
-    return body(then)
+def unversioned_workflow(then: str = "") -> object:
+    return run_case(then)
 
 
 @workflow.defn(dynamic=True, versioning_behavior=PINNED)
-class Any:
-    """Whether a run stays is said by its type's name."""
+class DynamicBehavior:
+    """The versioning behavior depends on the workflow type."""
 
     @workflow.run
     def run(self, arguments: Sequence[workflow.RawPayload]) -> object:
-        """As the others."""
-        return body("")
+        return run_case("")
 
     @workflow.dynamic_config
     def config(self) -> workflow.DynamicWorkflowConfig:
-        """By its name."""
         moving = workflow.info().workflow_type == "any-that-moves"
         return workflow.DynamicWorkflowConfig(
             versioning_behavior=AUTO_UPGRADE if moving else VersioningBehavior.UNSPECIFIED
@@ -112,7 +116,7 @@ class Any:
 
 
 class Deployment:
-    """The versions of one scenario: its queue's name is the deployment's."""
+    """The deployment of one scenario, named after its task queue."""
 
     def __init__(self, world: World, stack: ExitStack) -> None:
         self.world = world
@@ -120,11 +124,11 @@ class Deployment:
         world.stop_worker()
 
     def version(self, build_id: str) -> WorkerDeploymentVersion:
-        """A version of this deployment."""
+        """Return a version of this deployment."""
         return WorkerDeploymentVersion(self.world.queue, build_id)
 
-    def worker(self, build_id: str) -> Worker:
-        """Start a worker of a version, beside those that run."""
+    def start_worker(self, build_id: str) -> Worker:
+        """Start a worker of a version in addition to the running ones."""
         config = WorkerDeploymentConfig(
             self.version(build_id), default_versioning_behavior=VersioningBehavior.PINNED
         )
@@ -138,42 +142,43 @@ class Deployment:
         return self._stack.enter_context(worker)
 
     def make_current(self, build_id: str | None) -> None:
-        """Make a version current, and wait until the queue knows of it."""
+        """Make a version current; wait until the task queue reports it."""
         client, queue = self.world.client, self.world.queue
         client.set_current_version(queue, build_id)
         wanted = None if build_id is None else self.version(build_id)
-        self.world.until_true(
+        self.world.wait_until(
             lambda: client.describe_task_queue(queue).current_version == wanted, f"version {build_id}"
         )
 
     def deploy(self, build_id: str) -> Worker:
-        """Start a worker of a version, and make it current."""
-        worker = self.worker(build_id)
+        """Start a worker of a version and make the version current."""
+        worker = self.start_worker(build_id)
         self.make_current(build_id)
         return worker
 
-    def begun(self, workflow: object, then: str = "", **options: object) -> WorkflowHandle[object]:
-        """Start a run, and wait until it waits."""
+    def start_waiting_run(
+        self, workflow: object, then: str = "", **options: object
+    ) -> WorkflowHandle[object]:
+        """Start a run; wait for its first workflow task."""
         handle = self.world.start(workflow, then, **options)
-        self.world.until(handle, "WORKFLOW_TASK_COMPLETED")
+        self.world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED")
         return handle
 
 
 @contextmanager
 def deployment(world: World) -> Iterator[Deployment]:
-    """The scenario's deployment; its workers end with it."""
+    """Create the scenario's deployment; shut down its workers at the end."""
     with ExitStack() as stack:
         yield Deployment(world, stack)
 
 
 @scenario()
-def a_pinned_run_stays_with_its_version(world: World) -> None:
-    """A run that began on the first version ends there, its activity too, though another is current."""
+def pinned_run_stays_with_its_version(world: World) -> None:
     with deployment(world) as deployed:
         deployed.deploy("1")
-        first = deployed.begun(stays)
+        first = deployed.start_waiting_run(pinned_workflow)
         deployed.deploy("2")
-        second = deployed.begun(stays)
+        second = deployed.start_waiting_run(pinned_workflow)
         for handle in (first, second):
             handle.signal(go, "")
         assert first.result(timeout=LIMIT) == ["1", "1", "done"]
@@ -184,24 +189,22 @@ def a_pinned_run_stays_with_its_version(world: World) -> None:
 
 
 @scenario()
-def a_dynamic_workflow_says_whether_its_runs_stay(world: World) -> None:
-    """What its `dynamic_config` says of a run counts, else its decorator."""
+def dynamic_config_sets_versioning_behavior(world: World) -> None:
     with deployment(world) as deployed:
         deployed.deploy("1")
         kept, moved = (deployed.world.start(name) for name in ("any-that-stays", "any-that-moves"))
         for handle, behavior in ((kept, PINNED), (moved, AUTO_UPGRADE)):
-            world.until(handle, "WORKFLOW_TASK_COMPLETED")
+            world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED")
             assert handle.describe().versioning_behavior is behavior
             handle.signal(go, "")
             assert handle.result(timeout=LIMIT) == ["1", "1", "done"]
 
 
 @scenario()
-def an_auto_upgrade_run_moves_to_the_current_version(world: World) -> None:
-    """A run that may move on is continued by the version that is current then."""
+def auto_upgrade_run_moves_to_current_version(world: World) -> None:
     with deployment(world) as deployed:
         deployed.deploy("1")
-        handle = deployed.begun(moves)
+        handle = deployed.start_waiting_run(auto_upgrade_workflow)
         assert handle.describe().deployment_version == deployed.version("1")
         deployed.deploy("2")
         handle.signal(go, "")
@@ -211,24 +214,22 @@ def an_auto_upgrade_run_moves_to_the_current_version(world: World) -> None:
 
 
 @scenario()
-def a_pinned_run_hears_that_it_could_move(world: World) -> None:
-    """A pinned run is told when another version has become current."""
+def pinned_run_knows_that_target_version_changed(world: World) -> None:
     with deployment(world) as deployed:
         deployed.deploy("1")
-        handle = deployed.begun(stays, "changed")
+        handle = deployed.start_waiting_run(pinned_workflow, "changed")
         deployed.deploy("2")
         handle.signal(go, "")
         assert handle.result(timeout=LIMIT) == ["1", "1", True]
 
 
 @scenario()
-def children_begin_on_their_parents_version(world: World) -> None:
-    """A child of a pinned run begins where its parent is pinned; one of a run that moved, where that is now."""
+def child_starts_on_version_of_its_parent(world: World) -> None:
     with deployment(world) as deployed:
         deployed.deploy("1")
-        pinned = deployed.begun(stays, "child")
-        moving = deployed.begun(stays, "moving child")
-        moved = deployed.begun(moves, "moving child")
+        pinned = deployed.start_waiting_run(pinned_workflow, "child")
+        moving = deployed.start_waiting_run(pinned_workflow, "moving child")
+        moved = deployed.start_waiting_run(auto_upgrade_workflow, "moving child")
         deployed.deploy("2")
         for handle in (pinned, moving, moved):
             handle.signal(go, "")
@@ -241,12 +242,11 @@ def children_begin_on_their_parents_version(world: World) -> None:
 
 
 @scenario()
-def runs_that_follow_begin_on_the_same_version(world: World) -> None:
-    """Continued as new, a pinned run stays with its version; one that moves on is where it has moved."""
+def continued_run_starts_on_version_of_previous_run(world: World) -> None:
     with deployment(world) as deployed:
         deployed.deploy("1")
-        pinned = deployed.begun(stays, "continue")
-        moving = deployed.begun(moves, "continue")
+        pinned = deployed.start_waiting_run(pinned_workflow, "continue")
+        moving = deployed.start_waiting_run(auto_upgrade_workflow, "continue")
         deployed.deploy("2")
         for handle in (pinned, moving):
             handle.signal(go, "")
@@ -255,41 +255,42 @@ def runs_that_follow_begin_on_the_same_version(world: World) -> None:
 
 
 @scenario()
-def a_pinned_run_continues_on_the_current_version(world: World) -> None:
-    """A pinned run that lives long moves to the current version where it begins anew, if it asks to."""
+def pinned_run_can_continue_as_new_on_current_version(world: World) -> None:
     with deployment(world) as deployed:
         deployed.deploy("1")
-        pinned = deployed.begun(stays, "continue elsewhere")
+        pinned = deployed.start_waiting_run(pinned_workflow, "continue elsewhere")
         deployed.deploy("2")
         pinned.signal(go, "")
         assert pinned.result(timeout=LIMIT) == "2"
 
 
 @scenario()
-def a_retry_begins_on_the_current_version(world: World) -> None:
-    """The next attempt of a pinned run is a new beginning: perhaps the new version does not fail."""
+def retry_of_pinned_run_starts_on_current_version(world: World) -> None:
     with deployment(world) as deployed:
         deployed.deploy("1")
         policy = RetryPolicy(initial_interval=0.1, maximum_attempts=2)
-        handle = deployed.begun(stays, "retry", retry_policy=policy)
+        handle = deployed.start_waiting_run(pinned_workflow, "retry", retry_policy=policy)
         deployed.deploy("2")
         handle.signal(go, "")
         again = world.client.get_workflow_handle(handle.id)
-        world.until_true(lambda: again.describe().run_id != handle.run_id, "a second attempt")
-        world.until(again, "WORKFLOW_TASK_COMPLETED")  # else the signal may meet it while it still backs off
+        world.wait_until(lambda: again.describe().run_id != handle.run_id, "a second attempt")
+        world.wait_for_event(
+            again, "WORKFLOW_TASK_COMPLETED"
+        )  # otherwise the signal may arrive during the backoff
         again.signal(go, "")
         assert again.result(timeout=LIMIT) == ["2", "2", "done"]
 
 
 @scenario()
-def an_override_pins_or_moves(world: World) -> None:
-    """Whoever starts a run may pin it to a version that is not current, or have one move that would stay."""
+def versioning_override_pins_or_releases_run(world: World) -> None:
     with deployment(world) as deployed:
         deployed.deploy("1")
-        freed = deployed.begun(stays, versioning_override=AutoUpgradeVersioningOverride())
+        freed = deployed.start_waiting_run(
+            pinned_workflow, versioning_override=AutoUpgradeVersioningOverride()
+        )
         deployed.deploy("2")
         pin = PinnedVersioningOverride(deployed.version("1"))
-        pinned = deployed.begun(moves, versioning_override=pin)
+        pinned = deployed.start_waiting_run(auto_upgrade_workflow, versioning_override=pin)
         assert pinned.describe().versioning_behavior is PINNED
         assert freed.describe().versioning_behavior is AUTO_UPGRADE
         for handle in (freed, pinned):
@@ -299,14 +300,13 @@ def an_override_pins_or_moves(world: World) -> None:
 
 
 @scenario()
-def what_an_override_leaves_to_others(world: World) -> None:
-    """A run that was pinned from outside passes that on to its child, and to the run that it continues as."""
+def pinned_override_is_inherited_by_child_and_continued_run(world: World) -> None:
     with deployment(world) as deployed:
         deployed.deploy("1")
         deployed.deploy("2")
         pin = PinnedVersioningOverride(deployed.version("1"))
-        parent = deployed.begun(moves, "moving child", versioning_override=pin)
-        following = deployed.begun(moves, "continue", versioning_override=pin)
+        parent = deployed.start_waiting_run(auto_upgrade_workflow, "moving child", versioning_override=pin)
+        following = deployed.start_waiting_run(auto_upgrade_workflow, "continue", versioning_override=pin)
         for handle in (parent, following):
             handle.signal(go, "")
         assert parent.result(timeout=LIMIT) == ["1", "1", "1"]
@@ -316,43 +316,41 @@ def what_an_override_leaves_to_others(world: World) -> None:
 
 
 @scenario()
-def a_run_waits_for_a_current_version(world: World) -> None:
-    """Workers of a version that is not current take nothing; once it is, they take what waited."""
+def workers_take_no_tasks_until_their_version_is_current(world: World) -> None:
     with deployment(world) as deployed:
-        deployed.worker("1")
-        handle = world.start(stays, "at once")
+        deployed.start_worker("1")
+        handle = world.start(pinned_workflow, "at once")
         deployed.make_current("1")
         assert handle.result(timeout=LIMIT) == "1"
 
 
 @scenario()
-def workers_without_a_version_hand_over(world: World) -> None:
-    """A run begun without versions goes on with the version that is current, and without one again when none is."""
+def unversioned_run_continues_on_current_version_and_back(world: World) -> None:
     with deployment(world) as deployed:
         world.start_worker()
-        before = deployed.begun(stays)
+        before = deployed.start_waiting_run(pinned_workflow)
         world.stop_worker()
         deployed.deploy("1")
         before.signal(go, "")
         assert before.result(timeout=LIMIT) == ["", "1", "done"]
         deployed.make_current(None)
         world.start_worker()
-        assert world.run(stays, "at once") == ""
+        assert world.run(pinned_workflow, "at once") == ""
         world.stop_worker()
 
 
 @scenario()
-def a_version_that_ramps_takes_its_share(world: World) -> None:
-    """A version that ramps takes new runs, and those that move on, as its percentage says; pinned ones stay; made current, it
-    ramps no more; what cannot ramp is refused.
-    """
+def ramping_version_takes_its_percentage_of_runs(world: World) -> None:
     client, queue = world.client, world.queue
     with deployment(world) as deployed:
         deployed.deploy("1")
-        pinned, moving = deployed.begun(stays), deployed.begun(moves)
-        deployed.worker("2")
+        pinned, moving = (
+            deployed.start_waiting_run(pinned_workflow),
+            deployed.start_waiting_run(auto_upgrade_workflow),
+        )
+        deployed.start_worker("2")
         assert client.set_ramping_version(queue, "2", 100) is None
-        world.until_true(
+        world.wait_until(
             lambda: client.describe_task_queue(queue).ramping_version == deployed.version("2"), "a ramp"
         )
         found = client.describe_deployment(queue)
@@ -366,14 +364,14 @@ def a_version_that_ramps_takes_its_share(world: World) -> None:
             handle.signal(go, "")
         assert pinned.result(timeout=LIMIT) == ["1", "1", "done"]
         assert moving.result(timeout=LIMIT) == ["1", "2", "done"]
-        assert world.run(stays, "at once") == "2"
+        assert world.run(pinned_workflow, "at once") == "2"
         with pytest.raises(ServiceError, match="already current"):
             client.set_ramping_version(queue, "1", 5)
         with pytest.raises(UsageError, match="from 0 to 100"):
             client.set_ramping_version(queue, "2", 101)
         assert client.set_ramping_version(queue, None) == deployed.version("2")
-        world.until_true(lambda: client.describe_task_queue(queue).ramping_version is None, "no ramp")
-        assert world.run(stays, "at once") == "1"
+        world.wait_until(lambda: client.describe_task_queue(queue).ramping_version is None, "no ramp")
+        assert world.run(pinned_workflow, "at once") == "1"
         client.set_ramping_version(queue, "2", 10.5)
         deployed.make_current("2")
         found = client.describe_deployment(queue)
@@ -381,14 +379,16 @@ def a_version_that_ramps_takes_its_share(world: World) -> None:
 
 
 @scenario()
-def pinned_runs_are_moved_together(world: World) -> None:
-    """Every open run of a version is moved to another one by one call; those of other versions stay."""
+def batch_update_moves_pinned_runs_of_a_version(world: World) -> None:
     with deployment(world) as deployed:
         deployed.deploy("1")
-        first, second = deployed.begun(stays), deployed.begun(stays)
+        first, second = (
+            deployed.start_waiting_run(pinned_workflow),
+            deployed.start_waiting_run(pinned_workflow),
+        )
         deployed.deploy("2")
-        there = f"TemporalWorkerDeploymentVersion = '{world.queue}:1' AND WorkflowType = 'stays'"
-        world.until_true(lambda: world.client.count_workflows(there).count == 2, "both to be found")
+        there = f"TemporalWorkerDeploymentVersion = '{world.queue}:1' AND WorkflowType = 'pinned_workflow'"
+        world.wait_until(lambda: world.client.count_workflows(there).count == 2, "both to be found")
         result = world.client.update_options_of_workflows(
             there, versioning_override=PinnedVersioningOverride(deployed.version("2"))
         )
@@ -399,11 +399,10 @@ def pinned_runs_are_moved_together(world: World) -> None:
 
 
 @scenario()
-def a_workers_default(world: World) -> None:
-    """A workflow that says nothing does as its worker says."""
+def unversioned_workflow_uses_default_behavior_of_worker(world: World) -> None:
     with deployment(world) as deployed:
         deployed.deploy("1")
-        handle = deployed.begun(says_nothing)
+        handle = deployed.start_waiting_run(unversioned_workflow)
         assert handle.describe().versioning_behavior is PINNED
         deployed.deploy("2")
         handle.signal(go, "")
@@ -411,8 +410,7 @@ def a_workers_default(world: World) -> None:
 
 
 @scenario()
-def what_a_deployment_says_of_itself(world: World) -> None:
-    """Its versions, newest first, and which is current; what nobody ever had is refused."""
+def describe_deployment_lists_versions_and_unknown_ones_are_rejected(world: World) -> None:
     with deployment(world) as deployed:
         deployed.deploy("1")
         deployed.deploy("2")
@@ -430,17 +428,18 @@ def what_a_deployment_says_of_itself(world: World) -> None:
             assert caught.value.status == "NOT_FOUND"
         nowhere = PinnedVersioningOverride(deployed.version("3"))
         with pytest.raises(ServiceError) as caught:
-            world.client.start_workflow(stays, "at once", task_queue=world.queue, versioning_override=nowhere)
+            world.client.start_workflow(
+                pinned_workflow, "at once", task_queue=world.queue, versioning_override=nowhere
+            )
         assert caught.value.status == "FAILED_PRECONDITION"
 
 
 @scenario("loose")
-def a_run_that_is_moved(world: World) -> None:
-    """A client moves a pinned run to another version, for good or for one workflow task, and takes that back."""
+def update_options_moves_run_permanently_or_for_one_task(world: World) -> None:
     with deployment(world) as deployed:
         deployed.deploy("1")
-        for_good, once, back = (deployed.begun(stays, "twice") for _ in range(3))
-        moving = deployed.begun(moves, "twice")
+        for_good, once, back = (deployed.start_waiting_run(pinned_workflow, "twice") for _ in range(3))
+        moving = deployed.start_waiting_run(auto_upgrade_workflow, "twice")
         deployed.deploy("2")
         for_good.update_options(versioning_override=PinnedVersioningOverride(deployed.version("2")))
         once.update_options(versioning_override=OneTimeVersioningOverride(deployed.version("2")))
@@ -451,7 +450,11 @@ def a_run_that_is_moved(world: World) -> None:
             for _ in range(2):
                 handle.signal(go, "")
         assert for_good.result(timeout=LIMIT) == ["1", "2", "2"]
-        assert once.result(timeout=LIMIT) == ["1", "2", "2"]  # its workflow pins it to where it is then
+        assert once.result(timeout=LIMIT) == [
+            "1",
+            "2",
+            "2",
+        ]  # its workflow is pinned, so it stays with the new version
         assert back.result(timeout=LIMIT) == ["1", "1", "1"]
         assert moving.result(timeout=LIMIT) == ["1", "1", "1"]
         assert for_good.describe().deployment_version == deployed.version("2")
@@ -460,19 +463,18 @@ def a_run_that_is_moved(world: World) -> None:
 
 
 @scenario("loose")
-def a_child_of_another_version(world: World) -> None:
-    """A parent says which version its child belongs to."""
+def child_versioning_override_selects_its_version(world: World) -> None:
     if not has((1, 35)):
         pytest.skip("Core's command for a child says no version before temporalio 1.35")
     with deployment(world) as deployed:
         deployed.deploy("1")
-        lost = deployed.begun(stays, "child of no version")
+        lost = deployed.start_waiting_run(pinned_workflow, "child of no version")
         lost.signal(go, "")
         with pytest.raises(WorkflowFailedError) as failed:
             lost.result(timeout=LIMIT)
         assert "versioning override" in str(failed.value).lower()
         deployed.deploy("2")
         deployed.make_current("1")
-        parent = deployed.begun(stays, "pinned child")
+        parent = deployed.start_waiting_run(pinned_workflow, "pinned child")
         parent.signal(go, "")
         assert parent.result(timeout=LIMIT) == ["1", "1", "2"]

@@ -1,4 +1,4 @@
-"""A world for one scenario: a client of one engine, a worker, and the runs that the scenario started."""
+"""The world of a scenario: a client of one engine, a worker, and the runs that the scenario started."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LIMIT = 60.0
 
 
 class World:
-    """Starts runs, waits for them and remembers them. `engine` is "memory", "file" or "server"."""
+    """Starts runs, waits for them and remembers their handles. `engine` is "memory", "file" or "server"."""
 
     def __init__(self, engine: str, client: Client, modules: Sequence[Any], **worker: Any) -> None:
         self.engine = engine
@@ -33,11 +33,11 @@ class World:
 
     @property
     def worker(self) -> Worker:
-        """The worker that runs now."""
+        """The worker that was started last."""
         return self._workers[-1]
 
     def start_worker(self, **changed: Any) -> Worker:
-        """Start a worker on the scenario's queue, ending the one before."""
+        """Start a worker on the scenario's queue; shut down the previous one."""
         self._end(self._workers)
         options = {"modules": self._modules, **self._options, **changed}
         worker = Worker(self.client, self.queue, **options)
@@ -46,16 +46,15 @@ class World:
         return worker
 
     def stop_worker(self) -> None:
-        """End the worker that runs."""
+        """Shut down all workers."""
         self._end([*self._workers, *self._elsewhere])
 
-    def leave_queue(self) -> None:
-        """End the worker that runs, while another, on another queue, keeps a file's engine: only an engine can hold what is
-        not recorded yet, such as an update that no worker has accepted.
-        """
-        elsewhere = Worker(self.client, f"{self.queue}-elsewhere", modules=self._modules, **self._options)
-        elsewhere.start()
-        self._elsewhere.append(elsewhere)
+    def stop_serving_queue(self) -> None:
+        """Shut down the worker, but start one on another queue, which keeps a file's engine open: updates that
+        no worker has accepted exist only in the memory of an engine."""
+        worker = Worker(self.client, f"{self.queue}-elsewhere", modules=self._modules, **self._options)
+        worker.start()
+        self._elsewhere.append(worker)
         self._end(self._workers)
 
     def _end(self, workers: Sequence[Worker]) -> None:
@@ -78,47 +77,47 @@ class World:
         return self.start(workflow, *args, **options).result(timeout=LIMIT)
 
     def failure(self, handle: WorkflowHandle[Any]) -> Any:
-        """What ended a run that did not complete."""
+        """Return the error that ended a run."""
         try:
             result = handle.result(timeout=LIMIT)
         except WorkflowFailedError as error:
             return error.cause
         raise AssertionError(f"the run completed with {result!r}")
 
-    def fails(self, workflow: Any, *args: Any, **options: Any) -> Any:
-        """Start a run and return what ended it."""
+    def run_failing(self, workflow: Any, *args: Any, **options: Any) -> Any:
+        """Start a run and return the error that ended it."""
         return self.failure(self.start(workflow, *args, **options))
 
-    def until(self, handle: WorkflowHandle[Any], event: str, count: int = 1) -> None:
-        """Wait until so many events of a kind stand in the run's history."""
-        self.until_true(lambda: kinds(handle.history()).count(event) >= count, f"{count} {event}")
+    def wait_for_event(self, handle: WorkflowHandle[Any], event: str, count: int = 1) -> None:
+        """Wait until the run's history has `count` events of this type."""
+        self.wait_until(lambda: event_types(handle.history()).count(event) >= count, f"{count} {event}")
 
-    def until_true(self, holds: Callable[[], object], what: str) -> None:
-        """Ask again and again until something holds."""
+    def wait_until(self, condition: Callable[[], object], description: str) -> None:
+        """Poll until the condition holds."""
         deadline = time.monotonic() + LIMIT
-        while not holds():
-            assert time.monotonic() < deadline, f"there never was {what}"
-            time.sleep(0.005)  # whoever asks without a pause takes the processor from those who answer
+        while not condition():
+            assert time.monotonic() < deadline, f"there never was {description}"
+            time.sleep(0.005)  # polling without a pause would take CPU time from the engine
 
     def histories(self) -> list[History]:
-        """The histories of all runs, those that continued as new ones along their chain."""
-        found: list[History] = []
+        """Return the histories of all runs, including those that continued as new."""
+        histories: list[History] = []
         for handle in self.handles:
             run_id: str | None = handle.run_id
             while run_id:
                 history = self.client.get_workflow_handle(handle.id, run_id=run_id).history()
-                found.append(history)
-                run_id = successor(history)
-        return found
+                histories.append(history)
+                run_id = successor_run_id(history)
+        return histories
 
 
-def kinds(history: History) -> list[str]:
-    """The types of a history's events, in short."""
+def event_types(history: History) -> list[str]:
+    """Return the types of a history's events, without the prefix."""
     return [event["eventType"].removeprefix("EVENT_TYPE_") for event in history.events]
 
 
-def successor(history: History) -> str | None:
-    """The run that follows this one, if one does."""
+def successor_run_id(history: History) -> str | None:
+    """Return the id of the run that follows this one, or None."""
     for key, value in history.events[-1].items():
         if key.endswith("EventAttributes"):
             run_id: str | None = value.get("newExecutionRunId")
@@ -126,13 +125,13 @@ def successor(history: History) -> str | None:
     return None
 
 
-def counts(history: History) -> Counter[str]:
-    """How many events of each kind there are, workflow tasks aside."""
-    return Counter(kind for kind in kinds(history) if not kind.startswith("WORKFLOW_TASK_"))
+def event_counts(history: History) -> Counter[str]:
+    """Count the events of each type, without workflow tasks."""
+    return Counter(kind for kind in event_types(history) if not kind.startswith("WORKFLOW_TASK_"))
 
 
-def described(error: BaseException | None) -> list[Any]:
-    """A chain of failures as plain data: all that a program may look at, outermost first."""
+def error_chain(error: BaseException | None) -> list[Any]:
+    """Return a chain of errors as plain data, outermost first."""
     chain: list[Any] = []
     while error is not None:
         facts: dict[str, Any] = {"class": type(error).__name__, "message": str(error)}

@@ -117,7 +117,6 @@ def test_unserializable_pydantic_model_raises_encode_error() -> None:
 
 
 def test_converter_imports_no_optional_library() -> None:
-    """Importing and using the converter imports none of the libraries it can serve."""
     program = (
         "import sys, dataclasses\n"
         "from hourglass.converter import default_converter as c\n"

@@ -93,7 +93,6 @@ CASES: list[tuple[Any, Any]] = [
 
 @pytest.mark.parametrize(("value", "hint"), CASES, ids=lambda case: repr(case)[:40])
 def test_payloads_of_temporalio_are_decoded(value: Any, hint: Any) -> None:
-    """To the same value."""
     assert default_converter.decode(to_ours(theirs.to_payload(value)), hint) == value
 
 

@@ -249,7 +249,6 @@ def test_payload_passed_as_a_value_is_not_encoded_or_decoded() -> None:
 
 
 def test_payload_repr_hides_its_data() -> None:
-    """The repr of a payload, as in a log, does not contain its data."""
     assert "secret" not in repr(default_converter.encode("secret"))
 
 
@@ -280,7 +279,6 @@ def test_sets_are_encoded_in_sorted_order() -> None:
 
 
 def test_union_prefers_the_dataclass_with_matching_fields() -> None:
-    """Of two dataclasses that both accept an object, the one whose fields it has is taken, whatever the order."""
     payload = default_converter.encode(Dog("a", "pug"))
     assert default_converter.decode(payload, Cat | Dog) == Dog("a", "pug")
     assert default_converter.decode(payload, Dog | Cat) == Dog("a", "pug")

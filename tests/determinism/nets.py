@@ -18,7 +18,7 @@ _NOT_BUGS = ("__init__", "acts")
 
 @dataclass(frozen=True)
 class Mark:
-    """A line that a net must name; for the linter, with which code."""
+    """A line that a tool must report; for the linter with its code."""
 
     net: str
     code: str
@@ -28,28 +28,28 @@ class Mark:
 
 @dataclass(frozen=True)
 class Bug:
-    """One entry of the catalogue."""
+    """An entry of the catalogue."""
 
     name: str
     marks: tuple[Mark, ...]
 
     @property
     def module(self) -> ModuleType:
-        """Its code, loaded."""
+        """The bug's module."""
         return importlib.import_module(f"{__package__}.catalogue.{self.name}")
 
     def arguments(self, folder: Path) -> tuple[Any, ...]:
-        """What its workflow is given."""
+        """Return the arguments of the bug's workflow."""
         given = getattr(self.module, "arguments", ())
         return tuple(each.format(folder=folder) if isinstance(each, str) else each for each in given)
 
     def places(self, net: str) -> set[tuple[Path, int]]:
-        """The lines that a net must name."""
+        """Return the lines that a tool must report."""
         return {(mark.file, mark.line) for mark in self.marks if mark.net == net}
 
 
 def marks_in(file: Path) -> Iterator[Mark]:
-    """The marks in a file."""
+    """Return the marks in a file."""
     for number, line in enumerate(file.read_text().splitlines(), 1):
         found = _MARK.search(line)
         for each in found[1].split(", ") if found else ():
@@ -70,5 +70,5 @@ BUGS = [_bug(file) for file in sorted(FOLDER.glob("*.py")) if file.stem not in _
 
 
 def caught_by(net: str) -> list[Bug]:
-    """The bugs that a net must catch."""
+    """Return the bugs that a tool must detect."""
     return [bug for bug in BUGS if bug.places(net)]

@@ -24,7 +24,7 @@ from .nets import Bug, caught_by
 
 
 def record(bug: Bug, folder: Path) -> None:
-    """Run the bug's workflow, before the change if it is one, and keep the history."""
+    """Run the bug's workflow, before its change if it is one, and write the history."""
     module = bug.module
     workflow = getattr(module, "old", module.bug)
     with Environment(verify="off", watch="off") as environment:
@@ -35,7 +35,7 @@ def record(bug: Bug, folder: Path) -> None:
 
 
 def replay(bug: Bug, folder: Path) -> dict[str, Any]:
-    """What the replayer says about the history and today's code."""
+    """Return the replayer's verdict on the history and the present code."""
     history = History.from_file(folder / f"{bug.name}.json")
     with Replayer(workflows=[bug.module.bug]) as replayer:
         try:
@@ -47,7 +47,7 @@ def replay(bug: Bug, folder: Path) -> dict[str, Any]:
 
 @contextmanager
 def server(folder: Path, answer: str) -> Iterator[None]:
-    """Something to talk to, which says something else each time it is started."""
+    """Run an HTTP server whose answer differs with each start."""
     path = folder / "server"
     path.unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX) as listening:
@@ -73,7 +73,7 @@ def server(folder: Path, answer: str) -> Iterator[None]:
 
 
 def main(what: str, folder: Path) -> None:
-    """Set the stage for one of the two processes, and do it."""
+    """Prepare and run one of the two commands."""
     (folder / "prices.txt").write_text("100" if what == "record" else "120")
     inbox = folder / "inbox"
     inbox.mkdir(exist_ok=True)

@@ -22,12 +22,11 @@ from .recording import server
 ROOT = Path(__file__).parents[1]
 
 
-def _ids(bug: Bug) -> str:
+def _name(bug: Bug) -> str:
     return bug.name
 
 
-def test_every_bug_of_the_catalogue_is_caught() -> None:
-    """No bug is in the catalogue that no net catches, and no net that catches nothing."""
+def test_every_bug_of_the_catalogue_is_detected_by_a_tool() -> None:
     assert len(BUGS) >= 20
     assert [bug.name for bug in BUGS if not bug.marks] == []
     assert [net for net in NETS if not caught_by(net)] == []
@@ -38,13 +37,12 @@ def test_every_bug_of_the_catalogue_is_caught() -> None:
 
 @pytest.fixture(scope="module")
 def report() -> CheckReport:
-    """What the linter says about the whole catalogue."""
+    """The linter's report on the whole catalogue."""
     return check([FOLDER], base=FOLDER)
 
 
-@pytest.mark.parametrize("bug", BUGS, ids=_ids)
-def test_check_reports_exactly_the_marked_lines(bug: Bug, report: CheckReport) -> None:
-    """The linter finds every marked line with its code, and nothing else in the file."""
+@pytest.mark.parametrize("bug", BUGS, ids=_name)
+def test_linter_reports_exactly_the_marked_lines(bug: Bug, report: CheckReport) -> None:
     files = {mark.file for mark in bug.marks} | {FOLDER / f"{bug.name}.py"}
     found = {
         (each.code, FOLDER / each.place.file, each.place.line)
@@ -54,14 +52,12 @@ def test_check_reports_exactly_the_marked_lines(bug: Bug, report: CheckReport) -
     assert found == {(mark.code, mark.file, mark.line) for mark in bug.marks if mark.net == "check"}
 
 
-def test_check_finds_most_bugs(report: CheckReport) -> None:
-    """What is no change of code can be seen in the code."""
+def test_linter_misses_only_bugs_that_are_code_changes(report: CheckReport) -> None:
     unseen = [bug.name for bug in BUGS if not bug.places("check")]
     assert unseen == ["changed_argument", "changed_order", "changed_timer", "removed_activity"]
 
 
-def test_check_shows_the_call_path_across_modules(report: CheckReport) -> None:
-    """A clock behind two calls in another package is told with every call on the way, the workflow first."""
+def test_linter_shows_call_path_across_modules(report: CheckReport) -> None:
     (found,) = [each for each in report.findings if each.place.file == "far/moments.py"]
     assert [(step.function, step.file) for step in found.path] == [
         ("bug", "far_away.py"),
@@ -73,8 +69,8 @@ def test_check_shows_the_call_path_across_modules(report: CheckReport) -> None:
 # --- during the run --------------------------------------------------------------------------------------------------
 
 
-def _run(bug: Bug, folder: Path, **options: Any) -> BaseException:
-    """Run a bug in an environment that must park it; returns why."""
+def _parking_error(bug: Bug, folder: Path, **options: Any) -> BaseException:
+    """Run the bug until the environment parks it; return the error."""
     (folder / "prices.txt").write_text("100")
     (folder / "inbox").mkdir()
     with server(folder, "hello"), Environment(**options) as environment:
@@ -87,27 +83,24 @@ def _run(bug: Bug, folder: Path, **options: Any) -> BaseException:
     return parked.value.__cause__
 
 
-@pytest.mark.parametrize("bug", caught_by("watch"), ids=_ids)
-def test_call_watcher_names_the_lines(bug: Bug, tmp_path: Path) -> None:
-    """The call watcher parks the run and names the marked lines of the author's, and no other."""
-    error = _run(bug, tmp_path, watch="error", verify="off")
+@pytest.mark.parametrize("bug", caught_by("watch"), ids=_name)
+def test_call_watcher_reports_exactly_the_marked_lines(bug: Bug, tmp_path: Path) -> None:
+    error = _parking_error(bug, tmp_path, watch="error", verify="off")
     assert isinstance(error, DeterminismError)
     named = {(Path(file), int(line)) for file, line in re.findall(r"([^ ;]+\.py):(\d+) calls", str(error))}
     assert named == bug.places("watch")
 
 
-@pytest.mark.parametrize("bug", caught_by("verify"), ids=_ids)
-def test_verification_names_the_line(bug: Bug, tmp_path: Path) -> None:
-    """The second execution asks for something else, and the error names where."""
-    error = _run(bug, tmp_path, watch="off", verify="always")
+@pytest.mark.parametrize("bug", caught_by("verify"), ids=_name)
+def test_verification_reports_the_marked_line(bug: Bug, tmp_path: Path) -> None:
+    error = _parking_error(bug, tmp_path, watch="off", verify="always")
     assert isinstance(error, NondeterminismError)
     assert (Path(error.file), error.line) in bug.places("verify")
 
 
-@pytest.mark.parametrize("bug", caught_by("parked"), ids=_ids)
-def test_deterministic_bugs_park_at_the_marked_line(bug: Bug, tmp_path: Path) -> None:
-    """What is deterministic and wrong parks the run with Python's own error, at the marked line."""
-    error = _run(bug, tmp_path, watch="off", verify="always")
+@pytest.mark.parametrize("bug", caught_by("parked"), ids=_name)
+def test_deterministic_bug_parks_run_at_the_marked_line(bug: Bug, tmp_path: Path) -> None:
+    error = _parking_error(bug, tmp_path, watch="off", verify="always")
     lines = set()
     trace = error.__traceback__
     while trace is not None:
@@ -120,9 +113,9 @@ def test_deterministic_bugs_park_at_the_marked_line(bug: Bug, tmp_path: Path) ->
 # --- after the run ---------------------------------------------------------------------------------------------------
 
 
-def _process(what: str, folder: Path, seed: str, **environment: str) -> None:
+def _run_recording_program(command: str, folder: Path, seed: str, **environment: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "determinism.recording", what, str(folder)],
+        [sys.executable, "-m", "determinism.recording", command, str(folder)],
         cwd=ROOT,
         env={**os.environ, "PYTHONHASHSEED": seed, **environment},
         capture_output=True,
@@ -134,17 +127,18 @@ def _process(what: str, folder: Path, seed: str, **environment: str) -> None:
 
 @pytest.fixture(scope="module")
 def verdicts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """Histories recorded by one process and replayed by another."""
+    """Verdicts on histories that one process recorded and another replayed."""
     folder = tmp_path_factory.mktemp("catalogue")
-    _process("record", folder, "1", CATALOGUE="first")
-    _process("replay", folder, "2")
+    _run_recording_program("record", folder, "1", CATALOGUE="first")
+    _run_recording_program("replay", folder, "2")
     found: dict[str, dict[str, Any]] = json.loads((folder / "verdicts.json").read_text())
     return found
 
 
-@pytest.mark.parametrize("bug", caught_by("replay"), ids=_ids)
-def test_replay_names_the_line(bug: Bug, verdicts: dict[str, dict[str, Any]]) -> None:
-    """A recorded history does not fit in another process, or with the changed code, and the error names where."""
+@pytest.mark.parametrize("bug", caught_by("replay"), ids=_name)
+def test_replay_in_another_process_reports_the_marked_line(
+    bug: Bug, verdicts: dict[str, dict[str, Any]]
+) -> None:
     verdict = verdicts[bug.name]
     assert verdict["caught"], bug.name
     assert (Path(verdict["file"]), verdict["line"]) in bug.places("replay"), verdict["told"]

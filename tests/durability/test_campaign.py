@@ -26,22 +26,20 @@ pytestmark = pytest.mark.skipif(not shim.is_here(), reason="needs Linux and a C 
 
 @pytest.fixture(scope="module")
 def campaign(tmp_path_factory: pytest.TempPathFactory) -> FileCampaign:
-    """A campaign that is over."""
+    """A finished campaign on a file."""
     fought = FileCampaign(tmp_path_factory.mktemp("campaign"), 1, cases(16, 150), gap=0.1)
     fought.run()
     return fought
 
 
-def test_every_promise_holds_under_random_faults(campaign: FileCampaign) -> None:
-    """Processes and their parts, disk and clock fail in every way: no acknowledgement is broken, and all work ends."""
+def test_every_guarantee_holds_under_random_faults(campaign: FileCampaign) -> None:
     found = campaign.findings
     assert not found.violations, "\n".join([f"seed {found.seed}", *found.violations[:20], found.log[-4000:]])
     assert set(found.faults) == set(FileCampaign.kinds)
     assert min(found.checked[each] for each in ("start", "signal", "update", "result", "attempt")) > 0
 
 
-def test_campaign_reports_stuck_runs(tmp_path: Path) -> None:
-    """A run that does not end is told within the limit, with what it waits for, instead of being waited for."""
+def test_campaign_reports_runs_that_never_end(tmp_path: Path) -> None:
     with Client.connect(f"local:{tmp_path / 'stuck.db'}") as client:
         client.start_workflow(trips.nap, 1, 0.0, id="nap-1", task_queue=QUEUE)
         (said,) = end_all(client, Journal(tmp_path / "journal", "last"), limit=0.1)
@@ -53,8 +51,7 @@ def test_campaign_reports_stuck_runs(tmp_path: Path) -> None:
 Damage = Callable[[Case], Case]
 
 
-def test_checker_detects_every_broken_promise(campaign: FileCampaign) -> None:
-    """Each kind of damage, done to what a campaign left behind, is seen."""
+def test_checker_detects_every_violated_guarantee(campaign: FileCampaign) -> None:
     silent = [
         damage.__name__ for damage, seen_by in DAMAGES if not list(seen_by(damage(_copy(campaign.case))))
     ]
@@ -72,8 +69,8 @@ def _copy(case: Case) -> Case:
 
 
 @dataclass
-class Edited:
-    """Stands for a history that no engine would write."""
+class EditedHistory:
+    """A history with changed events."""
 
     workflow_id: str
     run_id: str
@@ -96,25 +93,24 @@ def _edit(
                 is_it = workflow_id.startswith(name) and event["eventType"] == f"EVENT_TYPE_{kind}"
                 if is_it and which(event):
                     edit(events, number)
-                    runs[place] = cast("History", Edited(workflow_id, history.run_id, events))
+                    runs[place] = cast("History", EditedHistory(workflow_id, history.run_id, events))
                     return case
     raise AssertionError(f"there is no {kind}")
 
 
-def a_start_is_lost(case: Case) -> Case:
+def lose_start(case: Case) -> Case:
     told = next(each for each in case.of("start") if not each.workflow_id.startswith("ledger"))
     del case.histories[told.workflow_id]
     return case
 
 
-def a_run_is_begun_twice(case: Case) -> Case:
+def duplicate_first_run(case: Case) -> Case:
     name = next(each for each in case.histories if each.startswith("nap"))
     case.histories[name] *= 2
     return case
 
 
-def a_signal_is_lost(case: Case) -> Case:
-    """One that was acknowledged: its client may have been killed before it was told of the first."""
+def lose_signal(case: Case) -> Case:
     told = next(each for each in case.of("signal") if each.workflow_id.startswith("ledger"))
 
     def is_it(event: dict[str, Any]) -> bool:
@@ -129,7 +125,7 @@ def a_signal_is_lost(case: Case) -> Case:
     )
 
 
-def a_signal_comes_twice(case: Case) -> Case:
+def duplicate_signal(case: Case) -> Case:
     return _edit(
         case,
         "WORKFLOW_EXECUTION_SIGNALED",
@@ -138,8 +134,7 @@ def a_signal_comes_twice(case: Case) -> Case:
     )
 
 
-def signals_change_places(case: Case) -> Case:
-    """The two that one sender sent one after the other."""
+def swap_signals(case: Case) -> Case:
     told = [line for line in case.of("signal") if line.workflow_id.startswith("ledger")]
     first, second = next(
         (one, two)
@@ -152,13 +147,13 @@ def signals_change_places(case: Case) -> Case:
     return case
 
 
-def an_update_has_another_answer(case: Case) -> Case:
+def change_update_answer(case: Case) -> Case:
     told = next(case.of("update"))
     case.lines.append(replace(told, value="another"))
     return case
 
 
-def an_update_is_accepted_twice(case: Case) -> Case:
+def duplicate_update_acceptance(case: Case) -> Case:
     return _edit(
         case,
         "WORKFLOW_EXECUTION_UPDATE_ACCEPTED",
@@ -166,13 +161,13 @@ def an_update_is_accepted_twice(case: Case) -> Case:
     )
 
 
-def a_result_is_told_otherwise(case: Case) -> Case:
+def change_result(case: Case) -> Case:
     told = next(case.of("result"))
     case.lines.append(replace(told, value={"heard": [["nobody", 1]]}))
     return case
 
 
-def a_run_goes_on_after_its_end(case: Case) -> Case:
+def continue_after_end(case: Case) -> Case:
     return _edit(
         case,
         "WORKFLOW_EXECUTION_COMPLETED",
@@ -180,36 +175,36 @@ def a_run_goes_on_after_its_end(case: Case) -> Case:
     )
 
 
-def a_query_forgets(case: Case) -> Case:
+def lose_query_answer(case: Case) -> Case:
     told = next(each for each in case.of("signal") if each.workflow_id.startswith("trip"))
     asked = replace(told, what="query", phase="asked", number=0, value=None)
     case.lines += [asked, replace(asked, phase="told", value=[])]
     return case
 
 
-def an_attempt_is_executed_twice(case: Case) -> Case:
+def execute_attempt_twice(case: Case) -> Case:
     case.written.begun[next(iter(case.written.begun))] += 1
     return case
 
 
-def an_attempt_follows_the_recorded_one(case: Case) -> Case:
+def execute_attempt_after_recorded_one(case: Case) -> Case:
     run_id, activity_id, attempt = case.written.done[next(checker.recorded_tokens(case))]
     case.written.begun[run_id, activity_id, attempt + 1] += 1
     return case
 
 
-def a_result_comes_from_nowhere(case: Case) -> Case:
+def invent_result(case: Case) -> Case:
     case.written.done.clear()
     return case
 
 
-def a_child_is_of_another(case: Case) -> Case:
+def lose_parent_of_child(case: Case) -> Case:
     name = next(each for each in case.histories if "-leg-" in each)
     case.histories[name] = []
     return case
 
 
-def a_timer_is_early(case: Case) -> Case:
+def fire_timer_early(case: Case) -> Case:
     case.jumps.clear()
 
     def earlier(events: list[dict[str, Any]], place: int) -> None:
@@ -218,14 +213,14 @@ def a_timer_is_early(case: Case) -> Case:
     return _edit(case, "TIMER_STARTED", earlier, name="nap")
 
 
-def time_goes_back(case: Case) -> Case:
+def move_event_time_back(case: Case) -> Case:
     def earlier(events: list[dict[str, Any]], place: int) -> None:
         events[place]["eventTime"] = "2001-01-01T00:00:00Z"
 
     return _edit(case, "WORKFLOW_TASK_COMPLETED", earlier)
 
 
-def code_and_history_differ(case: Case) -> Case:
+def change_activity_type(case: Case) -> Case:
     def other(events: list[dict[str, Any]], place: int) -> None:
         events[place]["activityTaskScheduledEventAttributes"]["activityType"]["name"] = "other"
 
@@ -239,24 +234,24 @@ def code_and_history_differ(case: Case) -> Case:
 
 
 DAMAGES: tuple[tuple[Damage, checker.Check], ...] = (
-    (a_start_is_lost, checker.starts),
-    (a_run_is_begun_twice, checker.starts),
-    (a_signal_is_lost, checker.signals),
-    (a_signal_comes_twice, checker.signals),
-    (signals_change_places, checker.signals),
-    (an_update_has_another_answer, checker.updates),
-    (an_update_is_accepted_twice, checker.updates),
-    (a_result_is_told_otherwise, checker.results),
-    (a_run_goes_on_after_its_end, checker.results),
-    (a_query_forgets, checker.messages_in_order),
-    (a_signal_is_lost, checker.ledgers),
-    (an_attempt_is_executed_twice, checker.executions),
-    (an_attempt_follows_the_recorded_one, checker.executions),
-    (a_result_comes_from_nowhere, checker.executions),
-    (a_child_is_of_another, checker.children),
-    (a_timer_is_early, checker.timers),
-    (time_goes_back, checker.orderly),
-    (code_and_history_differ, checker.replays),
+    (lose_start, checker.starts),
+    (duplicate_first_run, checker.starts),
+    (lose_signal, checker.signals),
+    (duplicate_signal, checker.signals),
+    (swap_signals, checker.signals),
+    (change_update_answer, checker.updates),
+    (duplicate_update_acceptance, checker.updates),
+    (change_result, checker.results),
+    (continue_after_end, checker.results),
+    (lose_query_answer, checker.messages_in_order),
+    (lose_signal, checker.ledgers),
+    (execute_attempt_twice, checker.executions),
+    (execute_attempt_after_recorded_one, checker.executions),
+    (invent_result, checker.executions),
+    (lose_parent_of_child, checker.children),
+    (fire_timer_early, checker.timers),
+    (move_event_time_back, checker.orderly),
+    (change_activity_type, checker.replays),
 )
 
 
@@ -277,17 +272,15 @@ def _chain_with_early_timer(next_run_at: float) -> Case:
             "timerFiredEventAttributes": {"startedEventId": "5"},
         },
     ]
-    runs = [Edited("trip-1", "run-1", events), Edited("trip-1", "run-2", [])]
+    runs = [EditedHistory("trip-1", "run-1", events), EditedHistory("trip-1", "run-2", [])]
     written = Written(first_notes={"run-1": 90.0, "run-2": next_run_at})
     return Case([], written, {"trip-1": cast("list[History]", runs)}, jumps=[(100.0, 110.0)])
 
 
-def test_timer_started_during_a_clock_jump_is_not_judged_by_its_history() -> None:
-    """The time of an event never goes back, so a timer that began while the clock was ahead seems to fire at once."""
+def test_checker_ignores_history_times_of_timers_during_clock_jumps() -> None:
     assert list(checker.timers(_chain_with_early_timer(99.0)))
     assert not list(checker.timers(_chain_with_early_timer(101.0)))
 
 
-def test_every_check_detects_its_damage() -> None:
-    """No check is without a damage that it must see."""
+def test_every_checker_function_has_a_damage_that_it_must_detect() -> None:
     assert {seen_by for _, seen_by in DAMAGES} == set(checker.CHECKS)

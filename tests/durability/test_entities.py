@@ -7,10 +7,7 @@ from pathlib import Path
 from .entities import Messages
 
 
-def test_each_message_is_carried_out_once(tmp_path: Path) -> None:
-    """No update and no signal is lost or carried out twice, whichever run it reached and however often it was sent; and no
-    run of which a client was told is gone.
-    """
+def test_messages_to_an_entity_are_executed_once_across_owner_kills(tmp_path: Path) -> None:
     messages = Messages(tmp_path, kills=6, seed=1)
     report = messages.run(limit=60)
     assert not report.errors, "\n".join([*report.errors[:20], messages.log.read_text()[-4000:]])

@@ -31,8 +31,7 @@ PROGRAMS = (
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def held(name: str, path: Path, before: Sequence[str | Path] = ()) -> str:
-    """Run a program; what it said before it said that all held."""
+def run_program(name: str, path: Path, before: Sequence[str | Path] = ()) -> str:
     command = [*before, sys.executable, "-m", "tests.durability.faults", name, path]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=180, check=False)
     *said, last = done.stdout.splitlines() or [""]
@@ -40,8 +39,7 @@ def held(name: str, path: Path, before: Sequence[str | Path] = ()) -> str:
     return "\n".join(said)
 
 
-def mounted(folder: Path, *commands: str) -> list[str | Path]:
-    """What runs a command with a file system of its own at a folder; it is gone with the command."""
+def mount_command(folder: Path, *commands: str) -> list[str | Path]:
     if sys.platform != "linux" or subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode:
         pytest.skip("mounting is not permitted here")
     folder.mkdir(exist_ok=True)
@@ -56,8 +54,7 @@ def path(tmp_path: Path) -> Path:
     return folder / "orders.db"
 
 
-def make(path: Path) -> None:
-    """A good file with a run in it."""
+def start_basket(path: Path) -> None:
     with Client.connect(f"local:{path}") as client:
         client.start_workflow(faults.Basket.run, id="basket")
 
@@ -67,51 +64,48 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Fut
     """Most of their time these programs wait for a look that is taken once a second: so they run side by side."""
     with ThreadPoolExecutor(4) as pool:
         yield {
-            name: pool.submit(held, name, tmp_path_factory.mktemp(name) / "orders.db") for name in PROGRAMS
+            name: pool.submit(run_program, name, tmp_path_factory.mktemp(name) / "orders.db")
+            for name in PROGRAMS
         }
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_durability_program_passes(name: str, outcomes: dict[str, Future[str]]) -> None:
-    """The program's own docstring says what holds."""
+def test_fault_program_passes(name: str, outcomes: dict[str, Future[str]]) -> None:
     outcomes[name].result()
 
 
-def test_full_disk(path: Path) -> None:
-    """A disk that fills up refuses new work, holds the rest, and everything goes on when room returns."""
-    held("full_disk", path, mounted(path.parent, 'mount -t tmpfs -o size=64m none "$1"'))
+def test_engine_recovers_from_a_full_disk(path: Path) -> None:
+    run_program("full_disk", path, mount_command(path.parent, 'mount -t tmpfs -o size=64m none "$1"'))
 
 
-def test_disk_full_while_opening(path: Path) -> None:
-    """A disk that is full when a file is opened is told as full; what the file has can still be looked at."""
-    held("full_at_opening", path, mounted(path.parent, 'mount -t tmpfs -o size=64m none "$1"'))
+def test_file_on_a_full_disk_can_be_opened_for_reading(path: Path) -> None:
+    run_program("full_at_opening", path, mount_command(path.parent, 'mount -t tmpfs -o size=64m none "$1"'))
 
 
-def test_read_only_disk_is_rejected(path: Path) -> None:
-    """A file on a disk that is read-only is refused in words that say so."""
-    make(path)
-    read_only = mounted(path.parent, 'mount --bind "$1" "$1"', 'mount -o remount,bind,ro "$1"')
-    said = held("refused_both", path, read_only)
+def test_file_on_a_read_only_disk_is_rejected(path: Path) -> None:
+    start_basket(path)
+    read_only = mount_command(path.parent, 'mount --bind "$1" "$1"', 'mount -o remount,bind,ro "$1"')
+    said = run_program("refused_both", path, read_only)
     assert "Read-only file system" in said
 
 
-def newer(path: Path) -> None:
+def set_newer_format(path: Path) -> None:
     connection = sqlite3.connect(path)
     connection.execute("PRAGMA user_version = 99")
     connection.close()
 
 
-def without_header(path: Path) -> None:
+def erase_header(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[:100] = bytes(100)
     path.write_bytes(data)
 
 
-def cut_short(path: Path) -> None:
+def truncate(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:5000])
 
 
-def scribbled(path: Path) -> None:
+def overwrite_pages(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[4096:] = b"\xee" * (len(data) - 4096)
     path.write_bytes(data)
@@ -120,15 +114,16 @@ def scribbled(path: Path) -> None:
 @pytest.mark.parametrize(
     ("harm", "words"),
     [
-        (newer, "has format 99, and this version of Hourglass knows formats up to"),
-        (without_header, "is not a database"),
-        (cut_short, "is corrupt: restore a backup"),
-        (scribbled, "is corrupt: restore a backup"),
+        (set_newer_format, "has format 99, and this version of Hourglass knows formats up to"),
+        (erase_header, "is not a database"),
+        (truncate, "is corrupt: restore a backup"),
+        (overwrite_pages, "is corrupt: restore a backup"),
     ],
     ids=lambda each: getattr(each, "__name__", ""),
 )
-def test_invalid_files_are_rejected_unchanged(path: Path, harm: Callable[[Path], None], words: str) -> None:
-    """A file of a newer version, a corrupt one and one that is no database are refused, and stay as they were."""
-    make(path)
+def test_invalid_file_is_rejected_and_stays_unchanged(
+    path: Path, harm: Callable[[Path], None], words: str
+) -> None:
+    start_basket(path)
     harm(path)
-    assert words in held("refused_both", path)
+    assert words in run_program("refused_both", path)

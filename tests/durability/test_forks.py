@@ -62,8 +62,7 @@ print("held")
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 
 
-def test_fork_waits_for_threads_inside() -> None:
-    """While a thread is inside, a fork waits; when it has left, the fork goes on, and the thread may enter again."""
+def test_fork_waits_for_threads_in_protected_sections() -> None:
     inside, leave = threading.Event(), threading.Event()
     order: list[str] = []
 
@@ -92,8 +91,7 @@ def test_fork_waits_for_threads_inside() -> None:
     assert "entered" in order
 
 
-def test_forked_children_of_a_busy_owner_use_sqlite(tmp_path: Path) -> None:
-    """Children that are forked at random instants of an owner's work use SQLite on other files, and the owner as clients."""
+def test_forked_children_of_a_busy_owner_can_use_sqlite(tmp_path: Path) -> None:
     command = [
         sys.executable,
         "-W",
@@ -107,7 +105,7 @@ def test_forked_children_of_a_busy_owner_use_sqlite(tmp_path: Path) -> None:
     assert done.stdout.strip() == "held", done.stdout + done.stderr
 
 
-HALVES = """
+SLOW_LOCK_PROGRAM = """
 import os, sys, threading
 from hourglass._embedded.multiprocess.ownership import FileLock
 
@@ -150,14 +148,21 @@ os.waitpid(child, 0)
 
 
 @pytest.mark.parametrize("call", ["open", "close"])
-def test_forked_child_never_keeps_the_lock(tmp_path: Path, call: str) -> None:
-    """A fork in the very middle of taking or dropping a file's lock leaves no child with it, so that others can own the file."""
-    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", HALVES, tmp_path / "orders.db", call]
+def test_forked_child_does_not_keep_the_file_lock(tmp_path: Path, call: str) -> None:
+    command = [
+        sys.executable,
+        "-W",
+        "ignore::DeprecationWarning",
+        "-c",
+        SLOW_LOCK_PROGRAM,
+        tmp_path / "orders.db",
+        call,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60, check=False)
     assert done.stdout.strip() == "free", done.stdout + done.stderr
 
 
-BELOW_PYTHON = """
+FORK_IN_C_PROGRAM = """
 import ctypes, os, signal, sys
 from pathlib import Path
 from hourglass import Client, Worker, workflow
@@ -177,7 +182,7 @@ with Client.connect(f"local:{path}") as client, Worker(client, workflows=[answer
     signal.pause()
 """
 
-NEXT_OWNER = """
+NEXT_OWNER_PROGRAM = """
 import sys
 from hourglass import Client, Worker, workflow
 
@@ -192,8 +197,7 @@ with Client.connect(f"local:{sys.argv[1]}") as client:
 """
 
 
-def test_child_forked_below_python_does_not_keep_clients_waiting(tmp_path: Path) -> None:
-    """It inherits the owner's connections: when the owner is killed and another worker takes over, its clients notice."""
+def test_child_forked_in_c_does_not_block_clients_after_owner_kill(tmp_path: Path) -> None:
     path = tmp_path / "orders.db"
     with ready_worker(path) as owner, ready_worker(path) as second, Client.connect(f"local:{path}") as client:
         assert client.execute_workflow(twice, 1, id="before") == 3
@@ -204,18 +208,17 @@ def test_child_forked_below_python_does_not_keep_clients_waiting(tmp_path: Path)
         os.kill(child, 0)  # it lives
 
 
-def test_child_forked_below_python_does_not_keep_ownership(tmp_path: Path) -> None:
-    """A library forks in C and the owner is killed: clients and the next worker use the file at once, though the child lives."""
+def test_child_forked_in_c_does_not_keep_ownership(tmp_path: Path) -> None:
     path = tmp_path / "orders.db"
     owner = subprocess.Popen(
-        [sys.executable, "-c", BELOW_PYTHON, path], stdout=subprocess.PIPE, text=True, cwd=ROOT
+        [sys.executable, "-c", FORK_IN_C_PROGRAM, path], stdout=subprocess.PIPE, text=True, cwd=ROOT
     )
     assert owner.stdout is not None
     child = int(owner.stdout.readline())
     try:
         owner.kill()
         owner.wait()
-        command = [sys.executable, "-c", NEXT_OWNER, str(path)]
+        command = [sys.executable, "-c", NEXT_OWNER_PROGRAM, str(path)]
         done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60, check=False)
         assert done.stdout.strip() == "42", done.stderr
     finally:
@@ -224,12 +227,7 @@ def test_child_forked_below_python_does_not_keep_ownership(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("is_reaped", [True, False])
-def test_worker_takes_over_from_the_parent_of_a_child_forked_below_python(
-    tmp_path: Path, is_reaped: bool
-) -> None:
-    """It connects after the fork. The owner's own parent may not have noticed its end, as in a container whose first process
-    waits for nobody.
-    """
+def test_worker_takes_over_from_killed_parent_of_a_child_forked_in_c(tmp_path: Path, is_reaped: bool) -> None:
     path = tmp_path / "orders.db"
     with ready_worker(path) as owner:
         child = int(owner.ask("fork_below"))

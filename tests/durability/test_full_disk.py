@@ -67,8 +67,8 @@ def store_of(path: Path) -> Store:
 
 
 @contextmanager
-def disk_full(store: Store) -> Iterator[None]:
-    """The file may grow no more, meanwhile."""
+def full_disk(store: Store) -> Iterator[None]:
+    """Limit the file to its present size."""
     writer = store._opened.writer
     (pages,) = writer.execute("PRAGMA page_count").fetchone()
     writer.execute(f"PRAGMA max_page_count = {pages}").fetchall()
@@ -78,7 +78,8 @@ def disk_full(store: Store) -> Iterator[None]:
         writer.execute("PRAGMA max_page_count = 1000000").fetchall()
 
 
-def ask(working: Worker, path: str) -> tuple[int, str]:
+def http_get(working: Worker, path: str) -> tuple[int, str]:
+    """Request a page of the worker's status server; return status and body."""
     assert working.status_address is not None
     connection = http.client.HTTPConnection(working.status_address, timeout=10)
     try:
@@ -106,15 +107,14 @@ def working(client: Client) -> Iterator[Worker]:
         yield working
 
 
-def test_activity_that_cannot_start_on_a_full_disk_does_not_fail(
+def test_activity_that_waits_for_disk_space_does_not_time_out(
     client: Client, working: Worker, path: Path
 ) -> None:
-    """A step of one second and one attempt waits for three on a full disk, and is then carried out."""
     begun.clear()
     handle = client.start_workflow(Steps.run, id="steps")
     store = store_of(path)
     with ThreadPoolExecutor() as pool:
-        with disk_full(store):
+        with full_disk(store):
             told = pool.submit(handle.signal, Steps.go, "x" * 100_000)
             until(lambda: bool(store.held), "the disk is never full")
             # How long it stands still is what is tried here: longer than the step's whole time.
@@ -126,15 +126,14 @@ def test_activity_that_cannot_start_on_a_full_disk_does_not_fail(
     assert "EVENT_TYPE_ACTIVITY_TASK_TIMED_OUT" not in kinds
 
 
-def test_reads_are_answered_on_a_full_disk(
+def test_reads_and_status_pages_work_on_a_full_disk(
     client: Client, working: Worker, path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Lists, counts, descriptions and histories come from the file, in time, and the log has the reason."""
     handle = client.start_workflow(Steps.run, id="steps")
     until(lambda: handle.describe().history_length >= 4, "it never waits")
     store = store_of(path)
-    assert ask(working, "/ready")[0] == 200
-    with ThreadPoolExecutor() as pool, disk_full(store):
+    assert http_get(working, "/ready")[0] == 200
+    with ThreadPoolExecutor() as pool, full_disk(store):
         told = pool.submit(handle.signal, Steps.go, "x" * 100_000)
         until(lambda: bool(store.held), "the disk is never full")
         with caplog.at_level(logging.WARNING, "hourglass"):
@@ -148,13 +147,13 @@ def test_reads_are_answered_on_a_full_disk(
             assert kept_by_engine(client) == ()
             until(lambda: "SignalWorkflow cannot be stored yet and waits" in caplog.text, "nobody says why")
         assert "its disk has no space left; the answer is the stored state" in caplog.text
-        code, body = ask(working, "/ready")
+        code, body = http_get(working, "/ready")
         assert code == 503
         assert "its disk has no space left" in body
-        report = json.loads(ask(working, "/status")[1])
+        report = json.loads(http_get(working, "/status")[1])
         assert report["store"]["full"]
         assert report["store"]["free_bytes"] > 0
-        metrics = ask(working, "/metrics")[1]
+        metrics = http_get(working, "/metrics")[1]
         assert 'hourglass_store_held{namespace="default"} 1' in metrics
         assert 'hourglass_store_free_bytes{namespace="default"} ' in metrics
         with pytest.raises(StorageError, match="no space left"):
@@ -166,7 +165,7 @@ def test_reads_are_answered_on_a_full_disk(
         assert not told.done()
     told.result(PATIENCE)
     assert handle.result(timeout=PATIENCE) == 2
-    until(lambda: ask(working, "/ready")[0] == 200, "it is never ready again")
+    until(lambda: http_get(working, "/ready")[0] == 200, "it is never ready again")
 
 
 def command(*words: str) -> subprocess.CompletedProcess[str]:
@@ -175,33 +174,31 @@ def command(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(call, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_low_disk_space_is_logged_before_it_is_full(
+def test_low_disk_space_is_logged_before_the_disk_is_full(
     client: Client,
     working: Worker,
     path: Path,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Below the watermark the worker warns, once, and is still ready."""
     free = [20 << 20]
     monkeypatch.setattr(disk_faults, "free_bytes", lambda path: free[0])
     with caplog.at_level(logging.INFO, "hourglass"):
         until(lambda: "only 20 MiB are free" in caplog.text, "nobody warns")
-        assert ask(working, "/ready")[0] == 200
-        assert json.loads(ask(working, "/status")[1])["store"]["free_bytes"] == 20 << 20
+        assert http_get(working, "/ready")[0] == 200
+        assert json.loads(http_get(working, "/status")[1])["store"]["free_bytes"] == 20 << 20
         free[0] = 1000
-        code, body = ask(working, "/ready")
+        code, body = http_get(working, "/ready")
         assert code == 503
         assert "no space left" in body
         free[0] = 1 << 40
         until(lambda: "the disk has enough free space again" in caplog.text, "nobody says that it is over")
-    assert ask(working, "/ready")[0] == 200
+    assert http_get(working, "/ready")[0] == 200
     warned = [each for each in caplog.records if "are free on the disk" in each.getMessage()]
     assert [each.levelname for each in warned] == ["WARNING"]
 
 
-def test_doctor_shows_free_space(client: Client, path: Path) -> None:
-    """`hourglass doctor` shows the free space on the disk of a file."""
+def test_doctor_command_shows_free_disk_space(client: Client, path: Path) -> None:
     client.start_workflow(Steps.run, id="steps")
     said = command("doctor", "--target", f"local:{path}")
     assert " MB free" in said.stdout

@@ -11,8 +11,7 @@ from .audit import complaints, recoveries
 from .storm import Death, Size, Storm, Told
 
 
-def test_orders_survive_repeated_kills(tmp_path: Path) -> None:
-    """No start, signal or result is lost or doubled, every order ends right, the file is sound, every history replays."""
+def test_orders_survive_repeated_kills_of_the_owner(tmp_path: Path) -> None:
     storm = Storm(tmp_path, Size(workflows=60, kills=12), seed=1)
     told = storm.rage()
     found = complaints(told, storm.path, storm.notes)
@@ -21,8 +20,7 @@ def test_orders_survive_repeated_kills(tmp_path: Path) -> None:
     assert len(told.receipts) >= 60
 
 
-def test_orders_survive_kills_of_any_process(tmp_path: Path) -> None:
-    """Three processes work on a file, and any of them is killed at any time, the owner or another: the same holds."""
+def test_orders_survive_kills_of_owners_and_other_workers(tmp_path: Path) -> None:
     kills = cases(25, 250)
     size = Size(workflows=60, kills=kills, processes=3, life=0.2, limit=kills * 2.0 + 100)
     storm = Storm(tmp_path, size, seed=2)
@@ -34,8 +32,7 @@ def test_orders_survive_kills_of_any_process(tmp_path: Path) -> None:
     assert len(told.receipts) >= 60
 
 
-def test_takeover_time_is_measured(tmp_path: Path) -> None:
-    """From a death to the last item that its process had in progress."""
+def test_recovery_time_is_measured_from_kill_to_last_retried_attempt(tmp_path: Path) -> None:
     notes = tmp_path / "notes"
     lines: list[dict[str, object]] = []
 

@@ -20,12 +20,12 @@ SHORT = {
 
 
 def is_possible(name: str) -> bool:
+    """Return whether this mishap can be tested here; mounting needs permission."""
     return name != "mounted" or not subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode
 
 
 @pytest.mark.parametrize("group", mishaps.MISHAPS)
-def test_mishaps_lose_nothing_acknowledged_silently(group: str) -> None:
-    """A mishap ends in a refusal, or everything acknowledged is in the file, in the moved one or in the saved copy."""
+def test_replaced_linked_or_damaged_file_loses_no_acknowledged_start_silently(group: str) -> None:
     wanted = mishaps.MISHAPS[group] if THOROUGH else SHORT[group]
     names = [name for name in wanted if is_possible(name)]
     complaints = [line for name in names for _, said in mishaps.rage(group, 1, 1, name) for line in said]

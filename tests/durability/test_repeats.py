@@ -25,7 +25,7 @@ from hourglass.client import _wait_notices
 from hourglass.errors import ServiceError
 
 
-def tell(request_id: str) -> wf.SignalWorkflow:
+def signal_request(request_id: str) -> wf.SignalWorkflow:
     return wf.SignalWorkflow(workflow_id="w", signal_name="tell", request_id=request_id)
 
 
@@ -39,21 +39,19 @@ async def continue_as_new(world: World) -> None:
 
 
 @pytest.mark.parametrize(("runs", "another_owner"), [(1, False), (3, False), (1, True)])
-async def test_repeated_signal_counts_once(runs: int, another_owner: bool) -> None:
-    """A signal that arrived before its workflow continued as new is not given to the new run again; another one is."""
-
+async def test_repeated_signal_request_is_delivered_once(runs: int, another_owner: bool) -> None:
     store = memory_store()
     world = await World.new(store=store)
     await world.start()
-    await world.call(tell("lost"))
+    await world.call(signal_request("lost"))
     for _ in range(runs):
         await continue_as_new(world)
     if another_owner:
         world = await World.new(store=store, opened=True)
-    await world.call(tell("lost"))
+    await world.call(signal_request("lost"))
     assert "WorkflowExecutionSignaled" not in world.kinds()
-    await world.call(tell("another"))
-    await world.call(tell("another"))
+    await world.call(signal_request("another"))
+    await world.call(signal_request("another"))
     assert world.kinds().count("WorkflowExecutionSignaled") == 1
     await world.close()
 
@@ -62,19 +60,17 @@ tokens: queue.SimpleQueue[bytes] = queue.SimpleQueue()
 
 
 @activity.defn(heartbeat_timeout=None)
-def elsewhere() -> str:
+def completed_by_client() -> str:
     tokens.put(activity.info().task_token)
     activity.complete_async()
 
 
 @workflow.defn
-def waits_for_elsewhere() -> str:
-    return elsewhere()
+def awaits_client() -> str:
+    return completed_by_client()
 
 
-class _Cut:
-    """Loses the answer to one request, which was carried out, as if the engine had closed."""
-
+class _LosesFirstAnswer:
     def __init__(self, kind: type[s.Request[Any]]) -> None:
         self._kind = kind
         self.times = 0
@@ -87,17 +83,16 @@ class _Cut:
         return answer
 
 
-def test_repeated_activity_completion_is_accepted_once(
+def test_repeated_activity_completion_after_lost_answer_is_accepted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A completion whose answer was lost is sent again, finds the attempt ended, and is content; a second one is not."""
-    cut = _Cut(ac.CompleteActivity)
+    cut = _LosesFirstAnswer(ac.CompleteActivity)
     monkeypatch.setattr(calls, "answer", cut)
     with (
         Client.connect(f"local:{tmp_path / 'orders.db'}") as client,
-        Worker(client, workflows=[waits_for_elsewhere], activities=[elsewhere]),
+        Worker(client, workflows=[awaits_client], activities=[completed_by_client]),
     ):
-        handle = client.start_workflow(waits_for_elsewhere, id="w")
+        handle = client.start_workflow(awaits_client, id="w")
         token = tokens.get(timeout=30)
         client.get_activity_handle(token=token).complete("done")
         assert cut.times == 1
@@ -107,17 +102,16 @@ def test_repeated_activity_completion_is_accepted_once(
         assert caught.value.status == "NOT_FOUND"
 
 
-def test_waiting_on_an_unserved_queue_is_logged(
+def test_waiting_for_result_on_unserved_task_queue_is_logged_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whoever waits for a workflow in a queue that no worker serves is told, once, and which queues are served."""
     monkeypatch.setattr(_wait_notices, "SILENCE", 0.01)
     with (
         Client.connect(f"local:{tmp_path / 'orders.db'}") as client,
-        Worker(client, "served", workflows=[waits_for_elsewhere], activities=[elsewhere]),
+        Worker(client, "served", workflows=[awaits_client], activities=[completed_by_client]),
         caplog.at_level(logging.WARNING, "hourglass"),
     ):
-        handle = client.start_workflow(waits_for_elsewhere, id="w", task_queue="nobody's")
+        handle = client.start_workflow(awaits_client, id="w", task_queue="nobody's")
         for _ in range(2):
             with pytest.raises(TimeoutError):
                 handle.result(timeout=0.3)

@@ -14,16 +14,14 @@ def sleeper(seconds: float) -> int:
     return 7
 
 
-def in_memory(path: Path) -> list[str]:
-    """The workflows of the file that its engine, which is open here, has in memory."""
+def workflow_ids_in_memory(path: Path) -> list[str]:
     (host,) = [host for (_, known), host in connection._files.items() if known == str(path)]
     room = host.calls.engine
     assert room is not None
     return [record.run.started.workflow_id for record in room.engine.runs.records()]
 
 
-def test_only_due_runs_are_loaded_at_opening(tmp_path: Path) -> None:
-    """Opening a file brings in nobody who sleeps; one whose time has come is brought in, and ends."""
+def test_opening_a_file_loads_only_runs_with_due_timers(tmp_path: Path) -> None:
     path = tmp_path / "orders.db"
     target = f"local:{path}"
     with Client.connect(target) as client, Worker(client, workflows=[sleeper]):
@@ -32,10 +30,10 @@ def test_only_due_runs_are_loaded_at_opening(tmp_path: Path) -> None:
         client.start_workflow(sleeper, 1.0, id="wakes")
         assert client.execute_workflow(sleeper, 0.0, id="last") == 7  # tasks are handled in order
     with Client.connect(target) as client, Worker(client, workflows=[sleeper]):
-        assert set(in_memory(path)) <= {"wakes"}
+        assert set(workflow_ids_in_memory(path)) <= {"wakes"}
         assert client.get_workflow_handle("wakes").result(timeout=30) == 7
-        assert set(in_memory(path)) <= {"wakes"}
+        assert set(workflow_ids_in_memory(path)) <= {"wakes"}
         assert client.count_workflows("ExecutionStatus = 'Running'") == 200
         client.get_workflow_handle("asleep-7").cancel()  # whoever is asked for is brought in, and nobody else
-        assert set(in_memory(path)) <= {"wakes", "asleep-7"}
-        assert "asleep-7" in in_memory(path)
+        assert set(workflow_ids_in_memory(path)) <= {"wakes", "asleep-7"}
+        assert "asleep-7" in workflow_ids_in_memory(path)

@@ -18,16 +18,14 @@ from .web import PROCESSES, ask_while_owners_die
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_owners_die_under_web_processes(tmp_path: Path) -> None:
-    """Every request is answered rightly, once each, by four forked processes, whichever worker owns the file."""
+def test_web_requests_survive_kills_of_the_owner_process(tmp_path: Path) -> None:
     asked = ask_while_owners_die(tmp_path, kills=3, life=0.1)
     assert not asked.errors, [*asked.errors[:5], (tmp_path / "log").read_text()[-3000:]]
     assert len(asked.takeovers) == 3
     assert 1 <= len(asked.served_by) <= PROCESSES
 
 
-def test_every_web_server_process_executes_work(tmp_path: Path) -> None:
-    """`uvicorn --workers 3` with a worker in its lifespan, as it is: one workflow is done by all three."""
+def test_every_uvicorn_process_executes_activities(tmp_path: Path) -> None:
     pytest.importorskip("uvicorn")
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]

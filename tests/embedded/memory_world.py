@@ -110,9 +110,8 @@ class World:
     def is_idle(self) -> bool:
         """Whether only time can cause progress: no task is in progress or available."""
         engine = self.engine
-        return not (
-            engine.runs.in_flight or engine.queues.waiting_tasks() or engine.queues.waiting_attempts()
-        )
+        in_flight = any(record.is_in_flight for record in engine.runs.records())
+        return not (in_flight or engine.queues.waiting_tasks() or engine.queues.waiting_attempts())
 
     @property
     def engine(self) -> Engine:

@@ -449,8 +449,6 @@ def test_threads_are_allowed_in_unsafe_blocks_and_outside_coroutines(drive: Driv
 
 
 def test_bug_in_a_coroutine_parks_the_run(drive: Drive) -> None:
-    """An exception that is no failure fails the task; so does one that would end a thread."""
-
     @plain.defn
     async def broken(kind: str) -> None:
         await asyncio.sleep(1)

@@ -102,8 +102,6 @@ def test_result_returned_while_the_fiber_is_dropped_is_ignored(drive: Drive) -> 
 
 
 def test_drop_closes_generators_and_context_managers(drive: Drive) -> None:
-    """A generator that waits inside a `with` is closed without a message."""
-
     @workflow.defn
     def run() -> None:
         def items() -> Iterator[int]:

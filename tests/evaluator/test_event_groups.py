@@ -31,7 +31,6 @@ def groups_by_kind(completion: WorkflowActivationCompletion) -> list[tuple[str |
 
 
 def test_event_groups_of_coroutines_match_temporalio() -> None:
-    """Each command of a workflow has the same groups, in the same order, as under temporalio."""
     ours, theirs = Driver(OURS), Official(grouped_coroutines.Grouped, 7, counting=False)
     activations: list[tuple[e.AnyEvent, ...]] = [
         (ours.started,),

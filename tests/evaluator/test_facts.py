@@ -48,8 +48,6 @@ def test_workflow_now_keeps_microseconds(drive: Drive) -> None:
 
 
 def test_random_numbers_match_temporalio(drive: Drive) -> None:
-    """The generator of the run's seed and the UUIDs drawn from it are the same as in temporalio."""
-
     @workflow.defn
     def run() -> list[Any]:
         return [workflow.random().random(), str(workflow.uuid4()), workflow.random().randint(0, 99)]
@@ -63,8 +61,6 @@ def test_random_numbers_match_temporalio(drive: Drive) -> None:
 
 
 def test_reset_changes_the_random_seed(drive: Drive) -> None:
-    """Randomness goes on from the new seed, from that activation on."""
-
     @workflow.defn
     def run() -> list[float]:
         first = workflow.random().random()

@@ -197,8 +197,6 @@ def test_unretrieved_exception_of_a_spawned_task_is_logged_when_the_run_closes(d
 
 
 def test_unencodable_result_parks_the_run(drive: Drive) -> None:
-    """The author returned something that has no encoding: the run parks, with a message that shows no contents."""
-
     @workflow.defn
     def run() -> Any:
         return {"secret": lambda: 1}
@@ -210,8 +208,6 @@ def test_unencodable_result_parks_the_run(drive: Drive) -> None:
 
 @pytest.mark.parametrize("arguments", [(), (1, 2, 3), ("x",)], ids=["too few", "too many", "wrong type"])
 def test_invalid_start_arguments_park_the_run(drive: Drive, arguments: tuple[Any, ...]) -> None:
-    """A start with wrong arguments is visible as a failed task that names the parameter."""
-
     @workflow.defn
     def run(number: int) -> None:
         """Takes a number."""

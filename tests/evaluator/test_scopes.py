@@ -241,8 +241,6 @@ def test_nested_shields_defer_cancellation_to_the_end_of_the_outer(drive: Drive)
 
 
 def test_shield_without_cancellation_has_no_effect(drive: Drive) -> None:
-    """No request, no effect."""
-
     @workflow.defn
     def run() -> str:
         with workflow.shield():

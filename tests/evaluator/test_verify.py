@@ -125,8 +125,6 @@ def test_commands_are_not_recorded_for_comparison_without_verify(drive: Drive) -
 
 
 def test_verify_does_not_change_the_run(drive: Drive) -> None:
-    """The second execution has no effect on the run."""
-
     @workflow.defn
     def run() -> str:
         return charge("a") + charge("b")

@@ -384,8 +384,6 @@ def test_conditions_wake_in_the_order_of_registration(drive: Drive) -> None:
 
 
 def test_task_cannot_wait_for_itself(drive: Drive) -> None:
-    """A task that waits for itself would never end, so this is rejected."""
-
     @workflow.defn
     def run() -> str:
         box: list[Any] = []

@@ -1,4 +1,4 @@
-"""Every kind of event, with any values in its fields, survives every form: JSON, stored bytes, protobuf's own JSON."""
+"""Round trips of every kind of history event through JSON, stored bytes and protobuf's JSON."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ failures = st.recursive(
 )
 
 
-def values(kind: Any, name: str) -> st.SearchStrategy[Any]:
-    """Values of a field."""
+def field_values(kind: Any, name: str) -> st.SearchStrategy[Any]:
+    """Generate values of a field."""
     if isinstance(kind, UnionType):
-        return st.one_of(*(values(each, name) for each in get_args(kind)))
+        return st.one_of(*(field_values(member, name) for member in get_args(kind)))
     if get_origin(kind) is tuple:
-        return st.lists(values(get_args(kind)[0], name), max_size=2).map(tuple)
+        return st.lists(field_values(get_args(kind)[0], name), max_size=2).map(tuple)
     if get_origin(kind) is dict:
-        return st.dictionaries(texts, values(get_args(kind)[1], name), max_size=2)
+        return st.dictionaries(texts, field_values(get_args(kind)[1], name), max_size=2)
     if isinstance(kind, type) and issubclass(kind, IntEnum):
         return st.sampled_from(kind)
     if kind is int:
@@ -80,7 +80,7 @@ def values(kind: Any, name: str) -> st.SearchStrategy[Any]:
         return st.integers(
             1 if name == "attempt" else 0, 2**31 - 1 if name in INT32 or "flags" in name else 2**62
         )
-    if name == "fairness_weight":  # of 32 bits, and at most a thousand
+    if name == "fairness_weight":  # a 32-bit float, at most 1000
         return st.integers(0, 8_000).map(lambda n: n / 8)
     simple: dict[Any, st.SearchStrategy[Any]] = {
         str: texts,
@@ -90,22 +90,24 @@ def values(kind: Any, name: str) -> st.SearchStrategy[Any]:
         Payload: payloads,
         Failure: failures,
     }
-    return simple[kind] if kind in simple else made(kind)
+    return simple[kind] if kind in simple else structs(kind)
 
 
 @cache
-def made(kind: type[Any], holder: type[Any] | None = None) -> st.SearchStrategy[Any]:
-    """Structs with any values in the fields that JSON has."""
+def structs(kind: type[Any], holder: type[Any] | None = None) -> st.SearchStrategy[Any]:
+    """Generate structs with random values in all fields that JSON has."""
     fields = {
-        field.name: made(field.type, kind) if field.type in tables._INLINE else values(field.type, field.name)
+        field.name: structs(field.type, kind)
+        if field.type in tables._INLINE
+        else field_values(field.type, field.name)
         for field in msgspec.structs.fields(kind)
         if not {(kind, field.name), (holder, field.name)} & tables._NOT_WRITTEN
     }
     return st.builds(kind, **fields)
 
 
-def readable(attributes: h.Attributes) -> bool:
-    """Whether Temporal's form can hold it: of a oneof one, of a marker only such that is another SDK's."""
+def is_representable(attributes: h.Attributes) -> bool:
+    """Whether Temporal's JSON can represent these attributes: at most one of a oneof, and only foreign markers."""
     match attributes:
         case h.WorkflowExecutionUpdateCompleted():
             return attributes.result is None or attributes.failure is None
@@ -123,8 +125,7 @@ def readable(attributes: h.Attributes) -> bool:
             return True
 
 
-def named(kind: type[Any]) -> str:
-    """The name of a case."""
+def case_name(kind: type[Any]) -> str:
     return kind.__name__
 
 
@@ -137,7 +138,7 @@ groups = st.lists(
     max_size=2,
 ).map(tuple)
 
-# Shrinking an event with forty fields takes minutes, and says little more.
+# No shrinking: for an event with forty fields it takes minutes and explains little.
 events = settings(
     max_examples=cases(8, 150),
     deadline=None,
@@ -146,48 +147,47 @@ events = settings(
 )
 
 
-@pytest.mark.parametrize("kind", ALL, ids=named)
+@pytest.mark.parametrize("kind", ALL, ids=case_name)
 @events
 @given(data=st.data(), time_ns=st.integers(1, 4 * 10**18))
-def test_events_round_trip_as_json(kind: type[h.Attributes], data: Any, time_ns: int) -> None:
-    """Typed to JSON and back; and protobuf reads the same JSON, writes it alike, and is read back to the same."""
-    event = h.HistoryEvent(7, time_ns, data.draw(made(kind).filter(readable)), data.draw(groups))
+def test_history_events_round_trip_as_json_and_protobuf(
+    kind: type[h.Attributes], data: Any, time_ns: int
+) -> None:
+    event = h.HistoryEvent(7, time_ns, data.draw(structs(kind).filter(is_representable)), data.draw(groups))
     text = codec.event_json(event)
     document = msgspec.json.decode(text)
     assert codec.read_event(document) == event
-    # Refuses names that it does not know: what Temporal calls otherwise is in _FIELDS of _history/tables.py, what its event
-    # does not have in _NOT_WRITTEN there.
+    # Rejects unknown names: fields that Temporal names differently are in _FIELDS of _history/tables.py, fields that its
+    # event lacks in _NOT_WRITTEN.
     message = json_format.Parse(text, ProtoEvent())
     theirs = json_format.MessageToDict(message)
-    assert alike(theirs) == alike(document)
+    assert normalized(theirs) == normalized(document)
     assert codec.read_event(theirs) == event
     assert codec.read_event(json_format.MessageToDict(message, preserving_proto_field_name=True)) == event
 
 
-def alike(value: Any) -> Any:
-    """JSON with all times and durations spelled alike, and numbers as floats."""
+def normalized(value: Any) -> Any:
+    """Return JSON with equal spelling of times and durations, and with all numbers as floats."""
     if isinstance(value, dict):
-        return {key: alike(each) for key, each in value.items()}
+        return {key: normalized(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [alike(each) for each in value]
+        return [normalized(item) for item in value]
     if isinstance(value, str):
         moment, length = times.plain_moment(value), times.duration(value)
         return moment if moment is not None else value if length is None else length
     return float(value) if type(value) is int else value
 
 
-@pytest.mark.parametrize("kind", h.KINDS, ids=named)
+@pytest.mark.parametrize("kind", h.KINDS, ids=case_name)
 @events
 @given(data=st.data())
-def test_events_round_trip_as_stored_bytes(kind: type[h.Attributes], data: Any) -> None:
-    """Typed to MessagePack and back."""
-    event = h.HistoryEvent(7, 1, data.draw(made(kind)), data.draw(groups))
+def test_history_events_round_trip_as_stored_bytes(kind: type[h.Attributes], data: Any) -> None:
+    event = h.HistoryEvent(7, 1, data.draw(structs(kind)), data.draw(groups))
     assert decode_events(bytes(array(1, encode_events([event])))) == [event]
 
 
-@pytest.mark.parametrize("kind", ALL, ids=named)
-def test_event_without_attributes_is_read(kind: type[h.Attributes]) -> None:
-    """Missing attributes, and attributes of the wrong shape, read as unset."""
+@pytest.mark.parametrize("kind", ALL, ids=case_name)
+def test_missing_or_malformed_event_attributes_are_read_as_unset(kind: type[h.Attributes]) -> None:
     name = h.name_of(kind)
     key = f"{name[0].lower()}{name[1:]}EventAttributes"
     bare = codec.read_event({"eventType": f"EVENT_TYPE_{shapes.snake(name).upper()}", key: {}}, 5)
@@ -203,8 +203,7 @@ def test_event_without_attributes_is_read(kind: type[h.Attributes]) -> None:
 @pytest.mark.parametrize(
     "result", [{}, {"result": None}, {"result": {}}, {"result": {"payloads": []}}], ids=str
 )
-def test_empty_result_is_none(result: dict[str, Any]) -> None:
-    """However a history says that a run returned nothing."""
+def test_every_form_of_an_empty_workflow_result_is_none(result: dict[str, Any]) -> None:
     event = {
         "eventId": "5",
         "eventTime": "2024-01-01T00:00:00Z",
@@ -216,58 +215,55 @@ def test_empty_result_is_none(result: dict[str, Any]) -> None:
     assert attributes.result == h.NO_RESULT
 
 
-def test_unknown_event_kinds_are_named() -> None:
-    """In today's spelling, with what they say."""
+def test_unknown_kind_of_history_event_keeps_its_name_and_attributes() -> None:
     event = codec.read_event({"eventType": "SomethingNew", "somethingNewEventAttributes": {"a": 1}}, 3)
     assert event.attributes == h.UnknownEvent(name="SOMETHING_NEW", document={"a": 1})
     with pytest.raises(HistoryError, match="item 3 is not a history event"):
         codec.read_event({"eventId": "3"}, 3)
 
 
-class Spec(msgspec.Struct, frozen=True):
-    """What another struct holds."""
+class InlinedSpec(msgspec.Struct, frozen=True):
+    """A struct whose fields are inlined."""
 
     activity_type: str
     task_queue: str = ""
     retry_policy: RetryRule | None = None
 
 
-class Held(h.Attributes, frozen=True, kw_only=True):
-    """What holds it."""
+class HoldsSpec(h.Attributes, frozen=True, kw_only=True):
+    """Attributes that inline the fields of a spec."""
 
     activity_id: str
-    spec: Spec
+    spec: InlinedSpec
     arguments: tuple[Payload, ...] = ()
 
 
-def test_inlined_struct_fields_are_read() -> None:
-    """Its fields stand among those of the event that holds it."""
-
+def test_fields_of_an_inlined_struct_round_trip() -> None:
     known = tables._INLINE
     try:
-        tables._INLINE = known | {Spec}
-        held = Held(activity_id="1", spec=Spec("echo", "q", RetryRule()), arguments=(Payload(b"1"),))
-        document = tables.Table(Held).write(held)
+        tables._INLINE = known | {InlinedSpec}
+        held = HoldsSpec(
+            activity_id="1", spec=InlinedSpec("echo", "q", RetryRule()), arguments=(Payload(b"1"),)
+        )
+        document = tables.Table(HoldsSpec).write(held)
         assert document.keys() == {"activityId", "activityType", "taskQueue", "retryPolicy", "input"}
-        assert tables.Table(Held).read(json.loads(json.dumps(document))) == held
+        assert tables.Table(HoldsSpec).read(json.loads(json.dumps(document))) == held
     finally:
         tables._INLINE = known
 
 
 def test_versioning_overrides_round_trip() -> None:
-    """All kinds."""
     shape = tables._TYPES[VersioningOverride]
     version = WorkerDeploymentVersion("shop", "2")
-    for each in (
+    for override in (
         AutoUpgradeVersioningOverride(),
         PinnedVersioningOverride(version),
         OneTimeVersioningOverride(version),
     ):
-        assert shape.read(shape.write(each)) == each
+        assert shape.read(shape.write(override)) == override
 
 
-def test_timestamps_of_every_time_zone_are_read() -> None:
-    """And what is none."""
+def test_timestamps_with_any_utc_offset_are_parsed_and_invalid_ones_are_none() -> None:
     expected = 1_709_251_199_123_456_789
     for text in (
         "2024-02-29T23:59:59.123456789Z",
@@ -284,7 +280,7 @@ def test_timestamps_of_every_time_zone_are_read() -> None:
         "2024-02-29T00:00:00+24:00",
     ):
         assert times.moment(text) is None
-    assert [times.duration(each) for each in ("1.5s", "-1.5s", "30s", "1e3s", "30")] == [
+    assert [times.duration(text) for text in ("1.5s", "-1.5s", "30s", "1e3s", "30")] == [
         1_500_000_000,
         -1_500_000_000,
         30_000_000_000,

@@ -1,4 +1,4 @@
-"""A chain that carries a name in a header, from whoever calls to whatever is called, and writes down who it came to."""
+"""Interceptors that pass the caller's name in a header, and record each call with the name that arrived."""
 
 from __future__ import annotations
 
@@ -40,23 +40,23 @@ from hourglass.interceptors import (
 caller: contextvars.ContextVar[str] = contextvars.ContextVar("caller", default="nobody")
 
 
-def put(headers: Headers, name: str) -> None:
+def put_caller(headers: Headers, name: str) -> None:
     headers["who"] = default_converter.encode(name)
 
 
-def get(headers: Headers) -> str:
+def get_caller(headers: Headers) -> str:
     payload = headers.get("who")
     return "nobody" if payload is None else str(default_converter.decode(payload, str))
 
 
-class Carrying(Interceptor):
-    """Puts the name in on the way out, and writes it down on the way in. `seen` is what came, in any order."""
+class CallerInterceptor(Interceptor):
+    """Adds the caller's name to outbound calls and records inbound calls in `seen`, in any order."""
 
     def __init__(self) -> None:
         self.seen: list[str] = []
 
-    def note(self, what: str, who: str) -> None:
-        self.seen.append(f"{what} by {who}")
+    def note(self, call: str, name: str) -> None:
+        self.seen.append(f"{call} by {name}")
 
     def intercept_client(self, next: ClientOutboundInterceptor) -> ClientOutboundInterceptor:
         return _Client(next, self)
@@ -72,29 +72,29 @@ class Carrying(Interceptor):
 
 
 class _Client(ClientOutboundInterceptor):
-    def __init__(self, next: ClientOutboundInterceptor, log: Carrying) -> None:
+    def __init__(self, next: ClientOutboundInterceptor, log: CallerInterceptor) -> None:
         super().__init__(next)
         self._log = log
 
     def start_workflow(self, input: StartWorkflowInput) -> Any:
-        put(input.headers, caller.get())
+        put_caller(input.headers, caller.get())
         return super().start_workflow(input)
 
     def signal_workflow(self, input: SignalWorkflowInput) -> None:
-        put(input.headers, caller.get())
+        put_caller(input.headers, caller.get())
         super().signal_workflow(input)
 
     def query_workflow(self, input: QueryWorkflowInput) -> Any:
-        put(input.headers, caller.get())
+        put_caller(input.headers, caller.get())
         return super().query_workflow(input)
 
     def start_workflow_update(self, input: StartWorkflowUpdateInput) -> Any:
-        put(input.headers, caller.get())
+        put_caller(input.headers, caller.get())
         return super().start_workflow_update(input)
 
     def start_update_with_start_workflow(self, input: StartUpdateWithStartInput) -> Any:
-        put(input.start.headers, caller.get())
-        put(input.update.headers, caller.get())
+        put_caller(input.start.headers, caller.get())
+        put_caller(input.update.headers, caller.get())
         return super().start_update_with_start_workflow(input)
 
     def cancel_workflow(self, input: CancelWorkflowInput) -> None:
@@ -111,29 +111,29 @@ class _Client(ClientOutboundInterceptor):
 
 
 class _AsyncClient(AsyncClientOutboundInterceptor):
-    def __init__(self, next: AsyncClientOutboundInterceptor, log: Carrying) -> None:
+    def __init__(self, next: AsyncClientOutboundInterceptor, log: CallerInterceptor) -> None:
         super().__init__(next)
         self._log = log
 
     async def start_workflow(self, input: StartWorkflowInput) -> Any:
-        put(input.headers, caller.get())
+        put_caller(input.headers, caller.get())
         return await super().start_workflow(input)
 
     async def signal_workflow(self, input: SignalWorkflowInput) -> None:
-        put(input.headers, caller.get())
+        put_caller(input.headers, caller.get())
         await super().signal_workflow(input)
 
     async def query_workflow(self, input: QueryWorkflowInput) -> Any:
-        put(input.headers, caller.get())
+        put_caller(input.headers, caller.get())
         return await super().query_workflow(input)
 
     async def start_workflow_update(self, input: StartWorkflowUpdateInput) -> Any:
-        put(input.headers, caller.get())
+        put_caller(input.headers, caller.get())
         return await super().start_workflow_update(input)
 
     async def start_update_with_start_workflow(self, input: StartUpdateWithStartInput) -> Any:
-        put(input.start.headers, caller.get())
-        put(input.update.headers, caller.get())
+        put_caller(input.start.headers, caller.get())
+        put_caller(input.update.headers, caller.get())
         return await super().start_update_with_start_workflow(input)
 
     async def describe_workflow(self, input: DescribeWorkflowInput) -> Any:
@@ -142,55 +142,55 @@ class _AsyncClient(AsyncClientOutboundInterceptor):
 
 
 class _Activities(ActivityInboundInterceptor):
-    def __init__(self, next: ActivityInboundInterceptor, log: Carrying) -> None:
+    def __init__(self, next: ActivityInboundInterceptor, log: CallerInterceptor) -> None:
         super().__init__(next)
         self._log = log
 
     def execute_activity(self, input: ExecuteActivityInput) -> Any:
-        self._log.note(f"activity {activity.info().activity_type}", get(input.headers))
-        caller.set(get(input.headers))
+        self._log.note(f"activity {activity.info().activity_type}", get_caller(input.headers))
+        caller.set(get_caller(input.headers))
         return super().execute_activity(input)
 
     async def execute_async_activity(self, input: ExecuteActivityInput) -> Any:
-        self._log.note(f"async activity {input.activity}", get(input.headers))
-        caller.set(get(input.headers))
+        self._log.note(f"async activity {input.activity}", get_caller(input.headers))
+        caller.set(get_caller(input.headers))
         return await super().execute_async_activity(input)
 
 
 class _Workflow(WorkflowInboundInterceptor):
-    """Keeps the name of whoever started the run, for all that the run asks for."""
+    """Adds the name of the run's starter to all calls of the run."""
 
-    def __init__(self, next: WorkflowInboundInterceptor, log: Carrying) -> None:
+    def __init__(self, next: WorkflowInboundInterceptor, log: CallerInterceptor) -> None:
         super().__init__(next)
         self._log = log
-        self.who = "nobody"
+        self.starter = "nobody"
 
-    def note(self, what: str, who: str) -> None:
+    def note(self, call: str, name: str) -> None:
         if not workflow.is_catching_up():
-            self._log.note(what, who)
+            self._log.note(call, name)
 
     def init(self, outbound: WorkflowOutboundInterceptor) -> None:
-        self.who = get(dict(workflow.info().headers))
+        self.starter = get_caller(dict(workflow.info().headers))
         super().init(_Outbound(outbound, self))
 
     def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:
-        self.note(f"workflow {input.type}", get(input.headers))
+        self.note(f"workflow {input.type}", get_caller(input.headers))
         return super().execute_workflow(input)
 
     def handle_signal(self, input: HandleSignalInput) -> None:
-        self.note(f"signal {input.signal}", get(input.headers))
+        self.note(f"signal {input.signal}", get_caller(input.headers))
         super().handle_signal(input)
 
     def handle_query(self, input: HandleQueryInput) -> Any:
-        self._log.note(f"query {input.query}", get(input.headers))
+        self._log.note(f"query {input.query}", get_caller(input.headers))
         return super().handle_query(input)
 
     def handle_update_validator(self, input: HandleUpdateInput) -> None:
-        self.note(f"validator {input.update}", get(input.headers))
+        self.note(f"validator {input.update}", get_caller(input.headers))
         super().handle_update_validator(input)
 
     def handle_update_handler(self, input: HandleUpdateInput) -> Any:
-        self.note(f"update {input.update}", get(input.headers))
+        self.note(f"update {input.update}", get_caller(input.headers))
         return super().handle_update_handler(input)
 
 
@@ -200,29 +200,29 @@ class _Outbound(WorkflowOutboundInterceptor):
         self._run = run
 
     def start_activity(self, input: StartActivityInput) -> Any:
-        put(input.headers, self._run.who)
+        put_caller(input.headers, self._run.starter)
         return super().start_activity(input)
 
     def start_local_activity(self, input: StartLocalActivityInput) -> Any:
-        put(input.headers, self._run.who)
+        put_caller(input.headers, self._run.starter)
         return super().start_local_activity(input)
 
     def start_child_workflow(self, input: StartChildWorkflowInput) -> Any:
-        put(input.headers, self._run.who)
+        put_caller(input.headers, self._run.starter)
         return super().start_child_workflow(input)
 
     def signal_child_workflow(self, input: SignalChildWorkflowInput) -> None:
-        put(input.headers, self._run.who)
+        put_caller(input.headers, self._run.starter)
         super().signal_child_workflow(input)
 
     def signal_external_workflow(self, input: SignalExternalWorkflowInput) -> None:
-        put(input.headers, self._run.who)
+        put_caller(input.headers, self._run.starter)
         super().signal_external_workflow(input)
 
     def continue_as_new(self, input: ContinueAsNewInput) -> NoReturn:
-        put(input.headers, self._run.who)
+        put_caller(input.headers, self._run.starter)
         super().continue_as_new(input)
 
     def sleep(self, input: SleepInput) -> None:
-        self._run.note(f"sleep {input.duration:g}", self._run.who)
+        self._run.note(f"sleep {input.duration:g}", self._run.starter)
         super().sleep(input)

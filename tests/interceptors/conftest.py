@@ -1,4 +1,4 @@
-"""Three engines, for tests of what passes interceptors."""
+"""The engines on which interceptors are tested."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hourglass.testing import DevServer
 
 @pytest.fixture(params=["memory", "file", pytest.param("server", marks=pytest.mark.server)])
 def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Each engine."""
+    """Return the target of each engine."""
     if request.param == "server":
         server: DevServer = request.getfixturevalue("quick_server")
         yield server.target

@@ -1,4 +1,4 @@
-"""How chains are made, what they may change, and what they cost where there is none. In test environments."""
+"""Chains of interceptors: their order, what they may change, and runs without a chain."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def timeout_of_this() -> str:
 
 
 @workflow.defn
-def doubles(number: int) -> int:
+def call_double(number: int) -> int:
     return double(number)
 
 
-class Named(Interceptor):
-    """Writes its name down before and after what it sees."""
+class RecordsCalls(Interceptor):
+    """Records each call with its own name."""
 
     def __init__(self, name: str, log: list[str]) -> None:
         self.name = name
@@ -95,10 +95,9 @@ class Named(Interceptor):
 
 
 def test_first_interceptor_is_the_outermost() -> None:
-    """Inbound calls, and outbound calls of a client, reach the first of the list first."""
     log: list[str] = []
-    with Environment(interceptors=[Named("a", log), Named("b", log)]) as env:
-        assert env.execute_workflow(doubles, 2) == 4
+    with Environment(interceptors=[RecordsCalls("a", log), RecordsCalls("b", log)]) as env:
+        assert env.execute_workflow(call_double, 2) == 4
     assert log == [
         "start a",
         "start b",
@@ -112,19 +111,20 @@ def test_first_interceptor_is_the_outermost() -> None:
 
 
 def test_client_interceptors_precede_those_of_the_worker() -> None:
-    """Interceptors of a client also apply to its workers."""
     log: list[str] = []
     with (
-        Client.connect("local:", interceptors=[Named("client", log)]) as client,
-        Worker(client, workflows=[doubles], activities=[double], interceptors=[Named("worker", log)]),
+        Client.connect("local:", interceptors=[RecordsCalls("client", log)]) as client,
+        Worker(
+            client, workflows=[call_double], activities=[double], interceptors=[RecordsCalls("worker", log)]
+        ),
     ):
-        assert client.execute_workflow(doubles, 3) == 6
+        assert client.execute_workflow(call_double, 3) == 6
     assert log[:3] == ["start client", "in client", "in worker"]
     assert log[-2:] == ["activity client", "activity worker"]
 
 
-class Changing(Interceptor):
-    """Changes what passes: arguments, settings, results, types."""
+class ChangesCalls(Interceptor):
+    """Changes arguments, settings, results and exceptions."""
 
     def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
         class Inbound(ActivityInboundInterceptor):
@@ -169,31 +169,30 @@ class Changing(Interceptor):
 
 
 @workflow.defn
-def asks_for_the_timeout() -> str:
+def sleep_and_return_timeout() -> str:
     workflow.sleep(60)
     return timeout_of_this()
 
 
 @workflow.defn
-def looks_up() -> None:
+def raise_key_error() -> None:
     raise KeyError("k")
 
 
-def test_interceptors_may_change_arguments_and_results() -> None:
-    """Arguments and results of activities, their timeouts, how long a sleep is, a start's id and options, what fails a run."""
-    with Environment(interceptors=[Changing()]) as env:
-        handle = env.start_workflow(doubles, 1, id="x")
+def test_interceptors_may_change_arguments_options_results_and_exceptions() -> None:
+    with Environment(interceptors=[ChangesCalls()]) as env:
+        handle = env.start_workflow(call_double, 1, id="x")
         assert handle.result() == 1004
         assert (handle.id, handle.describe().memo) == ("tenant-1/x", {"by": "interceptor"})
         before = env.now()
-        assert env.execute_workflow(asks_for_the_timeout) == "0:00:07"
+        assert env.execute_workflow(sleep_and_return_timeout) == "0:00:07"
         assert (env.now() - before).total_seconds() == 30
         with pytest.raises(WorkflowFailedError, match="looked for 'k'"):
-            env.execute_workflow(looks_up)
+            env.execute_workflow(raise_key_error)
 
 
-class Swallowing(Interceptor):
-    """Does not go on where it must."""
+class SwallowsContinueAsNew(Interceptor):
+    """Returns from `continue_as_new`, which must not return."""
 
     def intercept_workflow(self, next: WorkflowInboundInterceptor) -> WorkflowInboundInterceptor:
         class Outbound(WorkflowOutboundInterceptor):
@@ -208,26 +207,25 @@ class Swallowing(Interceptor):
 
 
 @workflow.defn
-def goes_round() -> None:
+def continue_forever() -> None:
     workflow.continue_as_new()
 
 
-def test_continue_as_new_cannot_be_swallowed() -> None:
-    """The author's code must not go on behind it: the run is parked, and the message names the interceptor's duty."""
+def test_interceptor_that_swallows_continue_as_new_parks_the_run() -> None:
     with (
-        Environment(interceptors=[Swallowing()]) as env,
+        Environment(interceptors=[SwallowsContinueAsNew()]) as env,
         pytest.raises(WorkflowParked, match="an interceptor of continue_as_new returned"),
     ):
-        env.execute_workflow(goes_round)
+        env.execute_workflow(continue_forever)
 
 
-class Starting(Interceptor):
-    """Asks for something before the run has begun."""
+class SleepsInInit(Interceptor):
+    """Calls `sleep` in `init`."""
 
     def intercept_workflow(self, next: WorkflowInboundInterceptor) -> WorkflowInboundInterceptor:
         class Inbound(WorkflowInboundInterceptor):
             def init(self, outbound: WorkflowOutboundInterceptor) -> None:
-                assert workflow.info().workflow_type == "doubles"
+                assert workflow.info().workflow_type == "call_double"
                 with pytest.raises(ReadOnlyError, match="the factory of an interceptor"):
                     workflow.sleep(1)
                 super().init(outbound)
@@ -235,10 +233,9 @@ class Starting(Interceptor):
         return Inbound(next)
 
 
-def test_init_of_an_interceptor_must_not_issue_commands() -> None:
-    """`init` sees the run's facts only."""
-    with Environment(interceptors=[Starting()]) as env:
-        assert env.execute_workflow(doubles, 2) == 4
+def test_interceptor_init_must_not_issue_commands() -> None:
+    with Environment(interceptors=[SleepsInInit()]) as env:
+        assert env.execute_workflow(call_double, 2) == 4
 
 
 @workflow.defn
@@ -248,19 +245,17 @@ def has_no_chain() -> bool:
     return run.inbound is None and run.outbound is None
 
 
-class OnlyClients(Interceptor):
-    """Wants to see nothing of workflows."""
+class NoWorkflowMethods(Interceptor):
+    """Overrides no method for workflows."""
 
 
-def test_runs_without_interceptors_have_no_chain() -> None:
-    """A run has no chain if no interceptor overrides a method for runs."""
-    for interceptors in ([], [OnlyClients()]):
+def test_run_without_overriding_interceptors_has_no_chain() -> None:
+    for interceptors in ([], [NoWorkflowMethods()]):
         with Environment(interceptors=interceptors) as env:
             assert env.execute_workflow(has_no_chain) is True
 
 
-def test_repr_of_inputs_hides_arguments() -> None:
-    """Their repr is fit for a log."""
+def test_repr_of_interceptor_input_hides_arguments() -> None:
     shown: list[str] = []
 
     class Showing(Interceptor):
@@ -273,14 +268,13 @@ def test_repr_of_inputs_hides_arguments() -> None:
             return Outbound(next)
 
     with Environment(interceptors=[Showing()]) as env:
-        env.execute_workflow(doubles, 4711, id="w", memo={"secret": "s3cret"})
-    assert shown == ["StartWorkflowInput(id='w', workflow='doubles')"]
+        env.execute_workflow(call_double, 4711, id="w", memo={"secret": "s3cret"})
+    assert shown == ["StartWorkflowInput(id='w', workflow='call_double')"]
 
 
-@pytest.mark.parametrize("given", [Named, object(), "tracing"])
-def test_invalid_interceptor_is_rejected(given: Any) -> None:
-    """A class instead of an object, or another object, raises an error at once."""
+@pytest.mark.parametrize("invalid", [RecordsCalls, object(), "tracing"])
+def test_invalid_interceptor_is_rejected(invalid: Any) -> None:
     with pytest.raises(UsageError, match="interceptors must be instances"):
-        Environment(interceptors=[given])
+        Environment(interceptors=[invalid])
     with pytest.raises(UsageError, match="interceptors must be instances"):
-        Client.connect("local:", interceptors=[given])
+        Client.connect("local:", interceptors=[invalid])

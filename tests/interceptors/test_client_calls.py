@@ -1,6 +1,4 @@
-"""Every call of a client passes its interceptors, on both faces and three engines; so does what an activity and a workflow ask of
-themselves.
-"""
+"""Interception of every client call, for both clients on each engine, and of calls inside activities and workflows."""
 
 from __future__ import annotations
 
@@ -44,33 +42,33 @@ ready = threading.Event()
 
 
 @activity.defn(start_to_close_timeout=60, heartbeat_timeout=60)
-def outside(name: str) -> str:
+def complete_outside(name: str) -> str:
     tokens[name] = activity.info().task_token
     activity.complete_async()
 
 
 @workflow.defn
-def asks(name: str) -> str:
+def call_complete_outside(name: str) -> str:
     try:
-        return outside(name)
+        return complete_outside(name)
     except Exception as error:
         return f"{type(error.__cause__).__name__}"
 
 
-class Seeing(Interceptor):
-    """Writes down every call that a client makes, and changes where a few go."""
+class RecordsCalls(Interceptor):
+    """Records every client call, and redirects calls with the id "another"."""
 
     def __init__(self) -> None:
         self.seen: list[str] = []
 
     def intercept_client(self, next: ClientOutboundInterceptor) -> ClientOutboundInterceptor:
-        return _seeing(self, ClientOutboundInterceptor)(next)  # type: ignore[no-any-return]
+        return _recording(self, ClientOutboundInterceptor)(next)  # type: ignore[no-any-return]
 
     def intercept_async_client(self, next: AsyncClientOutboundInterceptor) -> AsyncClientOutboundInterceptor:
-        return _seeing(self, AsyncClientOutboundInterceptor)(next)  # type: ignore[no-any-return]
+        return _recording(self, AsyncClientOutboundInterceptor)(next)  # type: ignore[no-any-return]
 
 
-def _seeing(log: Seeing, base: type) -> Callable[..., Any]:
+def _recording(log: RecordsCalls, base: type) -> Callable[..., Any]:
     def method(name: str) -> Callable[..., Any]:
         def see(self: Any, input: Any) -> Any:
             log.seen.append(name)
@@ -93,7 +91,7 @@ def _wait_for_token(name: str) -> bytes:
 
 
 NIGHTLY = Schedule(
-    ScheduleActionStartWorkflow(asks, "scheduled", task_queue="seen"),
+    ScheduleActionStartWorkflow(call_complete_outside, "scheduled", task_queue="seen"),
     ScheduleSpec(intervals=[ScheduleIntervalSpec(86400)]),
     state=ScheduleState(paused=True),
 )
@@ -101,44 +99,44 @@ PAST = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @activity.defn(start_to_close_timeout=60)
-def alone(name: str) -> str:
+def echo(name: str) -> str:
     return name
 
 
-def _standalone(client: Client) -> None:
-    """What is asked of activities that belong to no workflow."""
-    assert client.execute_activity(alone, "by itself", task_queue="seen") == "by itself"
-    waits = client.start_activity(alone, "late", id="asked", task_queue="seen-by-none")
-    assert waits.describe().activity_type == "alone"
+def _use_standalone_activities(client: Client) -> None:
+    """Call every method of activities without a workflow."""
+    assert client.execute_activity(echo, "by itself", task_queue="seen") == "by itself"
+    waits = client.start_activity(echo, "late", id="asked", task_queue="seen-by-none")
+    assert waits.describe().activity_type == "echo"
     waits.pause("rest")
     waits.unpause()
     assert waits.update_options(start_to_close_timeout=30).start_to_close_timeout == 30
     assert waits.restore_original_options().start_to_close_timeout == 60
     waits.cancel("enough")
-    ended = client.start_activity(alone, "late", task_queue="seen-by-none")
+    ended = client.start_activity(echo, "late", task_queue="seen-by-none")
     ended.terminate("now")
     assert client.count_activities("ActivityType = 'none such'").count == 0
     assert list(client.list_activities("ActivityType = 'none such'")) == []
 
 
-def _blocking(target: str, log: Seeing) -> None:
+def _use_blocking_client(target: str, log: RecordsCalls) -> None:
     with (
         Client.connect(target, interceptors=[log]) as client,
-        Worker(client, "seen", workflows=[asks], activities=[outside, alone]),
+        Worker(client, "seen", workflows=[call_complete_outside], activities=[complete_outside, echo]),
     ):
-        run = client.start_workflow(asks, "a", task_queue="seen")
+        run = client.start_workflow(call_complete_outside, "a", task_queue="seen")
         handle = client.get_activity_handle(token=_wait_for_token("a"))
         assert handle.heartbeat(1) is False
         handle.complete("done")
         assert run.result(timeout=60) == "done"
-        failing = client.start_workflow(asks, "b", task_queue="seen")
+        failing = client.start_workflow(call_complete_outside, "b", task_queue="seen")
         error = ApplicationError("no", non_retryable=True)
         client.get_activity_handle(token=_wait_for_token("b")).fail(error)
         assert failing.result(timeout=60) == "ApplicationError"
-        cancelled = client.start_workflow(asks, "c", task_queue="seen")
+        cancelled = client.start_workflow(call_complete_outside, "c", task_queue="seen")
         token = _wait_for_token("c")
         cancelled.cancel("enough")
-        with contextlib.suppress(HourglassError):  # an engine may not have passed the request on yet
+        with contextlib.suppress(HourglassError):  # the engine may not have delivered the request yet
             client.get_activity_handle(token=token).cancel("late")
         assert client.count_workflows("WorkflowType = 'no such'").count == 0
         assert list(client.list_workflows("WorkflowType = 'no such'")) == []
@@ -146,7 +144,7 @@ def _blocking(target: str, log: Seeing) -> None:
         assert len(run.history_page(page_size=1).events) >= 1
 
         schedule = client.create_schedule("another", NIGHTLY)
-        assert schedule.id == "nightly", "the interceptor's id counts"
+        assert schedule.id == "nightly", "the interceptor's id is used"
         schedule = client.get_schedule_handle("another")
         schedule.unpause("now")
         schedule.pause("later")
@@ -156,34 +154,33 @@ def _blocking(target: str, log: Seeing) -> None:
         schedule.backfill(ScheduleBackfill(start_at=PAST, end_at=PAST))
         list(client.list_schedules())
         schedule.delete()
-        _standalone(client)
+        _use_standalone_activities(client)
 
 
-async def _awaited(target: str, log: Seeing) -> None:
+async def _use_async_client(target: str, log: RecordsCalls) -> None:
     async with (
         await AsyncClient.connect(target, interceptors=[log]) as client,
-        Worker(client, "seen", workflows=[asks], activities=[outside]),
+        Worker(client, "seen", workflows=[call_complete_outside], activities=[complete_outside]),
     ):
-        run = await client.start_workflow(asks, "a", task_queue="seen")
+        run = await client.start_workflow(call_complete_outside, "a", task_queue="seen")
         handle = client.get_activity_handle(token=await asyncio.to_thread(_wait_for_token, "a"))
         assert await handle.heartbeat(1) is False
         await handle.complete("done")
         assert await run.result(timeout=60) == "done"
         assert (await client.count_workflows("WorkflowType = 'no such'")).count == 0
-        assert [each async for each in client.list_workflows("WorkflowType = 'no such'")] == []
+        assert [run async for run in client.list_workflows("WorkflowType = 'no such'")] == []
         assert len((await run.history()).events) > 5
         schedule = await client.create_schedule("another", NIGHTLY)
         await schedule.update(lambda seen: replace(seen.schedule, state=ScheduleState(note="changed")))
         assert (await schedule.describe()).schedule.state.note == "changed"
-        assert len([each async for each in client.list_schedules()]) < 2
+        assert len([item async for item in client.list_schedules()]) < 2
         await schedule.delete()
 
 
 def test_every_client_call_is_intercepted(target: str) -> None:
-    """What a client asks for passes its interceptors, which may change it: starts, activities, lists, histories, schedules."""
-    log = Seeing()
-    _blocking(target, log)
-    others = {
+    log = RecordsCalls()
+    _use_blocking_client(target, log)
+    tested_with_headers = {
         "signal_workflow",
         "query_workflow",
         "start_workflow_update",
@@ -191,17 +188,17 @@ def test_every_client_call_is_intercepted(target: str) -> None:
         "terminate_workflow",
         "describe_workflow",
     }  # tests/interceptors/test_headers.py
-    assert set(log.seen) == set(METHODS) - others
+    assert set(log.seen) == set(METHODS) - tested_with_headers
     assert log.seen.count("fetch_workflow_history_events") == 2
-    assert log.seen.count("update_schedule") == 1, "as one call, however many requests it takes"
-    again = Seeing()
-    asyncio.run(_awaited(target, again))
-    assert set(again.seen) < set(log.seen)
-    assert len(again.seen) == 11
+    assert log.seen.count("update_schedule") == 1, "one call, even if it takes several requests"
+    async_log = RecordsCalls()
+    asyncio.run(_use_async_client(target, async_log))
+    assert set(async_log.seen) < set(log.seen)
+    assert len(async_log.seen) == 11
 
 
-class Travelling(Interceptor):
-    """Sees how calls travel, and sends one along its own way."""
+class SeesRpcOptions(Interceptor):
+    """Records the RPC timeout and metadata of calls, and changes those of `describe`."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[str, float | None, dict[str, str]]] = []
@@ -223,9 +220,8 @@ class Travelling(Interceptor):
         return Outbound(next)
 
 
-def test_interceptors_see_timeout_and_metadata() -> None:
-    """And may change them."""
-    log = Travelling()
+def test_interceptors_may_change_rpc_timeout_and_metadata() -> None:
+    log = SeesRpcOptions()
     with Client.connect("local:", interceptors=[log]) as client:
         sent: list[Any] = []
         opened = client.connection
@@ -236,41 +232,41 @@ def test_interceptors_see_timeout_and_metadata() -> None:
         )
         handle.describe(rpc_timeout=5)
         assert log.seen == [("start", 30.0, {"trace": "mine"}), ("describe", 5.0, {})]
-        assert [(each.rpc_timeout, each.rpc_metadata) for each in sent] == [
+        assert [(request.rpc_timeout, request.rpc_metadata) for request in sent] == [
             (30.0, {"trace": "mine"}),
             (60.0, {"trace": "theirs"}),
         ]
 
 
-# --- outward ----------------------------------------------------------------------------------------------------------
+# --- outbound ---------------------------------------------------------------------------------------------------------
 
 
 @activity.defn
-def reports() -> str:
+def heartbeat_and_report() -> str:
     activity.heartbeat("half")
     return activity.info().activity_type
 
 
 @activity.defn
-async def awaits() -> str:
+async def heartbeat_and_report_async() -> str:
     activity.heartbeat("half")
     return activity.info().activity_type
 
 
 @workflow.defn
-def knows() -> list[str]:
+def report_types() -> list[str]:
     return [
-        reports(),
-        workflow.execute_activity("awaits", start_to_close_timeout=9),
+        heartbeat_and_report(),
+        workflow.execute_activity("heartbeat_and_report_async", start_to_close_timeout=9),
         workflow.info().workflow_type,
     ]
 
 
-class Outward(Interceptor):
-    """Sees what activities and workflows ask of themselves, and answers otherwise."""
+class ChangesInfo(Interceptor):
+    """Records heartbeats, and changes `info` of activities and workflows."""
 
     def __init__(self) -> None:
-        self.beats: list[Any] = []
+        self.heartbeats: list[Any] = []
 
     def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
         log = self
@@ -280,7 +276,7 @@ class Outward(Interceptor):
                 return replace(super().info(), activity_type="renamed")
 
             def heartbeat(self, *details: Any) -> None:
-                log.beats.append(details)
+                log.heartbeats.append(details)
                 super().heartbeat(*details, "seen")
 
         class Inbound(ActivityInboundInterceptor):
@@ -292,8 +288,8 @@ class Outward(Interceptor):
     def intercept_workflow(self, next: WorkflowInboundInterceptor) -> WorkflowInboundInterceptor:
         class Outbound(WorkflowOutboundInterceptor):
             def info(self, input: Any) -> workflow.Info:
-                told: workflow.Info = super().info(input)
-                return replace(told, workflow_type=f"{told.workflow_type}!")
+                info: workflow.Info = super().info(input)
+                return replace(info, workflow_type=f"{info.workflow_type}!")
 
         class Inbound(WorkflowInboundInterceptor):
             def init(self, outbound: WorkflowOutboundInterceptor) -> None:
@@ -302,15 +298,16 @@ class Outward(Interceptor):
         return Inbound(next)
 
 
-def test_interceptors_see_calls_inside_activities() -> None:
-    """Heartbeats and `info` of both kinds of activities, and `info` of a workflow."""
-    log = Outward()
-    with Environment(activities=[awaits], interceptors=[log]) as env:
-        assert env.execute_workflow(knows) == ["renamed", "renamed", "knows!"]
-    assert log.beats == [("half",), ("half",)]
+def test_interceptors_change_info_and_see_heartbeats_inside_activities_and_workflows() -> None:
+    log = ChangesInfo()
+    with Environment(activities=[heartbeat_and_report_async], interceptors=[log]) as env:
+        assert env.execute_workflow(report_types) == ["renamed", "renamed", "report_types!"]
+    assert log.heartbeats == [("half",), ("half",)]
     with (
         Client.connect("local:", interceptors=[log]) as client,
-        Worker(client, workflows=[knows], activities=[reports, awaits]),
+        Worker(
+            client, workflows=[report_types], activities=[heartbeat_and_report, heartbeat_and_report_async]
+        ),
     ):
-        assert client.execute_workflow(knows) == ["renamed", "renamed", "knows!"]
-    assert len(log.beats) == 4
+        assert client.execute_workflow(report_types) == ["renamed", "renamed", "report_types!"]
+    assert len(log.heartbeats) == 4

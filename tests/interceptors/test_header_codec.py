@@ -1,4 +1,4 @@
-"""Headers through a codec, where that is wanted: between which parts they are encoded."""
+"""Headers that pass through a codec: the parts between which they are encoded."""
 
 from __future__ import annotations
 
@@ -21,59 +21,57 @@ from hourglass.interceptors import (
 from hourglass.replay import Replayer
 from hourglass.worker import Worker
 
-from .carrying import Carrying, caller
-from .test_headers import EVERYTHING, Order, waits, works
+from .carrying import CallerInterceptor, caller
+from .test_headers import WORKFLOWS, Order, echo_caller, echo_caller_async
 
 
-class Strict:
-    """Turns bytes round, and refuses what it did not turn."""
+class ReversingCodec:
+    """Reverses data, and rejects payloads that it did not encode."""
 
     async def encode(self, payloads: Sequence[Payload]) -> Sequence[Payload]:
-        return [Payload(each.data[::-1], "binary/turned") for each in payloads]
+        return [Payload(payload.data[::-1], "binary/reversed") for payload in payloads]
 
     async def decode(self, payloads: Sequence[Payload]) -> Sequence[Payload]:
-        if any(each.encoding != "binary/turned" for each in payloads):
+        if any(payload.encoding != "binary/reversed" for payload in payloads):
             raise ValueError("not of this codec")
-        return [Payload(each.data[::-1]) for each in payloads]
+        return [Payload(payload.data[::-1]) for payload in payloads]
 
 
-def _encodings(events: Sequence[Any]) -> set[str]:
-    """The encodings of all headers in a history, in base64."""
-    found = set()
+def _header_encodings(events: Sequence[Any]) -> set[str]:
+    """Return the encodings of all headers in a history, in base64."""
+    encodings = set()
     for event in events:
         for attributes in event.values():
             header = attributes.get("header") if isinstance(attributes, dict) else None
             for field in (header or {}).get("fields", {}).values():
-                found.add(field["metadata"]["encoding"])
-    return found
+                encodings.add(field["metadata"]["encoding"])
+    return encodings
 
 
-TURNED, PLAIN = "YmluYXJ5L3R1cm5lZA==", "anNvbi9wbGFpbg=="
+REVERSED, PLAIN = "YmluYXJ5L3JldmVyc2Vk", "anNvbi9wbGFpbg=="
 
 
 @pytest.mark.parametrize("behavior", [HeaderCodecBehavior.NO_CODEC, HeaderCodecBehavior.CODEC])
-def test_headers_are_encoded_if_configured(target: str, behavior: HeaderCodecBehavior) -> None:
-    """They arrive as they were sent; the stored form is encoded, or plain."""
-    options: dict[str, Any] = {"codec": Strict(), "header_codec_behavior": behavior}
+def test_headers_pass_through_the_codec_if_configured(target: str, behavior: HeaderCodecBehavior) -> None:
+    options: dict[str, Any] = {"codec": ReversingCodec(), "header_codec_behavior": behavior}
     with (
-        Client.connect(target, interceptors=[Carrying()], **options) as client,
-        Worker(client, "turned", workflows=EVERYTHING, activities=[works, waits]),
+        Client.connect(target, interceptors=[CallerInterceptor()], **options) as client,
+        Worker(client, "header-codec", workflows=WORKFLOWS, activities=[echo_caller, echo_caller_async]),
     ):
         caller.set("ann")
-        handle = client.start_workflow(Order.run, 0.01, task_queue="turned")
+        handle = client.start_workflow(Order.run, 0.01, task_queue="header-codec")
         handle.signal(Order.close)
         assert handle.result(timeout=60)[:3] == ["1 for ann", "2 for ann", "3 for ann"]
         history = handle.history()
-    assert _encodings(history.events) == {TURNED if behavior is HeaderCodecBehavior.CODEC else PLAIN}
-    with Replayer(workflows=EVERYTHING, interceptors=[Carrying()], **options) as replayer:
+    assert _header_encodings(history.events) == {REVERSED if behavior is HeaderCodecBehavior.CODEC else PLAIN}
+    with Replayer(workflows=WORKFLOWS, interceptors=[CallerInterceptor()], **options) as replayer:
         assert replayer.replay(history).ok
 
 
-def test_workflow_only_codec_for_headers() -> None:
-    """With WORKFLOW_ONLY_CODEC the headers of a workflow's commands are encoded, and activities see them so."""
+def test_workflow_only_codec_encodes_headers_of_commands_but_activities_do_not_decode_them() -> None:
     seen: list[str] = []
 
-    class Puts(Interceptor):
+    class PutsPlainHeader(Interceptor):
         def intercept_workflow(self, next: WorkflowInboundInterceptor) -> WorkflowInboundInterceptor:
             class Outbound(WorkflowOutboundInterceptor):
                 def start_activity(self, input: StartActivityInput) -> Any:
@@ -95,20 +93,24 @@ def test_workflow_only_codec_for_headers() -> None:
             return Inbound(next)
 
     options: dict[str, Any] = {
-        "codec": Strict(),
+        "codec": ReversingCodec(),
         "header_codec_behavior": HeaderCodecBehavior.WORKFLOW_ONLY_CODEC,
     }
     with (
         Client.connect("local:", **options) as client,
-        Worker(client, workflows=EVERYTHING, activities=[works, waits], interceptors=[Puts()]),
+        Worker(
+            client,
+            workflows=WORKFLOWS,
+            activities=[echo_caller, echo_caller_async],
+            interceptors=[PutsPlainHeader()],
+        ),
     ):
-        handle = client.start_workflow("goes_round", 0)
+        handle = client.start_workflow("continue_as_new_until_zero", 0)
         handle.result(timeout=60)
-    assert seen == ["binary/turned"]
+    assert seen == ["binary/reversed"]
 
 
-def test_header_codec_without_a_codec_is_rejected() -> None:
-    """Headers cannot pass a codec that there is not."""
+def test_header_codec_behavior_without_a_codec_is_rejected() -> None:
     with pytest.raises(UsageError, match="CODEC requires a codec"):
         Client.connect("local:", header_codec_behavior=HeaderCodecBehavior.CODEC)
     with pytest.raises(UsageError, match="must be a HeaderCodecBehavior"):

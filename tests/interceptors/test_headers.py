@@ -1,4 +1,4 @@
-"""Interceptors on three engines: everything that is called passes them, and headers travel along."""
+"""Interceptors on each engine: every call passes through them, with its headers."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from hourglass.errors import UpdateFailedError
 from hourglass.replay import Replayer
 from hourglass.worker import Worker
 
-from .carrying import Carrying, caller
+from .carrying import CallerInterceptor, caller
 
 
 @activity.defn
-def works(number: int) -> str:
+def echo_caller(number: int) -> str:
     return f"{number} for {caller.get()}"
 
 
 @activity.defn
-async def waits(number: int) -> str:
+async def echo_caller_async(number: int) -> str:
     return f"{number} for {caller.get()}"
 
 
 @workflow.defn
-class Kin:
+class Child:
     def __init__(self) -> None:
         self.done = False
 
     @workflow.run
     def run(self) -> str:
         workflow.wait_condition(lambda: self.done)
-        return works(9)
+        return echo_caller(9)
 
     @workflow.signal
     def finish(self) -> None:
@@ -48,12 +48,16 @@ class Order:
 
     @workflow.run
     def run(self, sleeps: float) -> list[str]:
-        answers = [works(1), works.local(2), workflow.execute_activity("waits", 3, start_to_close_timeout=9)]
+        answers = [
+            echo_caller(1),
+            echo_caller.local(2),
+            workflow.execute_activity("echo_caller_async", 3, start_to_close_timeout=9),
+        ]
         workflow.sleep(sleeps)
-        child = Kin.run.start()
-        child.signal(Kin.finish)
+        child = Child.run.start()
+        child.signal(Child.finish)
         answers.append(child.result())
-        other = workflow.start_child_workflow(Kin.run)
+        other = workflow.start_child_workflow(Child.run)
         workflow.get_external_workflow_handle(other.id).signal("finish")
         answers.append(other.result())
         workflow.wait_condition(lambda: not self.open)
@@ -79,34 +83,34 @@ class Order:
 
 
 @workflow.defn
-def goes_round(left: int) -> str:
+def continue_as_new_until_zero(left: int) -> str:
     if left:
         workflow.continue_as_new(left - 1)
-    return works(left)
+    return echo_caller(left)
 
 
 @workflow.defn
 def late_handler() -> str:
-    """Registers its handler after the signal has come."""
-    heard: list[str] = []
+    """Registers a signal handler after the signal has arrived."""
+    texts: list[str] = []
     workflow.sleep(0.05)
 
     @workflow.signal
     def word(text: str) -> None:
-        heard.append(text)
+        texts.append(text)
 
-    workflow.wait_condition(lambda: bool(heard))
-    return heard[0]
+    workflow.wait_condition(lambda: bool(texts))
+    return texts[0]
 
 
-EVERYTHING = [Kin, Order, goes_round, late_handler]
+WORKFLOWS = [Child, Order, continue_as_new_until_zero, late_handler]
 
 
 EXPECTED = {
     "workflow Order by ann",
-    "activity works by ann",
-    "async activity waits by ann",
-    "workflow Kin by ann",
+    "activity echo_caller by ann",
+    "async activity echo_caller_async by ann",
+    "workflow Child by ann",
     "signal finish by ann",
     "sleep 0.01 by ann",
     "update add by bob",
@@ -116,12 +120,13 @@ EXPECTED = {
 }
 
 
-def test_headers_reach_activities_children_and_signals(target: str) -> None:
-    """From the client to the run, to activities of all kinds, children and what they signal."""
-    log = Carrying()
+def test_headers_reach_activities_children_signals_queries_and_updates(target: str) -> None:
+    log = CallerInterceptor()
     with (
         Client.connect(target, interceptors=[log]) as client,
-        Worker(client, "who", workflows=EVERYTHING, activities=[works, waits], verify="always"),
+        Worker(
+            client, "who", workflows=WORKFLOWS, activities=[echo_caller, echo_caller_async], verify="always"
+        ),
     ):
         caller.set("ann")
         handle = client.start_workflow(Order.run, 0.01, task_queue="who")
@@ -139,19 +144,18 @@ def test_headers_reach_activities_children_and_signals(target: str) -> None:
         handle.describe()
     assert set(log.seen) == EXPECTED | {f"describe {handle.id} by dan"}
     assert log.seen.count("workflow Order by ann") == 1
-    assert log.seen.count("activity works by ann") == 4
-    with Replayer(workflows=EVERYTHING, interceptors=[Carrying()]) as replayer:
+    assert log.seen.count("activity echo_caller by ann") == 4
+    with Replayer(workflows=WORKFLOWS, interceptors=[CallerInterceptor()]) as replayer:
         assert replayer.replay(history).ok
 
 
-def test_asynchronous_client_passes_interceptors(target: str) -> None:
-    """An AsyncClient's calls pass the asynchronous interceptors, on the caller's loop."""
-    log = Carrying()
+def test_async_client_calls_pass_through_async_interceptors(target: str) -> None:
+    log = CallerInterceptor()
 
-    async def drive() -> None:
+    async def use_async_client() -> None:
         async with (
             await AsyncClient.connect(target, interceptors=[log]) as client,
-            Worker(client, "who-async", workflows=EVERYTHING, activities=[works, waits]),
+            Worker(client, "who-async", workflows=WORKFLOWS, activities=[echo_caller, echo_caller_async]),
         ):
             caller.set("eve")
             planned = client.with_start(Order.run, 0.01, id="eve-order", task_queue="who-async")
@@ -163,34 +167,33 @@ def test_asynchronous_client_passes_interceptors(target: str) -> None:
             await handle.signal(Order.close)
             assert (await handle.result())[-2:] == ["milk", "tea"]
 
-    asyncio.run(drive())
+    asyncio.run(use_async_client())
     assert {
         "workflow Order by eve",
         "update add by eve",
         "query count by eve",
         "signal close by eve",
-        "activity works by eve",
+        "activity echo_caller by eve",
         "describe eve-order by eve",
     } <= set(log.seen)
 
 
-def test_start_with_signal_or_update_is_intercepted_once(target: str) -> None:
-    """As a start with a signal, or as an update with a start."""
-    log = Carrying()
+def test_with_start_calls_cancel_and_terminate_are_intercepted(target: str) -> None:
+    log = CallerInterceptor()
     with (
         Client.connect(target, interceptors=[log]) as client,
-        Worker(client, "who-both", workflows=EVERYTHING, activities=[works, waits]),
+        Worker(client, "who-both", workflows=WORKFLOWS, activities=[echo_caller, echo_caller_async]),
     ):
         caller.set("fay")
-        handle = client.with_start(Kin.run, id="fay-kin", task_queue="who-both").signal(Kin.finish)
+        handle = client.with_start(Child.run, id="fay-child", task_queue="who-both").signal(Child.finish)
         assert handle.result(timeout=30) == "9 for fay"
         planned = client.with_start(Order.run, 0.01, id="fay-order", task_queue="who-both")
         assert planned.start_update(Order.add, "milk").result(timeout=30) == 1
         planned.handle.cancel("enough")
         other = client.start_workflow(Order.run, 0.01, id="fay-other", task_queue="who-both")
-        other.terminate("at once")  # not of the same run, which may have closed
+        other.terminate("at once")  # another run, because the first may have closed
     assert {
-        "workflow Kin by fay",
+        "workflow Child by fay",
         "signal finish by fay",
         "workflow Order by fay",
         "update add by fay",
@@ -199,12 +202,11 @@ def test_start_with_signal_or_update_is_intercepted_once(target: str) -> None:
     } <= set(log.seen)
 
 
-def test_delayed_signal_keeps_its_headers(target: str) -> None:
-    """What came before its handler was there is handled with the headers that it came with."""
-    log = Carrying()
+def test_signal_handled_after_registration_keeps_its_headers(target: str) -> None:
+    log = CallerInterceptor()
     with (
         Client.connect(target, interceptors=[log]) as client,
-        Worker(client, "who-late", workflows=EVERYTHING, activities=[works, waits]),
+        Worker(client, "who-late", workflows=WORKFLOWS, activities=[echo_caller, echo_caller_async]),
     ):
         caller.set("guy")
         handle = client.start_workflow(late_handler, task_queue="who-late")
@@ -213,14 +215,13 @@ def test_delayed_signal_keeps_its_headers(target: str) -> None:
     assert "signal word by guy" in log.seen
 
 
-def test_headers_follow_a_chain_of_runs(target: str) -> None:
-    """A run that continues as new hands its headers to the next, as its interceptor says."""
-    log = Carrying()
+def test_headers_are_passed_on_by_continue_as_new(target: str) -> None:
+    log = CallerInterceptor()
     with (
         Client.connect(target, interceptors=[log]) as client,
-        Worker(client, "who-round", workflows=EVERYTHING, activities=[works, waits]),
+        Worker(client, "who-round", workflows=WORKFLOWS, activities=[echo_caller, echo_caller_async]),
     ):
         caller.set("hal")
-        handle = client.start_workflow(goes_round, 2, task_queue="who-round")
+        handle = client.start_workflow(continue_as_new_until_zero, 2, task_queue="who-round")
         assert handle.result(timeout=20) == "0 for hal"
-    assert log.seen == ["workflow goes_round by hal"] * 3 + ["activity works by hal"]
+    assert log.seen == ["workflow continue_as_new_until_zero by hal"] * 3 + ["activity echo_caller by hal"]

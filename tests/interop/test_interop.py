@@ -91,7 +91,7 @@ def test_hourglass_workflow_calls_a_temporalio_activity(
     assert (error.cause.type, error.cause.message, list(error.cause.details)) == (
         "Closed",
         "not today",
-        [{"wait_for_events": "Monday"}],
+        [{"until": "Monday"}],
     )
 
 

@@ -175,7 +175,6 @@ def test_run_cancelled_while_waiting_for_a_slot_is_skipped(world: LimitsWorld) -
 
 
 def test_slots_survive_a_worker_restart(target: str) -> None:
-    """The next worker knows the holder and the waiting runs."""
     with Client.connect(target) as client:
         world = LimitsWorld(client, target)
         with Worker(client, world.queue, workflows=[hold_until_signalled]):

@@ -132,7 +132,6 @@ def keeper(env: Environment, key: str) -> WorkflowHandle[None]:
 
 
 def test_slots_are_entered_in_order(kept_by: str) -> None:
-    """Five runs that take ten seconds each, two at a time, enter in pairs."""
     with Environment() as env:
         handles = [env.start_workflow(hold, "c", 2, 10.0) for _ in range(5)]
         spans = [handle.result() for handle in handles]

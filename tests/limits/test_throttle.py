@@ -45,7 +45,6 @@ def throttle_repeatedly(key: str, times: int) -> list[float]:
 
 
 def test_throttle_limits_calls_per_period(kept_by: str) -> None:
-    """Of seven, two per ten seconds continue, in order."""
     with Environment() as env:
         begin = env.now().timestamp()
         handles = [env.start_workflow(turn, "t", 2, 10.0) for _ in range(7)]

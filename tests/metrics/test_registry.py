@@ -1,4 +1,4 @@
-"""Registries, meters and the text that Prometheus reads."""
+"""Registries, meters, and the text format of Prometheus."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from hourglass.metrics import Buckets, Family, MetricMeter, Registry, Sample, pr
 
 
 def value_of(registry: Registry, name: str, **labels: str) -> float | Buckets:
-    """Where a series stands."""
-    families = {each.name: each for each in registry.collect()}
+    """Return the value of a series."""
+    families = {family.name: family for family in registry.collect()}
     found = {sample.labels: sample.value for sample in families[name].samples}
     return found[tuple(sorted(labels.items()))]
 
 
-def test_counter_has_a_series_per_attributes() -> None:
-    """Attributes of the meter, of the counter and of the call make one series together; the innermost wins."""
+def test_counter_has_a_series_per_set_of_attributes() -> None:
+    """Attributes of the call override those of the counter, which override those of the meter."""
     registry = Registry()
     meter = MetricMeter(registry, {"queue": "q", "kind": "outer"})
     counter = meter.create_counter("orders", "Orders.", "1").with_additional_attributes({"kind": "inner"})
@@ -33,7 +33,6 @@ def test_counter_has_a_series_per_attributes() -> None:
 
 
 def test_gauge_keeps_its_last_value() -> None:
-    """Earlier values are overwritten."""
     registry = Registry()
     gauge = MetricMeter(registry).create_gauge("depth")
     for depth in (3, 7.5, -1):
@@ -41,8 +40,7 @@ def test_gauge_keeps_its_last_value() -> None:
     assert value_of(registry, "depth") == -1
 
 
-def test_histogram_counts_by_bucket() -> None:
-    """A value belongs to the first bucket whose bound it does not exceed; a timedelta counts in seconds."""
+def test_histogram_counts_values_by_bucket_and_timedeltas_in_seconds() -> None:
     registry = Registry()
     sizes = MetricMeter(registry).create_histogram("sizes", buckets=[1, 10])
     for size in (0.5, 1, 2, 10, 11):
@@ -54,8 +52,7 @@ def test_histogram_counts_by_bucket() -> None:
     assert found.count == 6
 
 
-def test_metric_name_has_one_kind() -> None:
-    """The same name gives the same metric; of another kind it is refused."""
+def test_metric_name_cannot_be_used_for_two_kinds() -> None:
     meter = MetricMeter(Registry())
     meter.create_counter("a").add(1)
     meter.create_counter("a").add(1)
@@ -66,35 +63,30 @@ def test_metric_name_has_one_kind() -> None:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), True, "1", None])
-def test_only_finite_numbers_are_recorded(value: Any) -> None:
-    """Anything else would spoil the series for good."""
+def test_gauge_rejects_values_that_are_not_finite_numbers(value: Any) -> None:
     gauge = MetricMeter(Registry()).create_gauge("g")
     with pytest.raises(UsageError, match="finite number"):
         gauge.set(value)
 
 
 def test_counter_rejects_negative_amounts() -> None:
-    """A negative amount is an error."""
     with pytest.raises(UsageError, match="cannot decrease"):
         MetricMeter(Registry()).create_counter("c").add(-1)
 
 
 @pytest.mark.parametrize("buckets", [[], [2, 1], [1, 1], [1, float("inf")]])
 def test_invalid_histogram_buckets_are_rejected(buckets: list[float]) -> None:
-    """They are finite and grow."""
     with pytest.raises(UsageError, match="buckets"):
         MetricMeter(Registry()).create_histogram("h", buckets=buckets)
 
 
 @pytest.mark.parametrize("name", ["", "  "])
 def test_empty_metric_name_is_rejected(name: str) -> None:
-    """An empty one is refused."""
     with pytest.raises(UsageError, match="name"):
         MetricMeter(Registry()).create_counter(name)
 
 
-def test_number_of_series_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
-    """An attribute with endless values fills the memory of nobody: what is new is dropped, what is known goes on."""
+def test_metric_drops_new_series_beyond_the_maximum(caplog: pytest.LogCaptureFixture) -> None:
     registry = Registry(max_series=2)
     counter = MetricMeter(registry).create_counter("c")
     for number in range(5):
@@ -102,13 +94,12 @@ def test_number_of_series_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
     counter.add(1, {"id": 0})
     assert value_of(registry, "c", id="0") == 2
     assert len(registry.collect()[0].samples) == 2
-    assert [each.getMessage() for each in caplog.records] == [
+    assert [record.getMessage() for record in caplog.records] == [
         "metric c has reached the maximum of 2 series: its attributes have too many different values"
     ]
 
 
-def test_concurrent_records_are_all_counted() -> None:
-    """Many threads record at once, and every record counts."""
+def test_counter_is_thread_safe() -> None:
     registry = Registry()
     counter = MetricMeter(registry).create_counter("c")
 
@@ -117,15 +108,14 @@ def test_concurrent_records_are_all_counted() -> None:
             counter.add(1)
 
     threads = [threading.Thread(target=count) for _ in range(8)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     assert value_of(registry, "c") == 8000
 
 
-def test_meter_can_be_disabled() -> None:
-    """A callback before each record decides whether it counts."""
+def test_silenced_meter_records_nothing() -> None:
     registry, quiet = Registry(), [True, False]
     counter = MetricMeter(registry, silent=lambda: quiet.pop(0)).create_counter("c")
     counter.add(1)
@@ -133,8 +123,7 @@ def test_meter_can_be_disabled() -> None:
     assert value_of(registry, "c") == 1
 
 
-def test_sources_are_read_at_collection() -> None:
-    """They add families, of two samples of one series the later counts, and can be taken back; one that raises spoils nothing."""
+def test_metric_source_is_read_at_each_collection_until_removed() -> None:
     registry = Registry()
     registry.metric("m", "gauge").record(1)
     remove = registry.add_source(lambda: [Family("m", "gauge", samples=(Sample((), 5),))])
@@ -143,8 +132,7 @@ def test_sources_are_read_at_collection() -> None:
     assert value_of(registry, "m") == 1
 
 
-def test_failing_source_is_skipped(caplog: pytest.LogCaptureFixture) -> None:
-    """The others are still told, and the log says what happened."""
+def test_failing_metric_source_is_skipped_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     registry = Registry()
     registry.metric("m", "gauge").record(1)
     registry.add_source(lambda: [][1])
@@ -152,8 +140,8 @@ def test_failing_source_is_skipped(caplog: pytest.LogCaptureFixture) -> None:
     assert "a source of metrics raised an exception" in caplog.text
 
 
-class Broken:
-    """A sink that fails."""
+class FailingSink:
+    """Raises on each record."""
 
     calls = 0
 
@@ -162,9 +150,8 @@ class Broken:
         raise RuntimeError("no network")
 
 
-def test_failing_sink_is_removed(caplog: pytest.LogCaptureFixture) -> None:
-    """The recording code is not affected."""
-    registry, sink = Registry(), Broken()
+def test_failing_metric_sink_is_removed_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    registry, sink = Registry(), FailingSink()
     registry.add_sink(sink)
     counter = MetricMeter(registry).create_counter("c")
     counter.add(1)
@@ -173,8 +160,7 @@ def test_failing_sink_is_removed(caplog: pytest.LogCaptureFixture) -> None:
     assert "was removed" in caplog.text
 
 
-def test_prometheus_text_format() -> None:
-    """Names are adapted, counters end in _total, buckets are cumulative, texts are escaped."""
+def test_prometheus_text_adapts_names_and_escapes_labels() -> None:
     registry = Registry()
     meter = MetricMeter(registry)
     meter.create_counter("shop.orders", 'Orders\nof "all"').add(2, {"a-b": 'x"\\\n', "0": 1})

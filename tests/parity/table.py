@@ -1,9 +1,8 @@
-"""temporalio's public names, as the installed version has them, beside their counterparts here.
+"""The public names of the installed temporalio and their counterparts here.
 
-Most counterparts are found by name (`found_by_name`). `names.toml` has the others: `"workflow.uuid7"`, a counterpart, which
-must exist; `"-sandbox"`, left out on purpose; `"?nexus"`, not here yet. The last two name a reason of `[reasons]`. `make names`
-writes the table in docs/comparison.md and the list in docs/from-temporalio.md from them; `test_names.py` compares all with
-what exists.
+Most counterparts have the same name (`found_by_name`). `names.toml` lists the others: `"workflow.uuid7"`, a counterpart;
+`"-sandbox"`, left out on purpose; `"?nexus"`, not implemented yet. The last two are keys of `[reasons]`. `make names` generates
+the table in docs/comparison.md and the list in docs/from-temporalio.md; `test_names.py` checks the table and the pages.
 """
 
 from __future__ import annotations
@@ -28,15 +27,15 @@ REASONS: dict[str, str] = TABLE["reasons"]
 ROWS: dict[str, dict[str, str]] = {
     name: found for name, found in TABLE.items() if name.startswith("temporalio.")
 }
-"""The counterparts that are not found by name."""
+"""The counterparts with another name."""
 PACKAGES: dict[str, str] = TABLE["packages"]
-"""Packages that are spoken of as a whole."""
+"""Packages that have one counterpart for all their names."""
 
-# --- what temporalio has ----------------------------------------------------------------------------------------------
+# --- temporalio's names ------------------------------------------------------------------------------------------------
 
 
 def public_modules() -> Iterator[str]:
-    """Every module that temporalio's users may import, but for the inside of those that are spoken of as a whole."""
+    """Yield every module that temporalio's users may import, except those inside `PACKAGES`."""
     import temporalio
 
     todo = [("temporalio", temporalio.__path__)]
@@ -52,7 +51,7 @@ def public_modules() -> Iterator[str]:
 
 
 def names_of(section: str) -> list[str]:
-    """The public names of a module, with the members and options of those that the table asks for."""
+    """Return the public names of a module, with the members and options that the table lists."""
     module = importlib.import_module(section)
     found: list[str] = []
     for name in _exported(module):
@@ -78,14 +77,14 @@ def _exported(module: ModuleType) -> list[str]:
 
 
 def _is_typing(name: str, thing: object) -> bool:
-    """Whether a name only serves its own signatures."""
+    """Whether a name only serves temporalio's own annotations."""
     return isinstance(thing, typing.TypeVar | typing.ParamSpec) or hasattr(
         importlib.import_module("temporalio.types"), name
     )
 
 
 def _home(thing: object, otherwise: str) -> str:
-    """The public module that a thing belongs to: others that export it too do not count."""
+    """Return the public module that defines an object; modules that also export it do not count."""
     defined = getattr(thing, "__module__", None) or otherwise
     parts = defined.split(".")
     while parts and (parts[-1].startswith("_")):
@@ -100,17 +99,17 @@ def _members(thing: type) -> list[str]:
 
 
 def options(callee: Any) -> list[str]:
-    """What a function, a class or a dictionary of options can be given."""
+    """Return the parameters of a function or class, or the keys of a dictionary of options."""
     if isinstance(callee, type) and typing.is_typeddict(callee):
         return sorted(typing.get_type_hints(callee))
     return [name for name in inspect.signature(callee).parameters if name != "self"]
 
 
-# --- what is here -----------------------------------------------------------------------------------------------------
+# --- our names ---------------------------------------------------------------------------------------------------------
 
 
 def exists(path: str) -> bool:
-    """Whether `workflow.uuid7`, `Client.connect`, `client.TLSConfig.domain` or `Worker(lanes)` is something of hourglass."""
+    """Whether a path such as `workflow.uuid7`, `client.TLSConfig.domain` or `Worker(lanes)` exists in hourglass."""
     callee, _, option = path.removesuffix(")").partition("(")
     try:
         found = _reach(importlib.import_module("hourglass"), callee)
@@ -147,13 +146,15 @@ def _fields(thing: Any) -> set[str]:
 
 
 def counterpart(section: str, name: str) -> str:
-    """The counterpart of a name of temporalio, or why it has none: from its row, or found by name; "" if there is neither."""
+    """Return the counterpart of a temporalio name or its reason: from the table, else by name; "" if there is none."""
     return ROWS[section].get(name) or found_by_name(section, name)
 
 
 def found_by_name(section: str, name: str) -> str:
-    """The thing of the same name: of a member or an option in the counterpart of its owner, else in the module of the same
-    name, or in one of `places`. What belongs to a name that was left out is left out for the same reason.
+    """Return our object of the same name, or "".
+
+    Members and options are searched in the counterpart of their owner, other names in the module of the same name and in
+    `places`. Members of a name that was left out are left out for the same reason.
     """
     owner, dot, member = name.rpartition(".")
     callee, bracket, option = name.partition("(")
@@ -170,12 +171,12 @@ def found_by_name(section: str, name: str) -> str:
 
 @cache
 def sections() -> dict[str, dict[str, str]]:
-    """Every name of the installed temporalio with its counterpart, by module."""
+    """Return every name of the installed temporalio with its counterpart, by module."""
     return {section: {name: counterpart(section, name) for name in names_of(section)} for section in ROWS}
 
 
 def same_name(section: str, name: str) -> bool:
-    """Whether `hourglass.aio` has it under temporalio's own name. A parameter may be there only to be refused by its name."""
+    """Whether `hourglass.aio` has the same name. Parameters that exist only to be rejected do not count."""
     if counterpart(section, name)[0] == "-" or f"{section}.{name}" in TABLE["walk"]["refused"]:
         return False
     return exists(f"aio.{section.removeprefix('temporalio.')}.{name}")
@@ -185,7 +186,7 @@ def same_name(section: str, name: str) -> bool:
 
 
 def counterparts() -> str:
-    """For docs/from-temporalio.md: every name with its counterpart, or why there is none."""
+    """Return the list in docs/from-temporalio.md: every name with its counterpart or reason."""
     lines = [
         f"Each public name of temporalio {TABLE['walk']['version']} with its counterpart; options are in parentheses.",
         "The third column says whether `hourglass.aio` has the same name. The list is generated from the installed",
@@ -194,22 +195,22 @@ def counterparts() -> str:
     for section, names in sections().items():
         lines += ["", f"### {section}", "", f"| {section} | here | in `hourglass.aio` |", "|---|---|---|"]
         lines += [
-            f"| `{name}` | {_said(found)} | {'yes' if same_name(section, name) else ''} |"
+            f"| `{name}` | {_described(found)} | {'yes' if same_name(section, name) else ''} |"
             for name, found in names.items()
         ]
     lines += ["", "### Packages", "", "| package | here |", "|---|---|"]
-    lines += [f"| `{name}` | {_said(found)} |" for name, found in PACKAGES.items()]
+    lines += [f"| `{name}` | {_described(found)} |" for name, found in PACKAGES.items()]
     return "\n".join(lines)
 
 
-def _said(found: str) -> str:
+def _described(found: str) -> str:
     if found[0] == "-":
         return f"left out: {REASONS[found[1:]]}"
     return f"not yet: {REASONS[found[1:]]}" if found[0] == "?" else f"`{found}`"
 
 
 def features() -> str:
-    """For docs/comparison.md: how many names are here, and what is not, by reason."""
+    """Return the table in docs/comparison.md: the number of names here, and the missing names by reason."""
     lines = [
         "The number of `temporalio`'s names that exist here, counted in the installed version;",
         "[From temporalio](from-temporalio.md#every-name) has each name with its counterpart.",
@@ -252,11 +253,11 @@ PAGES = {
     "from-temporalio.md": ("## Every name\n", None, counterparts),
     "comparison.md": ("### Name by name\n", "## DBOS\n", features),
 }
-"""Of each page, what is made: from this heading to that one."""
+"""The generated part of each page: its first heading, the heading after it, and the generator."""
 
 
 def page(name: str) -> str:
-    """The page as it should be, its made part made anew."""
+    """Return the text of a page with its generated part up to date."""
     first, last, make = PAGES[name]
     before, _, rest = (DOCS / name).read_text().partition(first)
     after = "" if last is None else f"\n{last}{rest.partition(last)[2]}"
@@ -264,12 +265,12 @@ def page(name: str) -> str:
 
 
 def installed() -> tuple[int, ...]:
-    """The version of temporalio that is installed."""
+    """Return the installed version of temporalio."""
     return tuple(int(part) for part in version("temporalio").split(".")[:2])
 
 
 def tabled() -> tuple[int, ...]:
-    """The version of temporalio that the table was written for."""
+    """Return the version of temporalio that the table is for."""
     return tuple(int(part) for part in TABLE["walk"]["version"].split("."))
 
 

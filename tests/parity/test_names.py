@@ -1,4 +1,4 @@
-"""Every public name of temporalio has a counterpart here, or a reason why not; and the manual says so."""
+"""Every public name of temporalio has a counterpart here or a listed reason, and the manual is up to date."""
 
 from __future__ import annotations
 
@@ -6,16 +6,14 @@ import pytest
 from tests.parity import table
 
 
-def test_every_public_module_is_in_the_table() -> None:
-    """A module that a newer temporalio has is seen."""
+def test_every_public_module_of_temporalio_is_in_the_table() -> None:
     known = {*table.ROWS, *table.PACKAGES}
     new = sorted(set(table.public_modules()) - known)
     assert not new, f"temporalio has modules that tests/parity/names.toml does not know: {', '.join(new)}"
 
 
 @pytest.mark.parametrize("section", table.ROWS)
-def test_every_public_name_has_a_counterpart_or_a_reason(section: str) -> None:
-    """A name that a newer temporalio has is seen, and one that is gone is too."""
+def test_every_public_name_of_temporalio_has_a_counterpart_or_a_reason(section: str) -> None:
     names, known = table.sections()[section], set(table.ROWS[section])
     has = set(names)
     new = sorted(name for name, found in names.items() if not found)
@@ -25,12 +23,11 @@ def test_every_public_name_has_a_counterpart_or_a_reason(section: str) -> None:
     )
     if table.installed() >= table.tabled():
         gone = sorted(known - has)
-        assert not gone, f"{section} has no such names any more; take them from the table: {', '.join(gone)}"
+        assert not gone, f"{section} no longer has these names; remove them from the table: {', '.join(gone)}"
 
 
 @pytest.mark.parametrize("section", [*table.ROWS, "packages"])
-def test_every_counterpart_exists(section: str) -> None:
-    """A counterpart is something that can be imported, a member of it or an option; a reason is one of the table's."""
+def test_every_counterpart_of_a_temporalio_name_exists(section: str) -> None:
     names = table.PACKAGES if section == "packages" else table.ROWS[section]
     wrong = {
         name: found
@@ -40,20 +37,18 @@ def test_every_counterpart_exists(section: str) -> None:
     assert not wrong, f"counterparts in tests/parity/names.toml that do not exist: {wrong}"
 
 
-def test_kinds_of_counterparts_are_recognised() -> None:
-    """A name that is not there is told from one that is: modules, members, fields and options."""
-    for here in ("workflow.sleep", "Client.connect(namespace)", "workflow.Info.run_id", "Worker(lanes)"):
-        assert table.exists(here)
-    for nowhere in ("workflow.slumber", "Client.connect(address)", "workflow.Info.number", "nowhere.at_all"):
-        assert not table.exists(nowhere)
+def test_exists_resolves_modules_members_fields_and_options() -> None:
+    for existing in ("workflow.sleep", "Client.connect(namespace)", "workflow.Info.run_id", "Worker(lanes)"):
+        assert table.exists(existing)
+    for missing in ("workflow.slumber", "Client.connect(address)", "workflow.Info.number", "nowhere.at_all"):
+        assert not table.exists(missing)
 
 
 @pytest.mark.skipif(
     table.installed() != table.tabled(), reason="the pages list the names of another release of temporalio"
 )
 @pytest.mark.parametrize("name", table.PAGES)
-def test_manual_is_generated_from_the_table(name: str) -> None:
-    """What the pages say is what exists."""
+def test_manual_pages_equal_the_generated_parity_tables(name: str) -> None:
     assert (table.DOCS / name).read_text() == table.page(name), (
         f"docs/{name} is not up to date: run `make names`"
     )

@@ -1,6 +1,4 @@
-"""What temporalio's functions can be called with, as installed, the same functions of `hourglass.aio` can be called with too;
-each difference is in `signatures.toml`, with its reason.
-"""
+"""Functions of `hourglass.aio` accept every call that temporalio's accept. `signatures.toml` lists differences with reasons."""
 
 from __future__ import annotations
 
@@ -32,10 +30,10 @@ POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR
 
 
 def callables(module: str) -> Iterator[tuple[str, Callable[..., Any], Callable[..., Any]]]:
-    """Every function, constructor and method of a module of temporalio's that is here by the same name, and ours."""
+    """Yield the path of each function, constructor and method of a temporalio module that exists here, with both versions."""
     theirs = importlib.import_module(f"temporalio.{module}")
     ours = importlib.import_module(f"hourglass.aio.{module}")
-    for name in [each for each in table.names_of(f"temporalio.{module}") if each.isidentifier()]:
+    for name in filter(str.isidentifier, table.names_of(f"temporalio.{module}")):
         their, our = getattr(theirs, name), getattr(ours, name, None)
         if our is None or not callable(their):
             continue
@@ -53,11 +51,11 @@ def callables(module: str) -> Iterator[tuple[str, Callable[..., Any], Callable[.
 
 
 def difference(theirs: Callable[..., Any], ours: Callable[..., Any]) -> str:
-    """How a call that temporalio takes would be refused here; empty if none would."""
+    """Describe why a call that temporalio accepts would be rejected here; return "" if all are accepted."""
     try:
         wanted, has = dict(inspect.signature(theirs).parameters), inspect.signature(ours).parameters
     except (TypeError, ValueError):
-        return ""  # of C, or a type that has none
+        return ""  # written in C, or without a signature
     order = [name for name, each in has.items() if each.kind in POSITIONAL]
     kinds = {each.kind for each in has.values()}
     if any(str(each.annotation) == "Unpack[RpcOptions]" for each in has.values()):
@@ -85,8 +83,7 @@ def difference(theirs: Callable[..., Any], ours: Callable[..., Any]) -> str:
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_calls_of_temporalio_are_accepted(module: str) -> None:
-    """Parameter names, kinds and defaults of a new temporalio are compared with ours; a difference is listed or an error."""
+def test_every_call_that_temporalio_accepts_is_accepted_or_listed(module: str) -> None:
     found = {path: what for path, their, our in callables(module) if (what := difference(their, our))}
     known = {path for path in LISTED["differences"] if path.startswith(f"{module}.")}
     new = {path: what for path, what in found.items() if path not in known}
@@ -96,35 +93,40 @@ def test_calls_of_temporalio_are_accepted(module: str) -> None:
         assert not gone, f"signatures.toml lists differences that are none: {gone}"
 
 
-def test_every_difference_has_a_reason() -> None:
-    """The reasons of the list are explained at its head, and none is left over."""
+def test_every_listed_signature_difference_has_a_reason() -> None:
     used = set(LISTED["differences"].values())
     assert used == set(LISTED["reasons"])
 
 
-def test_signature_differences_are_found() -> None:
-    """A parameter that is missing, elsewhere, positional only or without a default is a difference; more of them are none."""
-
+def test_missing_moved_and_required_parameters_are_differences() -> None:
     def theirs(first: int, second: int = 0, *, third: int = 0) -> None: ...
 
     def equal(first: int, second: int = 1, *more: int, third: int = 1, fourth: int = 1) -> None: ...
-    def without(first: int, second: int = 0) -> None: ...
-    def swapped(second: int = 0, first: int = 0, *, third: int = 0) -> None: ...
-    def only(first: int, /, second: int = 0, *, third: int = 0) -> None: ...
-    def needed(first: int, second: int, *, third: int = 0) -> None: ...
-    def extra(first: int, second: int = 0, *, third: int = 0, fourth: int) -> None: ...
+    def missing_parameter(first: int, second: int = 0) -> None: ...
+    def swapped_order(second: int = 0, first: int = 0, *, third: int = 0) -> None: ...
+    def positional_only(first: int, /, second: int = 0, *, third: int = 0) -> None: ...
+    def without_default(first: int, second: int, *, third: int = 0) -> None: ...
+    def additional_required(first: int, second: int = 0, *, third: int = 0, fourth: int) -> None: ...
 
     assert difference(theirs, equal) == ""
-    assert all(difference(theirs, each) for each in (without, swapped, only, needed, extra))
+    assert all(
+        difference(theirs, function)
+        for function in (
+            missing_parameter,
+            swapped_order,
+            positional_only,
+            without_default,
+            additional_required,
+        )
+    )
 
 
-def test_input_fields_of_temporalio_can_be_set() -> None:
-    """Every field of a client's input in temporalio that is here by the same name can be set, or is refused by its name."""
+def test_every_input_field_of_temporalio_can_be_set_or_is_listed() -> None:
     import temporalio.client
 
     import hourglass.aio.client
 
-    refused: dict[str, set[str]] = {}
+    unsupported: dict[str, set[str]] = {}
     for name, their in vars(temporalio.client).items():
         our = getattr(hourglass.aio.client, name, None)
         if not name.endswith("Input") or our is None:
@@ -136,5 +138,5 @@ def test_input_fields_of_temporalio_can_be_set() -> None:
             if each.name not in fields and not hasattr(our, each.name) and not each.name.startswith("_")
         }
         if missing:
-            refused[name] = missing
-    assert {name: set(fields) for name, fields in LISTED["inputs"].items()} == refused
+            unsupported[name] = missing
+    assert {name: set(fields) for name, fields in LISTED["inputs"].items()} == unsupported

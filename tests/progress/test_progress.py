@@ -240,7 +240,7 @@ def test_invalid_progress_arguments_are_rejected() -> None:
             lines.follow(handle, last=-1)
         with pytest.raises(UsageError, match="handle"):
             lines.follow("id")  # type: ignore[call-overload]
-    with pytest.raises(UsageError, match="keeps"):
+    with pytest.raises(UsageError, match="keep must be"):
         Progress("p", keep=0)
 
 

@@ -18,7 +18,7 @@ def act() -> None:
 
 
 def programs(key: str = "k", limit: int = 1, rate: int = 2, per: float = 0.2, *, smooth: bool = False) -> Any:
-    """Workflows that use a slot and a turn, some of them in several tasks."""
+    """Return workflows that use slots and throttles, some of them in several tasks."""
 
     def slot() -> None:
         with limits.slot(key, limit=limit):  # slot here
@@ -44,7 +44,7 @@ def programs(key: str = "k", limit: int = 1, rate: int = 2, per: float = 0.2, *,
 
 @pytest.fixture(scope="module", params=["embedded", pytest.param("temporal", marks=pytest.mark.server)])
 def histories(request: pytest.FixtureRequest) -> list[History]:
-    """What the unchanged programs did."""
+    """Histories of the unchanged workflows."""
     target = "local:"
     if request.param == "temporal":
         server: DevServer = request.getfixturevalue("quick_server")
@@ -59,14 +59,12 @@ def histories(request: pytest.FixtureRequest) -> list[History]:
 
 
 @pytest.mark.parametrize("change", [{"limit": 3}, {"rate": 7}, {"per": 2.0}, {"smooth": True}], ids=str)
-def test_changed_limit_or_rate_replays(histories: list[History], change: dict[str, Any]) -> None:
-    """A changed limit or rate is no break, also where arguments are compared."""
+def test_replay_accepts_changed_limit_or_rate(histories: list[History], change: dict[str, Any]) -> None:
     with Replayer(workflows=programs(**change)) as replayer:
         assert [str(each.error) for each in replayer.replay_all(histories) if not each.ok] == []
 
 
-def test_changed_key_names_the_line(histories: list[History]) -> None:
-    """Another key is a break, in words of the author's and with the line of the call."""
+def test_replay_reports_changed_limit_key_with_its_line(histories: list[History]) -> None:
     lines = Path(__file__).read_text(encoding="utf-8").splitlines()
     with Replayer(workflows=programs(key="other")) as replayer:
         for result in replayer.replay_all(histories):

@@ -17,13 +17,11 @@ go = workflow.Channel("go", str)
 
 @activity.defn
 def act(value: str = "") -> str:
-    """An activity."""
     return value
 
 
 @activity.defn
 def broken() -> None:
-    """An activity that fails."""
     raise ApplicationError("no", non_retryable=True)
 
 
@@ -107,7 +105,7 @@ RECORDED = {
 
 @pytest.fixture(scope="module")
 def histories() -> dict[str, History]:
-    """The histories of the unchanged workflows."""
+    """Histories of the unchanged workflows."""
     workflows = [workflow.defn(each) for each in (spawn, patch, local, reraised, fibers)]
     with (
         Client.connect("local:") as client,
@@ -121,10 +119,9 @@ def histories() -> dict[str, History]:
 
 
 @pytest.mark.parametrize("name", list(CHANGED))
-def test_difference_names_the_line(histories: dict[str, History], name: str) -> None:
-    """A spawned call before the end, a removed patch or local activity, an error that is raised again, one of several fibers:
-    the report names what is recorded and the line where the code differs.
-    """
+def test_nondeterminism_error_names_recorded_command_and_line_of_code(
+    histories: dict[str, History], name: str
+) -> None:
     lines = Path(__file__).read_text(encoding="utf-8").splitlines()
     with Replayer(workflows=[workflow.defn(name=name)(CHANGED[name])]) as replayer:
         error = replayer.try_replay(histories[name]).error
@@ -161,8 +158,7 @@ def spins_after_an_error() -> None:
     [spins, spins_in_a_fiber, spins_in_a_coroutine, spins_after_an_error],
     ids=lambda each: each.__name__,
 )
-def test_spinning_workflow_leaves_no_thread(histories: dict[str, History], code: Any) -> None:
-    """After the verdict on a workflow that never ends its thread ends too."""
+def test_replay_timeout_ends_thread_of_endless_workflow(histories: dict[str, History], code: Any) -> None:
     before = set(threading.enumerate())  # other tests of this process may have replayers
     with Replayer(workflows=[workflow.defn(name="spawn")(code)], timeout=0.3) as replayer:
         assert isinstance(replayer.try_replay(histories["spawn"]).error, TimeoutError)

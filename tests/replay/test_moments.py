@@ -40,7 +40,7 @@ class Totals:
 
 @pytest.fixture(scope="module")
 def history() -> History:
-    """The history of a run that has ended."""
+    """The history of a completed run."""
     with Environment() as env:
         handle = env.start_workflow(Totals.run, 2)
         assert handle.result() == 28
@@ -55,8 +55,7 @@ def moments(history: History) -> tuple[Moment, ...]:
     return found
 
 
-def test_moment_shows_frames_and_variables(moments: tuple[Moment, ...]) -> None:
-    """The body and the function that it called are there, outermost first, with the values they had."""
+def test_moment_shows_frames_and_variables_outermost_first(moments: tuple[Moment, ...]) -> None:
     (fiber,) = moments[1].fibers or ()
     assert [frame.function for frame in fiber.frames] == ["Totals.run", "doubled"]
     outer, inner = fiber.frames
@@ -67,8 +66,7 @@ def test_moment_shows_frames_and_variables(moments: tuple[Moment, ...]) -> None:
     assert fiber.at[1] == doubled.__code__.co_firstlineno + 1
 
 
-def test_moment_shows_events_and_commands(moments: tuple[Moment, ...]) -> None:
-    """By the names that authors gave, with the line of the code that asked."""
+def test_moment_shows_events_and_commands_with_lines(moments: tuple[Moment, ...]) -> None:
     assert moments[0].events == ("run started Totals",)
     assert moments[1].events == ("activity completed add",)
     assert [(each.what, each.line) for each in moments[1].issued] == [
@@ -78,8 +76,7 @@ def test_moment_shows_events_and_commands(moments: tuple[Moment, ...]) -> None:
     assert moments[-1].closed
 
 
-def test_changes_between_moments(moments: tuple[Moment, ...]) -> None:
-    """Only what has another value than at the moment before, with both values."""
+def test_changes_lists_variables_that_differ_between_moments(moments: tuple[Moment, ...]) -> None:
     values = {
         (each.function, each.name): (each.before, each.after) for each in changes(moments[0], moments[1])
     }
@@ -91,28 +88,25 @@ def test_changes_between_moments(moments: tuple[Moment, ...]) -> None:
     }
 
 
-def test_moment_shows_spawned_fibers(moments: tuple[Moment, ...]) -> None:
-    """Each fiber stands where it waits, by the name of its function."""
+def test_moment_shows_spawned_fibers_by_function_name(moments: tuple[Moment, ...]) -> None:
     assert sorted(fiber.name for fiber in moments[2].fibers or ()) == ["doubled", "workflow"]
 
 
-def test_moments_are_the_same_in_every_replay(history: History, moments: tuple[Moment, ...]) -> None:
-    """They contain no addresses and no times of the replay."""
+def test_moments_are_equal_in_every_replay(history: History, moments: tuple[Moment, ...]) -> None:
     with Replayer(workflows=[Totals]) as replayer:
         assert replayer.moments(history)[0] == moments
 
 
-def test_unselected_moments_have_no_fibers(history: History, moments: tuple[Moment, ...]) -> None:
-    """They are only listed."""
+def test_moments_outside_the_selected_range_have_no_fibers(
+    history: History, moments: tuple[Moment, ...]
+) -> None:
     with Replayer(workflows=[Totals]) as replayer:
         found, _ = replayer.moments(history, range(1, 2))
     assert [each.fibers is not None for each in found] == [number == 1 for number in range(len(found))]
     assert found[1] == moments[1]
 
 
-def test_moments_precede_a_nondeterminism_error(history: History) -> None:
-    """The moments before are there, and the result says what differs."""
-
+def test_moments_before_a_nondeterminism_error_are_returned(history: History) -> None:
     @workflow.defn(name="Totals")
     class Changed:
         @workflow.run
@@ -128,9 +122,7 @@ def test_moments_precede_a_nondeterminism_error(history: History) -> None:
 
 
 @dataclass
-class Rude:
-    """A value that cannot say what it is."""
-
+class RaisingRepr:
     name: str
 
     def __repr__(self) -> str:
@@ -138,18 +130,18 @@ class Rude:
 
 
 @workflow.defn
-def holds_odd_values(times: int) -> int:
-    rude = Rude("x")
+def holds_unusual_values(times: int) -> int:
+    rude = RaisingRepr("x")
     endless: list[object] = []
     endless.append(endless)
     long = "a" * 100_000
     many = list(range(100_000))
-    asks = Asks()
+    asks = ActivityInRepr()
     return add(len(long), len(many)) + len(endless) + len(rude.name) + len(asks.name)
 
 
-class Asks:
-    """A value whose text would be a step of the workflow."""
+class ActivityInRepr:
+    """A value whose repr would be a step of the workflow."""
 
     name = "y"
 
@@ -157,18 +149,20 @@ class Asks:
         return f"asks {add(1, 1)}"
 
 
-def test_values_are_shown_briefly_without_side_effects() -> None:
-    """A repr that raises, one without end, long ones, and one that asks for an activity: the replay goes on unharmed."""
-    with Client.connect("local:") as client, Worker(client, workflows=[holds_odd_values], activities=[add]):
-        handle = client.start_workflow(holds_odd_values, 1, id="odd")
+def test_moment_truncates_values_and_tolerates_failing_reprs() -> None:
+    with (
+        Client.connect("local:") as client,
+        Worker(client, workflows=[holds_unusual_values], activities=[add]),
+    ):
+        handle = client.start_workflow(holds_unusual_values, 1, id="odd")
         handle.result()
         history = handle.history()
-    with Replayer(workflows=[holds_odd_values]) as replayer:
+    with Replayer(workflows=[holds_unusual_values]) as replayer:
         found, result = replayer.moments(history)
     assert result.ok
     values = (found[0].fibers or ())[0].frames[0].values
-    assert values["rude"] == "<Rude instance>"
+    assert values["rude"] == "<RaisingRepr instance>"
     assert values["endless"].startswith("[[[")
     assert len(values["long"]) < 3_000
     assert len(values["many"]) < 3_000
-    assert values["asks"] == "<Asks instance>"
+    assert values["asks"] == "<ActivityInRepr instance>"

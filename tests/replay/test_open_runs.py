@@ -21,7 +21,6 @@ go = workflow.Channel("go", str)
 
 @activity.defn
 def act(value: str) -> str:
-    """An activity."""
     return value
 
 
@@ -46,7 +45,7 @@ CHANGES: dict[str, tuple[int, str]] = {
 
 
 def take_step(what: str, timers: list[Any]) -> None:
-    """Do one thing that a workflow can do."""
+    """Issue one command."""
     match what:
         case "activity":
             workflow.execute_activity("act", "x", start_to_close_timeout=60)
@@ -65,8 +64,8 @@ def take_step(what: str, timers: list[Any]) -> None:
 
 
 def entity(shape: str, change: str, *, changed: bool) -> Any:
-    """A workflow that waits for signals, as it was recorded or with a change."""
-    recorded, _ = SHAPES[shape]
+    """Return a workflow that waits for signals, as recorded or changed."""
+    record_open_run, _ = SHAPES[shape]
     where, what = CHANGES[change] if changed else (99, "")
 
     def run() -> str:
@@ -76,8 +75,8 @@ def entity(shape: str, change: str, *, changed: bool) -> Any:
                 return "early"
             if number == where and what != "removed":
                 take_step(what, timers)
-            if number in recorded and not (number == where and what == "removed"):
-                take_step(recorded[number], timers)
+            if number in record_open_run and not (number == where and what == "removed"):
+                take_step(record_open_run[number], timers)
             go.receive()
         return "late"
 
@@ -85,31 +84,30 @@ def entity(shape: str, change: str, *, changed: bool) -> Any:
 
 
 def entities(*, changed: bool) -> list[Any]:
-    """All pairs."""
+    """Return all combinations of shapes and changes."""
     return [entity(shape, change, changed=changed) for shape in SHAPES for change in CHANGES]
 
 
 def wait_for(pairs: dict[str, Any], ready: Callable[[str, list[dict[str, Any]]], bool]) -> None:
     """Wait until the histories of all runs are ready."""
-    left = dict(pairs)
+    unready = dict(pairs)
 
     def are_ready() -> bool:
-        for name, each in list(left.items()):
-            if ready(name, each.history().events):
-                del left[name]
-        return not left
+        for name, handle in list(unready.items()):
+            if ready(name, handle.history().events):
+                del unready[name]
+        return not unready
 
     until(are_ready, "not all runs became ready", limit=300)
 
 
-def kinds(events: list[dict[str, Any]]) -> list[str]:
-    """The types of events, short."""
+def event_types(events: list[dict[str, Any]]) -> list[str]:
     return [each["eventType"].removeprefix("EVENT_TYPE_") for each in events]
 
 
 @contextmanager
 def target_of(engine: str, folder: Path, request: pytest.FixtureRequest) -> Iterator[str]:
-    """An engine that keeps its runs while no worker is there."""
+    """Yield the target of an engine that keeps its runs while no worker is connected."""
     if engine == "embedded":
         yield f"local:{folder / 'runs.db'}"
     else:
@@ -121,12 +119,12 @@ ENGINES = [pytest.param("embedded"), pytest.param("temporal", marks=pytest.mark.
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_replay_agrees_with_a_worker_on_open_runs(
+def test_replay_of_an_open_run_agrees_with_a_worker_of_its_engine(
     engine: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """For every change of an entity workflow, `ok` is what a worker with the changed code does with the open run: before and
-    after the next signal arrived. The result names the engine, and whether the other engine's worker would refuse the run.
-    """
+    """For every change of an entity workflow, before and after the next signal, `ok` tells whether a worker with
+    the changed code continues the open run. The result names the engine, and the engines whose workers would
+    reject the run."""
     continued: dict[str, bool] = {}
     queue = f"open-runs-{engine}"
     with target_of(engine, tmp_path, request) as target, Client.connect(target) as client:
@@ -140,7 +138,7 @@ def test_replay_agrees_with_a_worker_on_open_runs(
             for number in range(3):
                 # After its n-th signal a run is at rest when a task has been completed behind it.
                 def at_rest(name: str, events: list[dict[str, Any]], number: int = number) -> bool:
-                    seen = kinds(events)
+                    seen = event_types(events)
                     expected = min(number, SHAPES[name.partition(";")[0]][1])
                     return (
                         seen.count("WORKFLOW_EXECUTION_SIGNALED") == expected
@@ -160,7 +158,7 @@ def test_replay_agrees_with_a_worker_on_open_runs(
         with Worker(client, workflows=entities(changed=True), **options):
 
             def decided(name: str, events: list[dict[str, Any]]) -> bool:
-                for kind in kinds(events[len(before[name]) :]):
+                for kind in event_types(events[len(before[name]) :]):
                     if kind in ("WORKFLOW_TASK_COMPLETED", "WORKFLOW_TASK_FAILED"):
                         continued[name] = kind == "WORKFLOW_TASK_COMPLETED"
                         return True
@@ -173,25 +171,25 @@ def test_replay_agrees_with_a_worker_on_open_runs(
 
     wrong = []
     with Replayer(workflows=entities(changed=True)) as replayer:
-        for name, goes_on in continued.items():
+        for name, is_continued in continued.items():
             after = replayer.try_replay(pending[name])
             result = replayer.try_replay(before[name])
             raises_next = name.endswith(f"error before signal {SHAPES[name.partition(';')[0]][1] + 1}")
             assert result.engine == after.engine == engine
-            if after.ok is not goes_on or (result.ok is not goes_on and not raises_next):
-                wrong.append(f"{name}: worker {goes_on}, replay {result.ok} and {after.ok}")
+            if after.ok is not is_continued or (result.ok is not is_continued and not raises_next):
+                wrong.append(f"{name}: worker {is_continued}, replay {result.ok} and {after.ok}")
             if (engine in result.refused_by) is not (not result.ok):
                 wrong.append(f"{name}: {result.refused_by}")
     assert wrong == []
 
 
-def recorded(signals: int) -> History:
-    """The open history of an entity that did nothing for its signals."""
-    with Client.connect("local:") as client, Worker(client, workflows=[waits], verify="off"):
-        handle = client.start_workflow(waits)
+def record_open_run(signals: int) -> History:
+    """Return the open history of an entity that issued no command after its signals."""
+    with Client.connect("local:") as client, Worker(client, workflows=[waits_for_end_signal], verify="off"):
+        handle = client.start_workflow(waits_for_end_signal)
         for number in range(signals + 1):
             limit = time.monotonic() + 60
-            while kinds(handle.history().events).count("WORKFLOW_TASK_COMPLETED") <= number:
+            while event_types(handle.history().events).count("WORKFLOW_TASK_COMPLETED") <= number:
                 assert time.monotonic() < limit
             if number < signals:
                 handle.signal("go", "on")
@@ -199,22 +197,20 @@ def recorded(signals: int) -> History:
 
 
 @workflow.defn(name="waits")
-def waits() -> None:
-    """As it ran."""
+def waits_for_end_signal() -> None:
     while go.receive() != "end":
         pass
 
 
 @workflow.defn(name="waits")
-def acts_at_the_end() -> None:
-    """As it was changed: it executes an activity for its last signal."""
+def calls_activity_after_second_signal() -> None:
     go.receive()
     go.receive()
     workflow.execute_activity("act", "x", start_to_close_timeout=60)  # here
 
 
-def without_sdk(history: History) -> History:
-    """The same history without what tells its engine."""
+def without_sdk_name(history: History) -> History:
+    """Return the history without the fields that tell its engine."""
     events = json.loads(history.to_json())["events"]
     for event in events:
         completed = event.get("workflowTaskCompletedEventAttributes")
@@ -223,28 +219,26 @@ def without_sdk(history: History) -> History:
     return History.from_json(json.dumps({"events": events}))
 
 
-def of_server(history: History) -> History:
-    """The same history, with the task ids of a server."""
+def with_task_ids(history: History) -> History:
+    """Return the history with task ids, as a server writes them."""
     events = json.loads(history.to_json())["events"]
     for event in events:
         event["taskId"] = str(1_000_000 + int(event["eventId"]))
     return History.from_json(json.dumps({"events": events}))
 
 
-def test_engines_differ_in_commands_of_an_empty_last_task() -> None:
-    """A new command in an empty last task: refused on the embedded engine with its line, accepted on a server, and refused
-    where the history does not tell its engine. The result names the engine that refuses.
-    """
-    history = recorded(2)
+def test_new_command_in_an_empty_last_task_is_rejected_by_the_embedded_engine_only() -> None:
+    """The replay rejects it too if the history does not tell its engine."""
+    history = record_open_run(2)
     line = next(
         number
         for number, text in enumerate(Path(__file__).read_text().splitlines(), 1)
         if text.endswith("# here")
     )
-    with Replayer(workflows=[acts_at_the_end]) as replayer:
+    with Replayer(workflows=[calls_activity_after_second_signal]) as replayer:
         embedded = replayer.try_replay(history)
-        server = replayer.try_replay(of_server(history))
-        unknown = replayer.try_replay(without_sdk(history))
+        server = replayer.try_replay(with_task_ids(history))
+        unknown = replayer.try_replay(without_sdk_name(history))
     assert (embedded.engine, server.engine, unknown.engine) == ("embedded", "temporal", "")
     assert (embedded.ok, server.ok, unknown.ok) == (False, True, False)
     assert {embedded.refused_by, server.refused_by, unknown.refused_by} == {("embedded",)}
@@ -252,10 +246,9 @@ def test_engines_differ_in_commands_of_an_empty_last_task() -> None:
     assert f":{line}" in str(embedded.error)
 
 
-def test_debugger_shows_the_last_of_several_empty_tasks() -> None:
-    """The moments of an open run end with its last completed task, also where that asked for nothing."""
-    history = recorded(2)
-    with Replayer(workflows=[waits]) as replayer:
+def test_moments_of_an_open_run_end_with_its_last_empty_task() -> None:
+    history = record_open_run(2)
+    with Replayer(workflows=[waits_for_end_signal]) as replayer:
         moments, result = replayer.moments(history)
     assert result.ok
     assert len(moments) == 3

@@ -162,7 +162,7 @@ def looks(moving: bool, share: float = 0.0, until: float = 1000.0) -> float | No
         clock.now += INTERVAL
         evaluations.steps += moving
         watched.computed += share * INTERVAL if clock.now <= until else 0.0
-        if detector.look([watched]).hung:
+        if detector.check([watched]).hung:
             return clock.now
     return None
 

@@ -138,12 +138,12 @@ async def test_terminate_runs_before_the_body_is_cancelled(world: World) -> None
         context.on_terminate(terminate)
         await context.started()
         await terminating.wait()
-        steps.append("body saw the terminating")
+        steps.append("body saw terminate")
 
     tree = await world.start(ChildSpec("a", body))
     process = tree.find("App/a")
     assert await tree.stop() is SHUTDOWN
-    assert steps == ["terminate", "body saw the terminating", "terminated"]
+    assert steps == ["terminate", "body saw terminate", "terminated"]
     assert process.exit is SHUTDOWN
 
 

@@ -123,43 +123,37 @@ def test_settings_have_the_attributes_that_core_reads() -> None:
         assert given - _not_read_yet() == read, struct
 
 
-def test_core_replay_worker_is_created_shut_down_and_freed() -> None:
-    async def test() -> None:
-        worker, pusher = core.new_replay_worker(configs.replay_settings())
-        poll = core.poll_activation(worker)
-        assert asyncio.isfuture(poll)
-        assert poll.get_loop() is asyncio.get_running_loop()
-        core.close_pusher(pusher)
+async def test_core_replay_worker_is_created_shut_down_and_freed() -> None:
+    worker, pusher = core.new_replay_worker(configs.replay_settings())
+    poll = core.poll_activation(worker)
+    assert asyncio.isfuture(poll)
+    assert poll.get_loop() is asyncio.get_running_loop()
+    core.close_pusher(pusher)
+    core.initiate_shutdown(worker)
+    with pytest.raises(core.PollShutdown):
+        await poll
+    with pytest.raises(core.PollShutdown):
+        await core.poll_activity(worker)
+    await core.finalize_shutdown(worker)
+    with pytest.raises(BaseException) as caught:
         core.initiate_shutdown(worker)
-        with pytest.raises(core.PollShutdown):
-            await poll
-        with pytest.raises(core.PollShutdown):
-            await core.poll_activity(worker)
-        await core.finalize_shutdown(worker)
-        with pytest.raises(BaseException) as caught:
-            core.initiate_shutdown(worker)
-        assert core.is_panic(caught.value)
-        worker.drop()
-        pusher.drop()
-
-    asyncio.run(test())
+    assert core.is_panic(caught.value)
+    worker.drop()
+    pusher.drop()
 
 
-def test_core_raises_value_error_for_malformed_bytes() -> None:
-    async def test() -> None:
-        worker, pusher = core.new_replay_worker(configs.replay_settings())
-        with pytest.raises(ValueError, match="Invalid proto"):
-            core.complete_activation(worker, b"\xff")
-        with pytest.raises(ValueError, match="Invalid proto"):
-            core.heartbeat(worker, b"\xff")
-        with pytest.raises(ValueError, match="Invalid proto"):
-            core.push_history(pusher, "w", b"\xff")
-        core.close_pusher(pusher)
-        core.initiate_shutdown(worker)
-        with pytest.raises(core.PollShutdown):
-            await core.poll_activation(worker)
-        await core.finalize_shutdown(worker)
-        worker.drop()
-        pusher.drop()
-
-    asyncio.run(test())
+async def test_core_raises_value_error_for_malformed_bytes() -> None:
+    worker, pusher = core.new_replay_worker(configs.replay_settings())
+    with pytest.raises(ValueError, match="Invalid proto"):
+        core.complete_activation(worker, b"\xff")
+    with pytest.raises(ValueError, match="Invalid proto"):
+        core.heartbeat(worker, b"\xff")
+    with pytest.raises(ValueError, match="Invalid proto"):
+        core.push_history(pusher, "w", b"\xff")
+    core.close_pusher(pusher)
+    core.initiate_shutdown(worker)
+    with pytest.raises(core.PollShutdown):
+        await core.poll_activation(worker)
+    await core.finalize_shutdown(worker)
+    worker.drop()
+    pusher.drop()

@@ -167,6 +167,4 @@ def test_tls_errors_of_core_are_explained(reason: str, message: str) -> None:
 
 
 def test_connection_errors_without_tls_are_not_explained() -> None:
-    assert (
-        explain_transport('code: 111, kind: ConnectionRefused, message: "Connection connect_error"') is None
-    )
+    assert explain_transport('code: 111, kind: ConnectionRefused, message: "Connection refused"') is None

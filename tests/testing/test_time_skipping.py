@@ -103,30 +103,27 @@ def test_time_skipping_option_of_a_start_overrides_the_clients(
 
 
 @pytest.mark.server
-def test_temporalio_time_skipping_environment_skips_and_fast_forwards() -> None:
-    async def body() -> None:
-        async with await WorkflowEnvironment.start_time_skipping(
-            ts_config=TimeSkippingConfig(enabled=False), download_dest_dir="/nowhere"
-        ) as env:
-            assert env.supports_time_skipping
-            assert env.supports_time_skipping_v2
-            async with AioWorker(env.client, task_queue="q", workflows=[Naps]):
-                handle = await env.client.start_workflow(Naps.run, id="n-1", task_queue="q")
-                while len((await handle.fetch_history()).events) < 5:
-                    pass
-                assert await env.fast_forward(handle, timedelta(hours=1))
-                assert await env.get_current_time(handle) > datetime.now(UTC) + timedelta(minutes=50)
-                assert not await env.fast_forward(handle)
-                assert await handle.result() == "rested"
-                assert await env.get_time_skipping_info(handle) is not None
-                with env.with_time_skipping_disabled():
-                    other = await env.client.start_workflow(Naps.run, id="n-2", task_queue="q")
-                assert await env.get_time_skipping_info(other) is None
-                with pytest.raises(UsageError, match="its own time"):
-                    await env.get_current_time()
-                await other.terminate()
-
-    asyncio.run(body())
+async def test_temporalio_time_skipping_environment_skips_and_fast_forwards() -> None:
+    async with await WorkflowEnvironment.start_time_skipping(
+        ts_config=TimeSkippingConfig(enabled=False), download_dest_dir="/nowhere"
+    ) as env:
+        assert env.supports_time_skipping
+        assert env.supports_time_skipping_v2
+        async with AioWorker(env.client, task_queue="q", workflows=[Naps]):
+            handle = await env.client.start_workflow(Naps.run, id="n-1", task_queue="q")
+            while len((await handle.fetch_history()).events) < 5:
+                pass
+            assert await env.fast_forward(handle, timedelta(hours=1))
+            assert await env.get_current_time(handle) > datetime.now(UTC) + timedelta(minutes=50)
+            assert not await env.fast_forward(handle)
+            assert await handle.result() == "rested"
+            assert await env.get_time_skipping_info(handle) is not None
+            with env.with_time_skipping_disabled():
+                other = await env.client.start_workflow(Naps.run, id="n-2", task_queue="q")
+            assert await env.get_time_skipping_info(other) is None
+            with pytest.raises(UsageError, match="its own time"):
+                await env.get_current_time()
+            await other.terminate()
 
 
 @aio_workflow.defn

@@ -1,8 +1,10 @@
+"""The codec of a client: payloads of activations, completions and heartbeats are decoded and encoded."""
+
 from __future__ import annotations
 
-import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 
 from tests.polled import Polled
 
@@ -38,22 +40,18 @@ class Reverse:
         ]
 
 
-def with_codec(script):
-    """Run a script over a scripted handle behind a codec."""
-
-    async def main():
-        inner, codec = ScriptedHandle(), Reverse()
-        edge = Polled(CodecHandle(inner, codec, default_converter))
-        async with asyncio.timeout(20):
-            await script(edge, inner, codec)
-            await edge.stop()
-        assert all(name.startswith("hourglass-codec") for name in codec.threads)
-
-    asyncio.run(main())
+@asynccontextmanager
+async def codec_handle() -> AsyncIterator[tuple[Polled, ScriptedHandle, Reverse]]:
+    """A scripted handle behind a codec, which must run in threads of its own."""
+    inner, codec = ScriptedHandle(), Reverse()
+    edge = Polled(CodecHandle(inner, codec, default_converter))
+    yield edge, inner, codec
+    await edge.stop()
+    assert all(name.startswith("hourglass-codec") for name in codec.threads)
 
 
-def test_codec_decodes_activations_and_encodes_completions_in_its_own_threads():
-    async def script(edge, inner, codec):
+async def test_codec_decodes_activations_and_encodes_completions_in_its_own_threads():
+    async with codec_handle() as (edge, inner, _):
         sealed = Reverse().encode(payloads("hello"))
         event = RunStarted(workflow_type="w", workflow_id="i", arguments=tuple(sealed))
         inner.deliver(start("r", "w").__class__(run_id="r", events=(event,)))
@@ -64,20 +62,16 @@ def test_codec_decodes_activations_and_encodes_completions_in_its_own_threads():
         await edge.complete_activity(ActivityOk(b"t", payloads(1)[0]))
         assert inner.results[0].result.encoding == "binary/reversed"
 
-    with_codec(script)
 
-
-def test_codec_encodes_failure_messages():
-    async def script(edge, inner, codec):
+async def test_codec_encodes_failure_messages():
+    async with codec_handle() as (edge, inner, _):
         failure = Failure(message="the secret plan", info=ApplicationFailure(type="X"))
         await edge.complete_activation(Succeeded("r", (FailRun(failure),)))
         assert "secret" not in repr(inner.completions)
 
-    with_codec(script)
 
-
-def test_task_with_an_undecodable_payload_fails():
-    async def script(edge, inner, codec):
+async def test_task_with_an_undecodable_payload_fails():
+    async with codec_handle() as (edge, inner, _):
         inner.deliver(start("r", "w", "plain"))
         inner.deliver(evict("s"))
         assert (await edge.poll_activation()).run_id == "s"
@@ -89,11 +83,9 @@ def test_task_with_an_undecodable_payload_fails():
         assert isinstance(inner.results[0], AttemptFailed)
         await edge.complete_activation(Succeeded("s"))
 
-    with_codec(script)
 
-
-def test_completion_that_the_codec_cannot_encode_fails_its_task():
-    async def script(edge, inner, codec):
+async def test_completion_that_the_codec_cannot_encode_fails_its_task():
+    async with codec_handle() as (edge, inner, codec):
         codec.encode = lambda payloads_: 1 / 0
         await edge.complete_activation(Succeeded("r", (CompleteRun(payloads("secret")[0]),)))
         await edge.complete_activity(ActivityOk(b"t", payloads("secret")[0]))
@@ -101,11 +93,9 @@ def test_completion_that_the_codec_cannot_encode_fails_its_task():
         assert isinstance(inner.results[0], AttemptFailed)
         assert "secret" not in repr(inner.completions) + repr(inner.results)
 
-    with_codec(script)
 
-
-def test_latest_heartbeat_is_encoded_and_sent():
-    async def script(edge, inner, codec):
+async def test_latest_heartbeat_is_encoded_and_sent():
+    async with codec_handle() as (edge, inner, _):
         for number in range(5):
             edge.heartbeat(b"t", payloads(number))
         edge.heartbeat(b"u", ())
@@ -115,5 +105,3 @@ def test_latest_heartbeat_is_encoded_and_sent():
             tuple(Reverse().encode(payloads(0))),
             tuple(Reverse().encode(payloads(4))),
         ]
-
-    with_codec(script)

@@ -10,59 +10,48 @@ import pytest
 from hourglass._worker.mailbox import Mailbox
 
 
-def test_hundred_posts_wake_the_loop_once_and_are_delivered_in_order(monkeypatch):
-    async def main():
-        loop, seen, wakes = asyncio.get_running_loop(), [], []
-        mailbox = Mailbox()
-        wake = loop.call_soon_threadsafe
-        monkeypatch.setattr(
-            loop, "call_soon_threadsafe", lambda *call: (wakes.append(1), wake(*call)), raising=False
-        )
-        for number in range(100):
-            mailbox.post(seen.append, number)
-        assert seen == []
-        while len(seen) < 100:  # noqa: ASYNC110
-            await asyncio.sleep(0)
-        mailbox.post(seen.append, 100)
+async def test_hundred_posts_wake_the_loop_once_and_are_delivered_in_order(monkeypatch):
+    loop, seen, wakes = asyncio.get_running_loop(), [], []
+    mailbox = Mailbox()
+    wake = loop.call_soon_threadsafe
+    monkeypatch.setattr(
+        loop, "call_soon_threadsafe", lambda *call: (wakes.append(1), wake(*call)), raising=False
+    )
+    for number in range(100):
+        mailbox.post(seen.append, number)
+    assert seen == []
+    while len(seen) < 100:  # noqa: ASYNC110
         await asyncio.sleep(0)
-        return seen, len(wakes)
-
-    seen, wakes = asyncio.run(main())
+    mailbox.post(seen.append, 100)
+    await asyncio.sleep(0)
     assert seen == list(range(101))
-    assert wakes == 2
+    assert len(wakes) == 2
 
 
-def test_mailbox_delivers_every_post_in_the_order_of_its_thread():
-    async def main():
-        mailbox, seen = Mailbox(), []
+async def test_mailbox_delivers_every_post_in_the_order_of_its_thread():
+    mailbox, seen = Mailbox(), []
 
-        def post(name):
-            for number in range(500):
-                mailbox.post(seen.append, (name, number))
+    def post(name):
+        for number in range(500):
+            mailbox.post(seen.append, (name, number))
 
-        threads = [threading.Thread(target=post, args=(name,)) for name in range(4)]
-        for thread in threads:
-            thread.start()
-        async with asyncio.timeout(60):
-            while len(seen) < 2000:  # noqa: ASYNC110
-                await asyncio.sleep(0)
-        return seen
-
-    seen = asyncio.run(main())
+    threads = [threading.Thread(target=post, args=(name,)) for name in range(4)]
+    for thread in threads:
+        thread.start()
+    async with asyncio.timeout(60):
+        while len(seen) < 2000:  # noqa: ASYNC110
+            await asyncio.sleep(0)
     for name in range(4):
         assert [number for whose, number in seen if whose == name] == list(range(500))
 
 
-def test_failing_posted_call_is_logged_and_later_ones_are_delivered(caplog):
-    async def main():
-        mailbox, seen = Mailbox(), []
-        mailbox.post(seen.index, "not there")
-        mailbox.post(seen.append, 1)
-        while not seen:  # noqa: ASYNC110
-            await asyncio.sleep(0)
-        return seen
-
-    assert asyncio.run(main()) == [1]
+async def test_failing_posted_call_is_logged_and_later_ones_are_delivered(caplog):
+    mailbox, seen = Mailbox(), []
+    mailbox.post(seen.index, "not there")
+    mailbox.post(seen.append, 1)
+    while not seen:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    assert seen == [1]
     assert "a call from another thread failed" in caplog.text
 
 
@@ -79,19 +68,16 @@ def test_post_to_a_closed_loop_is_ignored(times):
 
 
 @pytest.mark.parametrize("error", [asyncio.CancelledError, ValueError])
-def test_posted_calls_are_delivered_after_one_raises(error):
-    async def main():
-        mailbox, seen = Mailbox(), []
-        asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+async def test_posted_calls_are_delivered_after_one_raises(error):
+    mailbox, seen = Mailbox(), []
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)
 
-        def fails(_):
-            raise error
+    def fails(_):
+        raise error
 
-        mailbox.post(fails, None)
-        for number in range(3):
-            mailbox.post(seen.append, number)
-        for _ in range(5):
-            await asyncio.sleep(0)
-        return seen
-
-    assert asyncio.run(main()) == [0, 1, 2]
+    mailbox.post(fails, None)
+    for number in range(3):
+        mailbox.post(seen.append, number)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert seen == [0, 1, 2]

@@ -1,3 +1,5 @@
+"""The resolver: it finds workflows and activities in lists, objects and modules, and imports nothing else."""
+
 from __future__ import annotations
 
 import importlib

@@ -1,3 +1,5 @@
+"""The public worker on the engine in memory."""
+
 from __future__ import annotations
 
 import asyncio
@@ -226,13 +228,10 @@ def test_worker_can_be_started_again_after_it_stopped(client):
     restarted.shutdown()
 
 
-def test_worker_runs_on_the_users_event_loop():
-    async def main() -> int:
-        async with await AsyncClient.connect("local:") as client, worker(client) as working:
-            assert working.statistics().state == "running"
-            return await client.execute_workflow(sums, 5, id="w")
-
-    assert asyncio.run(main()) == 16
+async def test_worker_runs_on_the_users_event_loop():
+    async with await AsyncClient.connect("local:") as client, worker(client) as working:
+        assert working.statistics().state == "running"
+        assert await client.execute_workflow(sums, 5, id="w") == 16
 
 
 @pytest.mark.parametrize("name", ["task_queue", "max_concurrent_activities", "status_address"])

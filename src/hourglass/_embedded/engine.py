@@ -223,6 +223,12 @@ class Engine:
         """The reason why the store accepts no new workflows, as a message for users; "" if it does."""
         return self.store.start_rejection()
 
+    @property
+    def awaits_workers(self) -> bool:
+        """Whether a worker has a task or an attempt in progress, or a query waits for a worker."""
+        pollers = self.queues.pollers.all()
+        return bool(self.tasks.queried) or any(poller.active_runs or poller.attempts for poller in pollers)
+
     async def durable(self, number: int) -> None:
         """Wait until effects that depend on this change may leave the engine. Raise `StorageError` if they never can."""
         if self.failed is not None:

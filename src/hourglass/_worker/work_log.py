@@ -113,7 +113,7 @@ def _run(started: RunStarted, run_id: str, queue: str) -> dict[str, object]:
 def log_failed(task: ActivityTask, result: AttemptFailed, now_ns: int, cancel_reason: str | None) -> None:
     """Log a failed attempt. `now_ns` is the time of the engine's clock."""
     failure = result.failure
-    next_attempt = outlook(task, failure, now_ns, cancelled=cancel_reason == "CANCELLED")
+    next_attempt = retry_after(task, failure, now_ns, cancelled=cancel_reason == "CANCELLED")
     if is_benign(failure):
         level = logging.DEBUG
     else:
@@ -165,7 +165,7 @@ def facts_of(task: ActivityTask) -> dict[str, object]:
     }
 
 
-def outlook(task: ActivityTask, failure: Failure, now_ns: int, *, cancelled: bool) -> int | RetryState:
+def retry_after(task: ActivityTask, failure: Failure, now_ns: int, *, cancelled: bool) -> int | RetryState:
     """Return the time of the next attempt, or the reason why there is none."""
     if cancelled:
         return RetryState.CANCEL_REQUESTED

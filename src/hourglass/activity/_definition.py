@@ -80,7 +80,7 @@ def check_executor(fn: Callable[..., Any], executor: str) -> Executor:
     return "process"
 
 
-def refuse_method(name: str) -> DefinitionError:
+def method_error(name: str) -> DefinitionError:
     """Return the error for a method that was declared as a process activity."""
     return DefinitionError(
         f"activity {name} is a method: executor='process' has no instance in the other interpreter. Make it a "
@@ -167,7 +167,7 @@ class ActivityDefinition:
         return self.signature.decode(converter, payloads)
 
     @property
-    def beats_by_itself(self) -> bool:
+    def sends_heartbeats(self) -> bool:
         """Whether the worker sends heartbeats automatically."""
         return self.settings.spec.heartbeat_timeout == LIVENESS_TIMEOUT
 
@@ -237,7 +237,7 @@ class Activity(Generic[P, R]):
     @property
     def __hourglass_activity__(self) -> ActivityDefinition:
         if self._is_method and self._executor == "process":
-            raise refuse_method(self._function.__qualname__)
+            raise method_error(self._function.__qualname__)
         return ActivityDefinition(
             name=self.name,
             fn=self.fn,

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Generic, TypeVar, TypeVarTuple, Unpack, overlo
 
 from hourglass._contract.workflows import HistoryEventFilter, QueryRejectCondition
 from hourglass._contract.workflows import UpdateStage as WorkflowUpdateStage
-from hourglass.aio._values import UNSET, given_options, given_values, overloaded, refuse_given, takes
+from hourglass.aio._values import UNSET, given_options, given_values, overloaded, reject_option, takes
 from hourglass.client import (
     AsyncActivityExecutionHandle,
     AsyncUpdateHandle,
@@ -355,7 +355,7 @@ class WorkflowHandle(HandleFace[AsyncWorkflowHandle[R]], Generic[W, R]):
         **rpc: Unpack[RpcOptions],
     ) -> WorkflowHistory:
         """Return the workflow's history. `skip_archival` has no effect, because archived histories are not read."""
-        refuse_given(
+        reject_option(
             event_filter_type is not HistoryEventFilter.ALL_EVENT,
             "event_filter_type=CLOSE_EVENT of fetch_history",
             "fetch_history_events returns the last event alone",

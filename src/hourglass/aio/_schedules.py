@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Unpack
 
 from hourglass.aio._standalone import NO_TOKEN
-from hourglass.aio._values import UNSET, given_options, given_values, refuse_given, takes
+from hourglass.aio._values import UNSET, given_options, given_values, reject_option, takes
 from hourglass.aio.common import Priority
 from hourglass.client import (
     AsyncClient,
@@ -97,5 +97,5 @@ class ScheduleClient:
         **rpc: Unpack[RpcOptions],
     ) -> AsyncIterator[ScheduleListDescription]:
         """Return an iterator over the schedules that match a filter."""
-        refuse_given(next_page_token, "next_page_token", NO_TOKEN)
+        reject_option(next_page_token, "next_page_token", NO_TOKEN)
         return self.wrapped.list_schedules(query or "", page_size=page_size, **rpc)

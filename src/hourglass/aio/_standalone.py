@@ -14,7 +14,7 @@ from hourglass._evaluator.options import Duration, RetryPolicy
 from hourglass._evaluator.specs import IdReusePolicy
 from hourglass.aio._activities import Awaits, Calls
 from hourglass.aio._handles import HandleFace
-from hourglass.aio._values import UNSET, given_options, given_values, overloaded, refuse_given, takes
+from hourglass.aio._values import UNSET, given_options, given_values, overloaded, reject_option, takes
 from hourglass.aio.common import Priority
 from hourglass.client import (
     ActivityExecution,
@@ -90,8 +90,8 @@ class ActivityHandle(HandleFace[AsyncActivityExecutionHandle[R]], Generic[R]):
         """Return the activity's description: status, attempts, times and options. It always contains the heartbeat details
         and the last failure.
         """
-        refuse_given(include_input, "include_input", "a description has no arguments")
-        refuse_given(include_outcome, "include_outcome", "result() returns the outcome")
+        reject_option(include_input, "include_input", "a description has no arguments")
+        reject_option(include_outcome, "include_outcome", "result() returns the outcome")
         return await self._handle.describe(**rpc)
 
     @takes(RpcOptions)
@@ -114,7 +114,7 @@ class ActivityHandle(HandleFace[AsyncActivityExecutionHandle[R]], Generic[R]):
         self, *, reason: str | None = None, jitter: Duration | None = None, **rpc: Unpack[RpcOptions]
     ) -> None:
         """Resume the activity after a pause."""
-        refuse_given(jitter, "jitter", "its next attempt begins at once")
+        reject_option(jitter, "jitter", "its next attempt begins at once")
         await self._handle.unpause(reason or "", **rpc)
 
     async def update_options(
@@ -432,7 +432,7 @@ class ActivityClient:
         **rpc: Unpack[RpcOptions],
     ) -> AsyncIterator[ActivityExecution]:
         """Return an iterator over the standalone activities that match a filter. Pages are fetched during iteration."""
-        refuse_given(next_page_token, "next_page_token", NO_TOKEN)
+        reject_option(next_page_token, "next_page_token", NO_TOKEN)
         return self.wrapped.list_activities(query or "", limit=limit, page_size=page_size, **rpc)
 
     async def count_activities(

@@ -66,13 +66,13 @@ def overloaded(options: type) -> Callable[[Any], Any]:
 def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that are set, under our names. None means unset."""
     chosen = {name: value for name, value in options.items() if value is not None}
-    refuse_intent(chosen.pop("versioning_intent", None))
+    reject_intent(chosen.pop("versioning_intent", None))
     if "priority" in chosen:
         chosen |= chosen.pop("priority").options()
     return chosen
 
 
-def refuse_intent(versioning_intent: object) -> None:
+def reject_intent(versioning_intent: object) -> None:
     """Raise `UsageError` if temporalio's older method of selecting a worker version is used."""
     if versioning_intent is not None:
         raise UsageError(
@@ -80,7 +80,7 @@ def refuse_intent(versioning_intent: object) -> None:
         )
 
 
-def refuse_given(value: object, name: str, why: str) -> None:
+def reject_option(value: object, name: str, why: str) -> None:
     """Raise `UsageError` if an unsupported option of temporalio is set."""
     if value:
         raise UsageError(f"{name} is not supported: {why}")

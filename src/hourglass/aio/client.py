@@ -40,7 +40,7 @@ from hourglass.aio._standalone import (
     ActivityOptionsUpdate,
 )
 from hourglass.aio._starts import StartConfig, StartOptions, WithStartWorkflowOperation
-from hourglass.aio._values import UNSET, given_options, given_values, overloaded, refuse_given, takes
+from hourglass.aio._values import UNSET, given_options, given_values, overloaded, reject_option, takes
 from hourglass.client import (
     ActivityExecution,
     ActivityExecutionDescription,
@@ -279,7 +279,7 @@ class Client(ActivityClient, ScheduleClient):
         plugins: Sequence[Plugin] = (),
     ) -> Client:
         """Connect to `host:port`, `local:`, `local:PATH` or `profile:NAME`. The default target is read from the environment."""
-        refuse_given(
+        reject_option(
             runtime, "runtime", "metrics and tracing are those of hourglass.metrics and hourglass.contrib"
         )
         return cls(
@@ -543,7 +543,7 @@ class Client(ActivityClient, ScheduleClient):
         **rpc: Unpack[RpcOptions],
     ) -> AsyncIterator[WorkflowExecution]:
         """Return an iterator over the runs that match a filter. Pages are fetched during iteration."""
-        refuse_given(next_page_token, "next_page_token", NO_TOKEN)
+        reject_option(next_page_token, "next_page_token", NO_TOKEN)
         return self.wrapped.list_workflows(query or "", limit=limit, page_size=page_size, **rpc)
 
     async def count_workflows(

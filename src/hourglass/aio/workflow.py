@@ -91,7 +91,7 @@ from hourglass.aio._facts import (
     upsert_memo,
     upsert_search_attributes,
 )
-from hourglass.aio._values import UNSET, PayloadConverter, given_values, refuse_intent
+from hourglass.aio._values import UNSET, PayloadConverter, given_values, reject_intent
 from hourglass.aio.common import Priority
 from hourglass.converter import SearchAttributes
 from hourglass.errors import NondeterminismError, UsageError
@@ -338,7 +338,7 @@ def continue_as_new(
     event_groups: Sequence[EventGroup] | None = None,
 ) -> NoReturn:
     """End this run and start a new one with these arguments and an empty history."""
-    refuse_intent(versioning_intent)
+    reject_intent(versioning_intent)
     _continue_as_new(
         *given_values(arg, positional, args),
         workflow=workflow,

@@ -445,7 +445,7 @@ class Client(Activities, Operator):
         )
 
     def _to_each(self, query: str, act: _bulk.Act, progress: Progress | None) -> BulkResult:
-        executions = self.list_workflows(_bulk.open_ones(query), page_size=1000)
+        executions = self.list_workflows(_bulk.open_only(query), page_size=1000)
         references = [_bulk.pinned(execution.id, execution.run_id) for execution in executions]
         result = BulkResult(found=len(references))
         for some in _bulk.slices(references):

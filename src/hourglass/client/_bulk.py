@@ -29,7 +29,7 @@ class BulkResult:
 
     found: int = 0
     done: int = 0
-    gone: int = 0
+    already_closed: int = 0
     errors: dict[str, HourglassError] = field(default_factory=dict)
 
     def add(self, outcomes: list[tuple[Reference, HourglassError | None]]) -> None:
@@ -38,14 +38,14 @@ class BulkResult:
             if error is None:
                 self.done += 1
             elif isinstance(error, WorkflowNotFoundError):
-                self.gone += 1
+                self.already_closed += 1
             else:
                 self.errors[reference.workflow_id] = error
 
     @property
     def handled(self) -> int:
         """The number of workflows handled so far."""
-        return self.done + self.gone + len(self.errors)
+        return self.done + self.already_closed + len(self.errors)
 
 
 Act: TypeAlias = Callable[[Reference], ClientOperation[Any]]
@@ -77,7 +77,7 @@ def act_on(
     return ClientOperation(ask, list)
 
 
-def open_ones(query: str) -> str:
+def open_only(query: str) -> str:
     """Return a filter for the open runs among the runs that a filter matches."""
     return f"({query}) AND ExecutionStatus = 'Running'" if query.strip() else "ExecutionStatus = 'Running'"
 

@@ -51,7 +51,7 @@ class PollerInfo:
     """The id of the worker's process; 0 on a server."""
     is_owner: bool = False
     """Whether the engine runs in the worker's process, as the owner of the file."""
-    in_hand: int = 0
+    in_progress: int = 0
     """The number of workflow tasks or activity attempts in progress; None on a server."""
 
 
@@ -205,7 +205,7 @@ def _poller(poller: Poller) -> PollerInfo:
         deployment_version=poller.version,
         process_id=poller.process_id,
         is_owner=poller.is_owner,
-        in_hand=poller.in_hand,
+        in_progress=poller.in_hand,
     )
 
 

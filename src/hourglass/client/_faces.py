@@ -143,7 +143,7 @@ class HandleFacts(Generic[R]):
     def _repr_html_(self) -> str | None:
         """Return the workflow's timeline for notebooks, without payloads, or None if the timeline is not available."""
         try:
-            description = self._session.perform(_operations.look(self._session, self._reference))
+            description = self._session.perform(_operations.describe_briefly(self._session, self._reference))
             history = self._session.perform(_operations.history(self._session, self._reference))
         except HourglassError:
             return None

@@ -442,7 +442,7 @@ async def _with_requested_updates(session: ClientSession, answer: Description) -
     return msgspec.structs.replace(answer, pending_updates=(*answer.pending_updates, *pending))
 
 
-def look(session: ClientSession, reference: Reference) -> ClientOperation[WorkflowDescription]:
+def describe_briefly(session: ClientSession, reference: Reference) -> ClientOperation[WorkflowDescription]:
     """Return the description of a workflow for a timeline. Interceptors do not see this request, and its timeout is short."""
     request = DescribeWorkflow(
         workflow_id=reference.workflow_id, run_id=reference.addressed_run, rpc_timeout=_GLANCE

@@ -174,7 +174,7 @@ def start_request(
     spec: dict[str, Any] = {"task_queue": "default"}
     for name, value in options.items():
         if name not in _KNOWN:
-            _refuse(name, definition)
+            _reject(name, definition)
         if name in _READERS:
             (spec if name in _SPEC else fields)[name] = _READERS[name](value, name, converter)
     if not _SIGNAL.isdisjoint(options):
@@ -205,7 +205,7 @@ _MEANT = {
 }
 
 
-def _refuse(name: str, definition: Given) -> NoReturn:
+def _reject(name: str, definition: Given) -> NoReturn:
     positional = "pass the workflow's own arguments by position"
     if definition.signature is not None and name in definition.signature.parameters:
         raise UsageError(

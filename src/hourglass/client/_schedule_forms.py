@@ -56,7 +56,7 @@ def schedule_form(
     )
 
 
-def refuse_empty(spec: ScheduleSpec) -> None:
+def reject_empty(spec: ScheduleSpec) -> None:
     """Reject a new spec that restricts or skips times but does not define any. Existing specs of this kind are accepted,
     because other SDKs permit them.
 

@@ -90,7 +90,7 @@ def create(
         converter = _converter_of(session, call.schedule, call.id)
         form = forms.schedule_form(call.schedule, refer_schedule(call.id), converter, session.identity)
         session.meet(call.schedule.action.workflow)
-        forms.refuse_empty(form.spec)
+        forms.reject_empty(form.spec)
         if form.state.limited_actions and not form.state.remaining_actions:
             raise UsageError(
                 "a schedule with limited_actions needs remaining_actions, the number of actions left"
@@ -246,10 +246,10 @@ def update(session: ClientSession, schedule_id: str, change: Change) -> UpdateSc
 
 def _updating(session: ClientSession, schedule_id: str, change: Change) -> Steps:
     """Describe the schedule, call `change`, send the result, and check whether the update took effect."""
-    look: ClientOperation[ScheduleDetails] = asking(
+    describe: ClientOperation[ScheduleDetails] = asking(
         DescribeSchedule(schedule_id=schedule_id), lambda answer: answer
     )
-    seen: ScheduleDetails = yield look
+    seen: ScheduleDetails = yield describe
     for _ in range(_TRIES):
         wanted = change(_described(session, seen))
         if wanted is None:
@@ -269,7 +269,7 @@ def _updating(session: ClientSession, schedule_id: str, change: Change) -> Steps
         )
         # A server reports success even for an update that it dropped. Only a new token and equal content prove that the
         # update took effect.
-        before, seen = seen, (yield look)
+        before, seen = seen, (yield describe)
         if seen.conflict_token != before.conflict_token and is_same_schedule(form, seen.schedule):
             return
     raise ServiceError(

@@ -131,7 +131,7 @@ def nothing(_answer: object) -> None:
 _PLAINLY: RpcOptions = {}
 
 
-def _told(call: ClientCall, rpc: RpcOptions) -> ClientCall:
+def _with_rpc(call: ClientCall, rpc: RpcOptions) -> ClientCall:
     """Return the call with these RPC options applied."""
     if rpc:
         check_rpc(rpc)
@@ -206,7 +206,7 @@ class ClientSession:
         try:
             if operation.call is None:
                 return (self.with_rpc(rpc) if rpc else self).perform(operation)
-            answer: T = getattr(self.outbound, operation.call._point.method)(_told(operation.call, rpc))
+            answer: T = getattr(self.outbound, operation.call._point.method)(_with_rpc(operation.call, rpc))
             return answer
         except (HourglassError, KeyboardInterrupt, TimeoutError) as error:
             without_our_frames(error)
@@ -217,7 +217,7 @@ class ClientSession:
         if operation.call is None:
             return (self.with_rpc(rpc) if rpc else self).aperform(operation)
         answer: Coroutine[Any, Any, T] = getattr(self.async_outbound, operation.call._point.method)(
-            _told(operation.call, rpc)
+            _with_rpc(operation.call, rpc)
         )
         return answer
 
@@ -238,14 +238,14 @@ class ClientSession:
         call.
         """
         if self.interceptors:
-            getattr(self.outbound, call._point.method)(_told(call, rpc))
+            getattr(self.outbound, call._point.method)(_with_rpc(call, rpc))
         else:
             self.with_rpc(rpc).perform_steps(call._proceed(call))
 
     async def arun_steps(self, call: ClientCall, rpc: RpcOptions = _PLAINLY) -> None:
         """Run a call that consists of several operations, and await it."""
         if self.interceptors:
-            await getattr(self.async_outbound, call._point.method)(_told(call, rpc))
+            await getattr(self.async_outbound, call._point.method)(_with_rpc(call, rpc))
         else:
             await self.with_rpc(rpc).aperform_steps(call._proceed(call))
 

@@ -53,37 +53,37 @@ _DEEPEST, _MOST_CHILDREN = 3, 3
 class WaitWatcher:
     """Checks a single wait at intervals. Must be used on the control loop."""
 
-    __slots__ = ("_began", "_looking", "_said", "_session", "_timer")
+    __slots__ = ("_began", "_checking", "_logged", "_session", "_timer")
 
     def __init__(self, session: ClientSession) -> None:
         loop = asyncio.get_running_loop()
         self._session = session
-        self._said = False
+        self._logged = False
         self._began = loop.time()
-        self._looking: asyncio.Task[None] | None = None
+        self._checking: asyncio.Task[None] | None = None
         self._timer = loop.call_later(SILENCE, self._begin)
 
     def end(self) -> None:
         """Stop checking, because the wait is over."""
         self._timer.cancel()
-        if self._looking is not None:
-            self._looking.cancel()
+        if self._checking is not None:
+            self._checking.cancel()
 
     def _begin(self) -> None:
-        self._looking = asyncio.get_running_loop().create_task(self._look_often())
+        self._checking = asyncio.get_running_loop().create_task(self._look_often())
 
-    async def look(self) -> bool:
+    async def check(self) -> bool:
         """Check the wait now, unless a reason was already logged. Return whether a reason has been logged."""
-        if not self._said:
+        if not self._logged:
             try:
-                self._said = await self._log()
+                self._logged = await self._log()
             except HourglassError:
                 pass
-        return self._said
+        return self._logged
 
     async def _look_often(self) -> None:
         pause = SILENCE
-        while not await self.look():
+        while not await self.check():
             pause = min(2 * pause, _LONGEST_SILENCE)
             await sleep(pause)
 

@@ -51,7 +51,7 @@ _LONGEST_OUTAGE = 60.0
 FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
 
 
-GOES_ON = "; it continues, and you can wait for its result again"
+CONTINUES = "; it continues, and you can wait for its result again"
 
 
 def wait_for_close(
@@ -66,7 +66,7 @@ def wait_for_close(
 async def _watch_within(
     timeout: float, session: ClientSession, workflow_id: str, run_id: str, follow: bool
 ) -> Outcome:
-    async with in_time(session, timeout, f"workflow {workflow_id!r} did not close within", GOES_ON):
+    async with in_time(session, timeout, f"workflow {workflow_id!r} did not close within", CONTINUES):
         return await _watch(session, workflow_id, run_id, follow)
 
 
@@ -77,7 +77,7 @@ async def _watch(session: ClientSession, workflow_id: str, run_id: str, follow: 
             request = WaitForClose(workflow_id=workflow_id, run_id=run_id)
             outcome = await ask_through_outage(session, request)
             if isinstance(outcome, StillOpen):
-                await notice.look()
+                await notice.check()
                 continue
             successor = successor_of(outcome)
             if not successor:

@@ -13,7 +13,7 @@ passes from task to task without an event.
 A run and a keeper communicate only by signals, and a keeper is an abandoned child. Neither activities nor clients are
 involved, so a worker without activities serves limits, too. Invariants:
 
-- When `ask` or `tell` returns, the message has arrived, even if the requesting run is being cancelled.
+- When `send_request` or `send_notice` returns, the message has arrived, even if the requesting run is being cancelled.
 - A keeper outlives the run that happened to start it.
 """
 
@@ -196,7 +196,7 @@ def keeper_id(kind: str, key: str) -> str:
     return f"hourglass.{kind}:{key}"
 
 
-def ask(keeper: str, kind: Any, signal: Any, question: Any, state: Any, task_queue: str) -> None:
+def send_request(keeper: str, kind: Any, signal: Any, question: Any, state: Any, task_queue: str) -> None:
     """Send a request to a keeper. If there is none, start a keeper with `state`, because the state contains the request."""
     pause = 0.0
     with workflow.shield():
@@ -228,7 +228,7 @@ def _started(keeper: str, kind: Any, state: Any, task_queue: str) -> bool:
     return True
 
 
-def tell(keeper: str, signal: Any, message: Any) -> None:
+def send_notice(keeper: str, signal: Any, message: Any) -> None:
     """Send a message to a keeper. Ignore the message if the keeper does not exist."""
     with workflow.shield():
         try:
@@ -256,7 +256,7 @@ def _reaches(answer: Answer) -> bool:
     return True
 
 
-def keep(what: str, serve: Callable[[], bool]) -> None:
+def serve_until_idle(what: str, serve: Callable[[], bool]) -> None:
     """Run a keeper: call `serve` in rounds until it returns False because the key is idle."""
     while True:
         try:

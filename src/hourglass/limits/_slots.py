@@ -22,13 +22,13 @@ from hourglass.limits._keepers import (
     FIRST_REMINDER,
     LAST_REMINDER,
     KeeperLink,
-    ask,
     is_long,
-    keep,
     keeper_id,
     link_of_run,
     replies_of_run,
-    tell,
+    send_notice,
+    send_request,
+    serve_until_idle,
     unreachable,
 )
 
@@ -69,7 +69,7 @@ class SlotKeeper:
     @workflow.run
     def run(self, slots: Slots) -> None:
         """Keep the slots until no run uses them."""
-        keep("slots", self._serve)
+        serve_until_idle("slots", self._serve)
 
     def _heard(self) -> None:
         self.messages += 1
@@ -152,7 +152,7 @@ class SlotPool(KeeperLink):
         self._waiting: dict[SlotWaiter, None] = {}
         self._used: set[int] = set()
         self._idle: list[int] = []
-        self._asked: list[int] = []
+        self._requested: list[int] = []
         self._stale: frozenset[int] = frozenset()
         self._ahead: int | None = None
         self._numbers = 0
@@ -228,29 +228,29 @@ class SlotPool(KeeperLink):
         del self._waiting[waiter]
         waiter.number = self._use(number)
         waiter.done.set()
-        if self._asked and not self._waiting:
+        if self._requested and not self._waiting:
             self._begin_to_linger()
 
     def receive(self, name: str, answers: Answers) -> None:
         """Receive granted slots, or the notification that another run waits."""
         for number in answers.numbers:
-            if number is not None and number in self._asked:
-                self._asked.remove(number)
+            if number is not None and number in self._requested:
+                self._requested.remove(number)
                 self._ahead = None
                 if self._waiting:
                     self._hand_over(number)
                 else:
                     self._keep(number)
         if answers.others and self._ahead is None:
-            self._ahead, self._stale = len(self._waiting), frozenset(self._asked)
+            self._ahead, self._stale = len(self._waiting), frozenset(self._requested)
         self.wake()
 
     def finish(self) -> None:
         """Return unused slots before the run closes."""
-        if self._idle or self._asked or self._sending:
+        if self._idle or self._requested or self._sending:
             self._closing = True
             self.wake()
-            workflow.wait_condition(lambda: not (self._idle or self._asked or self._sending))
+            workflow.wait_condition(lambda: not (self._idle or self._requested or self._sending))
 
     def is_due(self) -> bool:
         """Whether slots must be requested or returned."""
@@ -260,7 +260,7 @@ class SlotPool(KeeperLink):
         """Send the due requests for slots, and return surplus slots."""
         back = self._surplus()
         self._idle = [number for number in self._idle if number not in back]
-        self._asked = [number for number in self._asked if number not in back]
+        self._requested = [number for number in self._requested if number not in back]
         if back:
             self._linger_until = 0.0
         wanted = self._wanted()
@@ -268,7 +268,7 @@ class SlotPool(KeeperLink):
             self._ask(wanted, back)
         else:
             self._sending = True
-            tell(self._keeper, SlotKeeper.take_back, Return(self._run.pool, back))
+            send_notice(self._keeper, SlotKeeper.take_back, Return(self._run.pool, back))
             self._sending = False
 
     def next_moment(self) -> float | None:
@@ -277,7 +277,7 @@ class SlotPool(KeeperLink):
         if self._waiting:
             deadlines = (waiter.deadline for waiter in self._waiting if waiter.deadline is not None)
             return min((self._remind_at, *deadlines) if self._limited else (self._remind_at,))
-        return self._linger_until if self._idle or self._asked else None
+        return self._linger_until if self._idle or self._requested else None
 
     def wait_is_for(self) -> str:
         """Return the purpose of the timer."""
@@ -285,7 +285,7 @@ class SlotPool(KeeperLink):
         return f"{what} {self.key!r}"
 
     def _wanted(self) -> int:
-        return 0 if self._closing else max(0, min(len(self._waiting), self.limit) - len(self._asked))
+        return 0 if self._closing else max(0, min(len(self._waiting), self.limit) - len(self._requested))
 
     @property
     def _limit_is_new(self) -> bool:
@@ -294,7 +294,7 @@ class SlotPool(KeeperLink):
     def _ask(self, wanted: int, back: tuple[int, ...]) -> None:
         want = tuple(range(self._numbers + 1, self._numbers + 1 + wanted))
         self._numbers += wanted
-        self._asked += want
+        self._requested += want
         self._reminder = FIRST_REMINDER
         self._send(want, back)
 
@@ -305,20 +305,20 @@ class SlotPool(KeeperLink):
         first = SlotBook(Slots(notice=self.notice))
         first.lease(lease)
         self._sending = True
-        ask(self._keeper, SlotKeeper.run, SlotKeeper.lease, lease, first.slots, self._task_queue)
+        send_request(self._keeper, SlotKeeper.run, SlotKeeper.lease, lease, first.slots, self._task_queue)
         self._sending = False
         self._remind_at = self.time() + self._reminder
 
     def _surplus(self) -> tuple[int, ...]:
         """Return the unused slots, and the unneeded places in the queue, that must be given back now."""
         if self._closing:
-            return (*self._idle, *self._asked)
-        unneeded = () if self._waiting else tuple(self._asked)
+            return (*self._idle, *self._requested)
+        unneeded = () if self._waiting else tuple(self._requested)
         if self._ahead is None:
             is_kept = self._uses > 1 and not 0.0 < self._linger_until <= self.time()
             return () if is_kept or self._waiting else (*self._idle, *unneeded)
         if not self._ahead and self._waiting:
-            unneeded = tuple(number for number in self._asked if number in self._stale)
+            unneeded = tuple(number for number in self._requested if number in self._stale)
         return (*self._idle, *unneeded)
 
     def on_time(self) -> None:
@@ -332,7 +332,7 @@ class SlotPool(KeeperLink):
         if self._waiting and self._remind_at <= now:
             # A keeper that was terminated has forgotten the waiting runs.
             self._reminder = min(2 * self._reminder, LAST_REMINDER)
-            self._send(tuple(self._asked), ())
+            self._send(tuple(self._requested), ())
         if self._linger_until <= now and self._reused:
             self._linger = min(2 * self._linger, _LAST_LINGER)
             self._linger_until, self._reused = now + self._linger, False

@@ -30,13 +30,13 @@ from hourglass.limits._keepers import (
     LAST_REMINDER,
     KeeperLink,
     Replies,
-    ask,
     is_long,
-    keep,
     keeper_id,
     link_of_run,
     replies_of_run,
-    tell,
+    send_notice,
+    send_request,
+    serve_until_idle,
     unreachable,
 )
 
@@ -72,7 +72,7 @@ class TurnKeeper:
     @workflow.run
     def run(self, throttle: Throttle) -> None:
         """Grant turns until no run requests any."""
-        keep("turns", self._serve)
+        serve_until_idle("turns", self._serve)
 
     def _serve(self) -> bool:
         answers = self.book.serve(microseconds())
@@ -138,7 +138,7 @@ class TurnPool(KeeperLink):
         self._task_queue = task_queue
         self._replies = replies
         self._new: dict[TurnWaiter, None] = {}
-        self._asked: dict[str, tuple[TurnRequest, list[TurnWaiter]]] = {}
+        self._requested: dict[str, tuple[TurnRequest, list[TurnWaiter]]] = {}
         self._due: dict[TurnWaiter, None] = {}
         self._remind_at, self._reminder = 0.0, FIRST_REMINDER
 
@@ -162,7 +162,7 @@ class TurnPool(KeeperLink):
     def _has_lent(self, waiter: TurnWaiter) -> bool:
         """Grant a turn to a task from the loan. Return False if the keeper must grant the turn instead."""
         loan, (rate, latest) = self._loan, waiter.terms
-        if loan is None or loan.rate != rate or self._asked or self._recalled:
+        if loan is None or loan.rate != rate or self._requested or self._recalled:
             return False
         self._numbers += 1
         turns, at = next_turn(self._turns, str(self._numbers), rate, self._now(), latest)
@@ -187,7 +187,7 @@ class TurnPool(KeeperLink):
             self._recalled = self._loan is not None
             self.wake()
             return
-        question, waiters = self._asked.pop(name, (None, []))
+        question, waiters = self._requested.pop(name, (None, []))
         self._replies.links.pop(name, None)
         if question is not None and answers.until:
             self._loan = Loan(question.place, question.rate, answers.until)
@@ -210,7 +210,7 @@ class TurnPool(KeeperLink):
         Otherwise, if answers take longer than the interval between tasks, each task would send a request and the loan would
         never be used.
         """
-        return bool(self._new) and not any(question.loan for question, _ in self._asked.values())
+        return bool(self._new) and not any(question.loan for question, _ in self._requested.values())
 
     def act(self) -> None:
         """Request turns, or return the loan."""
@@ -219,7 +219,7 @@ class TurnPool(KeeperLink):
             return
         used = Used(self._name, self._end_loan())
         self._sending = True
-        tell(self._keeper, TurnKeeper.hand_in, used)
+        send_notice(self._keeper, TurnKeeper.hand_in, used)
         self._sending = False
 
     def _end_loan(self) -> tuple[int, ...]:
@@ -241,7 +241,7 @@ class TurnPool(KeeperLink):
     def next_moment(self) -> float | None:
         """Return the time of the next turn, or of the next reminder to the keeper."""
         turns = [waiter.at / MICROSECONDS for waiter in self._due if waiter.at is not None]
-        return min([*turns, self._remind_at] if self._asked else turns, default=None)
+        return min([*turns, self._remind_at] if self._requested else turns, default=None)
 
     def wait_is_for(self) -> str:
         """Return the purpose of the timer."""
@@ -271,14 +271,14 @@ class TurnPool(KeeperLink):
         if latest is not None:
             latest -= self._lead()
         question = TurnRequest(place, rate, latest, len(waiters), self._end_loan(), lending)
-        self._asked[ticket] = question, waiters
+        self._requested[ticket] = question, waiters
         self._replies.links[ticket] = self
         self._reminder = FIRST_REMINDER
         self._send(question)
 
     def _send(self, question: TurnRequest) -> None:
         first = Throttle(open=(question,), period=question.rate.period)
-        ask(self._keeper, TurnKeeper.run, TurnKeeper.ask, question, first, self._task_queue)
+        send_request(self._keeper, TurnKeeper.run, TurnKeeper.ask, question, first, self._task_queue)
         self._remind_at = self.time() + self._reminder
 
     def on_time(self) -> None:
@@ -288,10 +288,10 @@ class TurnPool(KeeperLink):
         for waiter in [due for due in self._due if due.at is not None and due.at <= now + 1]:
             del self._due[waiter]
             waiter.done.set()
-        if self._asked and self._remind_at <= self.time():
+        if self._requested and self._remind_at <= self.time():
             # A keeper that was terminated has forgotten the requests.
             self._reminder = min(2 * self._reminder, LAST_REMINDER)
-            for question, _ in list(self._asked.values()):
+            for question, _ in list(self._requested.values()):
                 self._send(question)
 
 

@@ -169,7 +169,7 @@ _MOST_READS = 100
 
 
 @dataclass(frozen=True)
-class Heard:
+class StreamAnswer:
     """The result of a query. The answer is None if there is no item yet; `ended` is True if no more items will be published.
 
     `read_to` is the last history event that was read before the query, or 0 if the workflow was not queried.
@@ -237,17 +237,17 @@ class Follower(Generic[T]):
         """Wait for new items. Repeat the call until `pending` contains items or `ended` is True."""
         session_used: list[ClientSession] = []
 
-        async def ask(session: ClientSession) -> Heard:
+        async def ask(session: ClientSession) -> StreamAnswer:
             session_used.append(session)
             return await self._ask_in_time(session)
 
-        return ClientOperation(ask, lambda heard: self._take(heard, session_used[0]))
+        return ClientOperation(ask, lambda answer: self._take(answer, session_used[0]))
 
     def as_it_is(self) -> ClientOperation[None]:
         """Read the existing items without waiting or following."""
         session_used: list[ClientSession] = []
 
-        async def ask(session: ClientSession) -> Heard:
+        async def ask(session: ClientSession) -> StreamAnswer:
             session_used.append(session)
             await self._find_run(session)
             await self._read_items(session)
@@ -255,13 +255,13 @@ class Follower(Generic[T]):
                 page = await ask_through_outage(session, self._history(wait=False))
                 await self._note_page(session, page)
             try:
-                return Heard(await self._query(session), True, self._read_to)
+                return StreamAnswer(await self._query(session), True, self._read_to)
             except QueryFailedError:
-                return Heard(None, True, self._read_to)
+                return StreamAnswer(None, True, self._read_to)
 
-        return ClientOperation(ask, lambda heard: self._take(heard, session_used[0]))
+        return ClientOperation(ask, lambda answer: self._take(answer, session_used[0]))
 
-    async def _ask_in_time(self, session: ClientSession) -> Heard:
+    async def _ask_in_time(self, session: ClientSession) -> StreamAnswer:
         try:
             async with session.within(self._limit):
                 return await self._ask(session)
@@ -272,7 +272,7 @@ class Follower(Generic[T]):
                 f"workflow {self._workflow_id!r} has published no further item of {self._name!r} within {self._limit:g} s"
             ) from None
 
-    async def _ask(self, session: ClientSession) -> Heard:
+    async def _ask(self, session: ClientSession) -> StreamAnswer:
         """Query until the answer differs from the previous answer, or activities have published items.
 
         The first query is sent immediately if it is due. Later queries are sent when a workflow task has completed.
@@ -283,7 +283,7 @@ class Follower(Generic[T]):
                 # The query stays due until it is answered, because the wait may be interrupted.
                 self._due = await self._something_happens(session)
             if not self._due:
-                return Heard(None, False)
+                return StreamAnswer(None, False)
             closed, read_to = self._closed, self._read_to
             answer = await self._query(session)
             if answer is None and not 0 <= self._offset < NEW_ONES:
@@ -292,7 +292,7 @@ class Follower(Generic[T]):
                 # Read after the query, so that all items published before its answer are included.
                 await self._read_items(session)
             if closed or (answer is not None and answer != self._last_answer) or self._activities.held:
-                return Heard(answer, closed, read_to)
+                return StreamAnswer(answer, closed, read_to)
             self._due, self._asked_to, self._newest_only = False, read_to, None
 
     async def _find_run(self, session: ClientSession) -> None:
@@ -387,21 +387,23 @@ class Follower(Generic[T]):
         if carried is not None:
             self._activities.note_tail(event.attributes.scheduled_event_id, carried)
 
-    def _take(self, heard: Heard, session: ClientSession) -> None:
-        if not heard.read_to and not heard.ended:
+    def _take(self, answer: StreamAnswer, session: ClientSession) -> None:
+        if not answer.read_to and not answer.ended:
             self._add_items(session, lambda scheduled: scheduled <= self._asked_to)
             return
         before = len(self.pending)
-        self._last_answer = heard.answer
+        self._last_answer = answer.answer
         self._due = False
-        if heard.answer is not None and heard.answer.result:
-            self._take_batch(heard.answer.result[0], session, sys.maxsize if heard.ended else heard.read_to)
+        if answer.answer is not None and answer.answer.result:
+            self._take_batch(
+                answer.answer.result[0], session, sys.maxsize if answer.ended else answer.read_to
+            )
         if not self._due:
-            self._asked_to = heard.read_to
-            self._add_items(session, lambda scheduled: heard.ended or scheduled <= heard.read_to)
+            self._asked_to = answer.read_to
+            self._add_items(session, lambda scheduled: answer.ended or scheduled <= answer.read_to)
         if self._newest_only is not None and not self._due:
             self._trim(before)
-        if heard.ended and not self._due:
+        if answer.ended and not self._due:
             self._move_on()
 
     def _take_batch(self, payload: Payload, session: ClientSession, read_to: int) -> None:

@@ -425,11 +425,11 @@ class Walk:
         pairing = pair_up(
             task.command_events, ordered + terminal[:1], self._outcomes, self._names, self._recorded
         )
-        given_up = self._cancelled_in_this_task(pairing.missing)
+        abandoned = self._cancelled_in_this_task(pairing.missing)
         missing = tuple(
             event
             for event in pairing.missing
-            if event.id not in given_up and not self._was_cancelled_timer(event.attributes)
+            if event.id not in abandoned and not self._was_cancelled_timer(event.attributes)
         )
         # Not every history contains commands issued after the terminal command, because some SDKs discard them.
         late = issued[issued.index(terminal[0]) + 1 :] if terminal else []

@@ -18,9 +18,9 @@ _fakes                 fakes of activities, checked when a test defines them
 _fixture               the parts of an environment, assembled
 _guard                 detects and interrupts workflow code that does not return
 _later                 scheduled actions
-_mishaps               the errors that `explore` may let activities raise
+_faults                the errors that `explore` may let activities raise
 _quiet_loop            the event loop of an environment
-_registry              workflows and activities by name, with their fakes and mishaps
+_registry              workflows and activities by name, with their fakes and faults
 _runner_threads        the threads of asynchronous environments
 _served_queue          one task queue: its handle, its evaluations, its activity executor
 _session               the client of an environment; its blocking calls drive the environment

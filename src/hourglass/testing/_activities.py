@@ -51,14 +51,14 @@ _MAX_ATTEMPTS = 5000
 
 
 @dataclass(frozen=True)
-class Mishap:
+class PlannedFault:
     """A fault of an attempt: an exception raised instead of the call, or a result that never reaches the engine."""
 
     error: Raisable | None = None
     result_lost: bool = False
 
 
-_NO_MISHAP = Mishap()
+_NO_FAULT = PlannedFault()
 
 
 @dataclass(slots=True, eq=False)
@@ -67,7 +67,7 @@ class RunningAttempt:
 
     name: str
     record: RecordedAttempt
-    mishap: Mishap
+    fault: PlannedFault
     is_elsewhere: bool = False
     """Whether the attempt runs in a thread or on the activity loop."""
 
@@ -166,7 +166,7 @@ class SleepingFake:
         """End the attempt as cancelled."""
         self._attempt.finish_threadsafe(stopped(self._attempt.task, reason))
 
-    def give_up(self) -> bool:
+    def abandon(self) -> bool:
         """Return True, because there is no thread to release."""
         return True
 
@@ -183,12 +183,12 @@ class EnvironmentRunner:
     def __init__(self, stage: EnvironmentActivities, steps: StepAdder) -> None:
         self._stage = stage
         self._steps = steps
-        self._mishaps: dict[bytes, Mishap] = {}
+        self._faults: dict[bytes, PlannedFault] = {}
         self._running: dict[bytes, RunningAttempt] = {}
 
-    def plan(self, token: bytes, mishap: Mishap) -> None:
+    def plan(self, token: bytes, fault: PlannedFault) -> None:
         """Plan a fault for the attempt with this token, before the attempt is started."""
-        self._mishaps[token] = mishap
+        self._faults[token] = fault
 
     def start(self, attempt: Attempt) -> None:
         """Start an attempt. Must be called on the environment's thread."""
@@ -206,8 +206,8 @@ class EnvironmentRunner:
             stage.errors.add(error)
             attempt.finish_threadsafe(failed(task, type(error).__name__, str(error), non_retryable=True))
             return
-        mishap = self._mishaps.pop(task.token, _NO_MISHAP)
-        running = RunningAttempt(attempt_name(task), stage.record(task, fake), mishap)
+        fault = self._faults.pop(task.token, _NO_FAULT)
+        running = RunningAttempt(attempt_name(task), stage.record(task, fake), fault)
         self._running[task.token] = running
         if fake.takes:
             self._sleep(attempt, running, fake)
@@ -274,7 +274,7 @@ class EnvironmentRunner:
         attempt.after(interval, send)
 
     def _perform(self, attempt: Attempt, running: RunningAttempt, fake: Fake) -> None:
-        error = running.mishap.error
+        error = running.fault.error
         planned = fake.planned(attempt.task.attempt) if error is None else raised(error)
         if planned is not None:
             attempt.work = None

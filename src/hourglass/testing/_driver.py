@@ -272,7 +272,7 @@ class EnvironmentDriver:
         stage = self.stage
         if len(stage.running) > len(self.outside):
             self.loop.do(self._bell.wait())
-        elif self.engine.runs.in_flight and not stage.asleep and not stage.running:
+        elif self.engine.awaits_workers and not stage.asleep and not stage.running:
             self._await_others()
         elif self.clock.now_ns() > self.horizon_ns:
             raise explain(self, "virtual time has reached the environment's horizon")

@@ -18,10 +18,10 @@ from hourglass.errors import UsageError
 from hourglass.metrics import Registry
 from hourglass.testing._calls import Call
 from hourglass.testing._fakes import UNSET, Raisable, Raises, make_fake
+from hourglass.testing._faults import AllowedFaults, checked_errors
 from hourglass.testing._fixture import Fixture, FixtureSettings
 from hourglass.testing._guard import DEADLOCK_TIMEOUT
 from hourglass.testing._later import Later
-from hourglass.testing._mishaps import Mishaps, checked_errors
 from hourglass.testing._steps import Chooser, InOrder
 from hourglass.testing._virtual_time import as_datetime, as_ns, span
 from hourglass.workflow._definitions import WorkflowSource
@@ -165,14 +165,14 @@ class EnvironmentBase:
     ) -> None:
         """Let `explore` fail an activity only with these errors."""
         name, _ = self._fixture.driver.registry.definition(activity)
-        self._fixture.driver.registry.mishaps[name] = Mishaps(checked_errors(name, with_))
+        self._fixture.driver.registry.allowed_faults[name] = AllowedFaults(checked_errors(name, with_))
 
     def cannot_fail(self, activity: Activity[..., Any] | str, /) -> None:
         """Let an activity always succeed eventually under `explore`. Attempts may still fail or time out if another attempt
         can follow.
         """
         name, _ = self._fixture.driver.registry.definition(activity)
-        self._fixture.driver.registry.mishaps[name] = Mishaps(sure=True)
+        self._fixture.driver.registry.allowed_faults[name] = AllowedFaults(sure=True)
 
     def calls(self, activity: Activity[..., Any] | str) -> list[Call]:
         """Return all attempts of an activity so far, in order. Compare them with `call(…)`."""

@@ -17,7 +17,7 @@ from hourglass._evaluator.definition import check_exceptions
 from hourglass._evaluator.options import Duration, seconds
 from hourglass._worker.lanes.cache import CacheLimits, StateCache
 from hourglass._worker.lanes.evaluation import Evaluations, LaneContext, Verify
-from hourglass._worker.lanes.generations import Generations
+from hourglass._worker.lanes.generations import NestingDepths
 from hourglass._worker.lanes.watcher import Action, Watcher
 from hourglass._worker.tree.plan import checked_verify, checked_watch
 from hourglass.activity._context import PAYLOAD_LIMIT, Equipment, Resources
@@ -84,7 +84,7 @@ class FixtureSettings(msgspec.Struct, frozen=True, kw_only=True):
         if sys.getprofile() is not None:
             watch = None  # this thread is being profiled, and can have only one profile function
         exceptions = check_exceptions(self.failure_exceptions)
-        generations = Generations(most=_GENERATIONS)
+        generations = NestingDepths(most=_GENERATIONS)
         return lambda queue, errors: Evaluations(
             LaneContext(
                 registry.workflow,

@@ -89,12 +89,12 @@ class Guard:
         """Return the CPU time of the thread in seconds; None if unknown."""
         return cpu_time(self.thread_id)
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Interrupt the workflow code if it hangs. Called on the watcher thread."""
         if self.busy is None:
             self._detector.pause()
             return
-        for _, work in self._detector.look((self,)).hung:
+        for _, work in self._detector.check((self,)).hung:
             self._interrupt(work)
 
     def _interrupt(self, work: Work) -> None:
@@ -144,7 +144,7 @@ class _Watcher:
                     return
             with self.looking:
                 for guard in guards:
-                    guard.look()
+                    guard.check()
             del guards
 
 

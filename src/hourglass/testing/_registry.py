@@ -21,7 +21,7 @@ from hourglass._worker.resolver import Resolver
 from hourglass.activity import Activity, ActivityDefinition, activity_definition
 from hourglass.errors import UnknownTypeError, UsageError
 from hourglass.testing._fakes import Fake, shown
-from hourglass.testing._mishaps import Mishaps
+from hourglass.testing._faults import AllowedFaults
 
 
 @dataclass
@@ -33,7 +33,7 @@ class EnvironmentRegistry:
     modules: Sequence[str | ModuleType] = ()
     real_activities: bool = True
     fakes: dict[str, Fake] = field(default_factory=dict)
-    mishaps: dict[str, Mishaps] = field(default_factory=dict)
+    allowed_faults: dict[str, AllowedFaults] = field(default_factory=dict)
     steps: dict[str, dict[str, Any]] = field(default_factory=dict)
     """The functions of steps that have no result yet (`RunSettings.steps`), by run id and activity id."""
     _resolver: Resolver | None = None
@@ -51,7 +51,7 @@ class EnvironmentRegistry:
         return replace(
             self,
             fakes=dict(self.fakes),
-            mishaps=dict(self.mishaps),
+            allowed_faults=dict(self.allowed_faults),
             steps={},
             _started=dict(self._started),
             _called=dict(self._called),

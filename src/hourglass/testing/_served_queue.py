@@ -43,7 +43,7 @@ from hourglass.testing._activities import (
     EnvironmentActivities,
     EnvironmentMailbox,
     EnvironmentRunner,
-    Mishap,
+    PlannedFault,
 )
 from hourglass.testing._quiet_loop import QuietLoop
 from hourglass.testing._steps import Step, StepAdder
@@ -84,7 +84,7 @@ class _SteppedWaiter:
         running = executor.runner.ended(result)
 
         def report() -> None:
-            if running is None or not running.mishap.result_lost:
+            if running is None or not running.fault.result_lost:
                 executor.loop.call(self._waiter.executed, result)
 
         if running is not None and running.is_elsewhere:
@@ -155,7 +155,7 @@ class ServedQueue:
         )
         tables, jobs = HandleTables(), EnvironmentJobs()
         self._dispatch = Dispatch(tables, jobs, jobs)
-        self._dispatch.holder = BridgeHolder(_refuse_to_connect, shared=self._connection, tables=tables)
+        self._dispatch.holder = BridgeHolder(_reject_connection, shared=self._connection, tables=tables)
         handle = await self._connection.open_handle(config)
         assert isinstance(handle, EngineHandle)  # the engine of an environment runs in this thread
         self.handle = handle
@@ -169,13 +169,13 @@ class ServedQueue:
         """The queue itself, which takes the place of the lanes."""
         return self
 
-    def begin(self, item: Activation | ActivityItem, mishap: Mishap | None = None) -> None:
+    def begin(self, item: Activation | ActivityItem, fault: PlannedFault | None = None) -> None:
         """Pass an item to the dispatch, with the planned fault if there is one."""
         if isinstance(item, Activation):
             self._dispatch.activation(self, self.record, item)
             return
-        if mishap is not None:
-            self.runner.plan(item.token, mishap)
+        if fault is not None:
+            self.runner.plan(item.token, fault)
         self._dispatch.activity(self, self.record, item)
 
     def submit(
@@ -223,7 +223,7 @@ class ServedQueue:
         self._loop.do(self.handle.finalize())
 
 
-async def _refuse_to_connect() -> NoReturn:
+async def _reject_connection() -> NoReturn:
     raise InternalError("an environment has one connection")
 
 

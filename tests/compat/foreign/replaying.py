@@ -13,21 +13,21 @@ from .writer import Writer
 
 
 def replay(text: str | Writer, code: Callable[..., Any], name: str = "W", **options: Any) -> ReplayResult:
-    """Replay a written history on a plain function."""
+    """Replay a history on a plain function."""
     document = text.json() if isinstance(text, Writer) else text
     with Replayer(workflows=[workflow.defn(name=name)(code)], **options) as replayer:
         return replayer.try_replay(History.from_json(document))
 
 
-def fits(text: str | Writer, code: Callable[..., Any], **options: Any) -> None:
-    """Assert that the code does what the history says, in whatever order within a task."""
+def assert_fits(text: str | Writer, code: Callable[..., Any], **options: Any) -> None:
+    """Assert that the code issues the recorded commands, in any order within a task."""
     result = replay(text, code, **options)
     if result.difference is not None:
         raise result.difference
 
 
-def refused(text: str | Writer, code: Callable[..., Any], **options: Any) -> NondeterminismError:
-    """Assert that it does not, and give the report."""
+def assert_rejected(text: str | Writer, code: Callable[..., Any], **options: Any) -> NondeterminismError:
+    """Assert that the replay finds a difference; return it."""
     result = replay(text, code, **options)
     assert isinstance(result.error, NondeterminismError)
     assert isinstance(result.difference, NondeterminismError)

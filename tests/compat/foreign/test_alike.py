@@ -16,45 +16,46 @@ from hourglass.replay._foreign_matching import ForeignLocalActivities
 from hourglass.replay._foreign_walk import ORDERS, Order, Origins
 
 from ._corpus import act
-from .replaying import fits, refused
+from .replaying import assert_fits, assert_rejected
 from .writer import Writer
 
 TYPESCRIPT = "temporal-typescript"
 
 
 def timers(count: int) -> list[c.Command]:
-    """Timers that look alike."""
+    """Return commands that start timers of the same duration."""
     return [c.StartTimer(number, 50_000_000) for number in range(1, count + 1)]
 
 
-def ordered(paths: list[tuple[Any, ...]], there: set[tuple[Any, ...]], order: int) -> list[int]:
-    """The numbers of timers that fibers of these paths asked for, in one of the orders."""
+def sequence_numbers(paths: list[tuple[Any, ...]], there: set[tuple[Any, ...]], order: int) -> list[int]:
+    """Return the sequence numbers of timers of fibers with these paths, in one of the orders."""
     commands, origins = timers(len(paths)), Origins()
     origins.note([(command, ("file", 1)) for command in commands], [(path, 1) for path in paths], there)
     return [command.seq for command in origins.ordered(commands, order) if isinstance(command, c.StartTimer)]
 
 
-def test_orders_of_commands() -> None:
-    """As they were asked for; as if spawned functions began at once; the last first."""
+def test_commands_are_tried_in_issue_order_eager_order_and_reverse_order() -> None:
     paths: list[tuple[Any, ...]] = [(2,), (1, 1), (1, 2)]
-    assert [ordered(paths, {()}, order) for order in range(ORDERS)] == [[1, 2, 3], [2, 3, 1], [3, 2, 1]]
+    assert [sequence_numbers(paths, {()}, order) for order in range(ORDERS)] == [
+        [1, 2, 3],
+        [2, 3, 1],
+        [3, 2, 1],
+    ]
 
 
-def test_existing_fibers_keep_their_turns() -> None:
-    """Only what was spawned in the same activation is moved, to the place of whoever spawned it."""
+def test_eager_order_moves_only_commands_of_newly_spawned_fibers() -> None:
     there: set[tuple[Any, ...]] = {(), (1,), (2,)}
-    assert ordered([(2,), (1,), (2, 1)], there, 1) == [1, 3, 2]
-    assert ordered([("signal", 1), (1,), ("signal", 1, 1)], there, 1) == [1, 3, 2]
+    assert sequence_numbers([(2,), (1,), (2, 1)], there, 1) == [1, 3, 2]
+    assert sequence_numbers([("signal", 1), (1,), ("signal", 1, 1)], there, 1) == [1, 3, 2]
 
 
-def test_order_strategy_combines_delivery_and_pairing() -> None:
-    """One number holds both; for SDKs in which spawned functions begin at once, that order comes first."""
+def test_order_number_encodes_delivery_and_pairing() -> None:
     assert [Order({0: way}).pairing_of(0, 4) for way in (0, 3, 4, 8)] == [0, 0, 1, 2]
     assert [Order({0: way}, eager=True).pairing_of(0, 1) for way in (0, 1, 2)] == [1, 0, 2]
 
 
-def racing(names: list[str]) -> Any:
-    """Two waits of the same length, of which the first was begun in a function that another one spawned."""
+def races_equal_timers(names: list[str]) -> Any:
+    """Wait twice for the same duration; the first wait is in a nested spawned function."""
 
     def leg(name: str) -> str:
         workflow.sleep(50)
@@ -66,8 +67,7 @@ def racing(names: list[str]) -> Any:
     return workflow.gather(workflow.spawn(nested), workflow.spawn(leg, names[1]))
 
 
-def test_identical_timers_are_told_apart_by_what_follows() -> None:
-    """Whichever of them was begun first elsewhere, the activity that followed its end says which it was."""
+def test_identical_timers_are_matched_by_the_activities_that_follow() -> None:
     for sdk in ("temporal-go", TYPESCRIPT):
         for first, second in (("a", "b"), ("b", "a")):
             history = Writer("W", ["a", "b"], sdk=sdk, ids="events" if sdk == "temporal-go" else "count")
@@ -83,18 +83,18 @@ def test_identical_timers_are_told_apart_by_what_follows() -> None:
             history.activity_done(two, second)
             history.task()
             history.completed(["a", "b"])
-            fits(history, racing)
+            assert_fits(history, races_equal_timers)
 
 
 def dialect(history: Writer) -> Dialect:
-    """Who is taken to have written it."""
+    """Return the dialect that the replayer recognizes."""
     facts = History.from_json(history.json())._facts
     found: Dialect = facts.dialect
     return found
 
 
-def test_history_without_an_sdk_name_is_not_ours() -> None:
-    """TypeScript's SDK did not say its name before 2025; Python's order is expected only of what is Python's, or ours."""
+def test_dialect_is_recognized_by_sdk_name_and_flags() -> None:
+    """SDKs before 2025 do not write their name."""
     for named, metadata, expected in (
         ("", {"coreUsedFlags": [1, 2]}, Dialect.CORE),
         ("", {"coreUsedFlags": [1, 2], "langUsedFlags": [1000]}, Dialect.PYTHON),
@@ -112,9 +112,7 @@ def test_history_without_an_sdk_name_is_not_ours() -> None:
         assert dialect(history) is expected, (named, metadata)
 
 
-def side_by_side() -> list[Any]:
-    """Two things at once, the second of which begins at once elsewhere."""
-
+def runs_two_activities_concurrently() -> list[Any]:
     def second() -> Any:
         return act("echo", "second")
 
@@ -122,8 +120,7 @@ def side_by_side() -> list[Any]:
     return [act("echo", "first"), task.result()]
 
 
-def test_order_is_tolerated_for_an_sdk_without_a_name() -> None:
-    """What was spawned came first there: the same task, the same things."""
+def test_order_of_spawned_function_is_tolerated_for_an_unnamed_sdk() -> None:
     history = Writer("W", sdk="", ids="count")
     history.task()
     history.events[-1]["workflowTaskCompletedEventAttributes"]["sdkMetadata"] = {"coreUsedFlags": [1, 2]}
@@ -132,12 +129,10 @@ def test_order_is_tolerated_for_an_sdk_without_a_name() -> None:
     history.activity_done(own, "first")
     history.task()
     history.completed(["first", "second"])
-    fits(history, side_by_side)
+    assert_fits(history, runs_two_activities_concurrently)
 
 
-class Asked:
-    """Answers an update when it has ended."""
-
+class AnswersUpdateAtEnd:
     def __init__(self) -> None:
         self.asked = self.ended = False
 
@@ -153,8 +148,8 @@ class Asked:
         return "answered"
 
 
-def asked_at_the_end() -> Writer:
-    """An update was accepted in the only task."""
+def update_in_the_only_task() -> Writer:
+    """Write a history whose only task accepts an update."""
     history = Writer("W", sdk=TYPESCRIPT)
     history.task()
     history.add(
@@ -167,30 +162,28 @@ def asked_at_the_end() -> Writer:
     return history
 
 
-def test_commands_after_the_completion_may_be_missing() -> None:
-    """Older SDKs sent nothing after the completion: an answer given then is in no history."""
-    history = asked_at_the_end()
+def test_replay_accepts_missing_update_answer_after_completion() -> None:
+    """Older SDKs did not send commands after the completion."""
+    history = update_in_the_only_task()
     history.completed()
-    fits(history, Asked)
+    assert_fits(history, AnswersUpdateAtEnd)
 
 
-def test_commands_before_the_completion_must_be_present() -> None:
-    """Code that ends where its history goes on is refused."""
-    history = asked_at_the_end()
+def test_replay_detects_code_that_completes_too_early() -> None:
+    history = update_in_the_only_task()
     history.fired(history.timer("5s"))
     history.task()
     history.completed()
-    assert "completion" in refused(history, Asked).produced
+    assert "completion" in assert_rejected(history, AnswersUpdateAtEnd).produced
 
 
-def napping() -> str:
-    """Gives way, and does something."""
+def sleeps_zero_then_calls() -> str:
     workflow.sleep(0)
     return str(act("echo", "one"))
 
 
-def test_zero_sleep_with_a_recorded_timer() -> None:
-    """TypeScript's and .NET's SDKs start a timer of a millisecond for it."""
+def test_zero_sleep_matches_recorded_timer_of_one_millisecond() -> None:
+    """TypeScript's and .NET's SDKs start such a timer."""
     history = Writer("W", sdk=TYPESCRIPT, ids="count")
     history.task()
     history.fired(history.timer("0.001s"))
@@ -198,40 +191,40 @@ def test_zero_sleep_with_a_recorded_timer() -> None:
     history.activity_done(history.activity("echo", "one"), "one")
     history.task()
     history.completed("one")
-    fits(history, napping)
+    assert_fits(history, sleeps_zero_then_calls)
 
 
-def test_zero_sleep_without_a_recorded_timer() -> None:
-    """Where a history has no such timer, a sleep of nothing starts none."""
+def test_zero_sleep_needs_no_recorded_timer() -> None:
     history = Writer("W", sdk=TYPESCRIPT, ids="count")
     history.task()
     history.activity_done(history.activity("echo", "one"), "one")
     history.task()
     history.completed("one")
-    fits(history, napping)
+    assert_fits(history, sleeps_zero_then_calls)
 
 
 # --- local activities of one kind ---------------------------------------------------------------------------------------
 
 
-def local(seq: int) -> c.ScheduleLocalActivity:
-    """A local activity like all others."""
+def local_activity(seq: int) -> c.ScheduleLocalActivity:
     return c.ScheduleLocalActivity(
         seq=seq, activity_id=str(seq), activity_type="echo", arguments=(), spec=ActivitySpec()
     )
 
 
-def mark(number: int, **more: Any) -> LocalMark:
-    """The mark of one that the other SDK had numbered so."""
+def marker_of(number: int, **more: Any) -> LocalMark:
+    """Return the marker of a local activity with this number in the other SDK."""
     return LocalMark(event_id=100 + number, activity_type="echo", activity_id=str(number), **more)
 
 
-def told(waiting: list[int], marks: list[LocalMark], later: list[LocalMark], *cancelled: int) -> list[Any]:
-    """Whose ends are told, in order; some are cancelled first."""
+def resolved_order(
+    waiting: list[int], marks: list[LocalMark], later: list[LocalMark], *cancelled: int
+) -> list[Any]:
+    """Return the sequence numbers of resolved local activities in order; some are cancelled first."""
     found = ForeignLocalActivities()
     found.prepare([*marks, *later])
     for seq in waiting:
-        found.schedule(local(seq), seq)
+        found.schedule(local_activity(seq), seq)
     for seq in cancelled:
         found.cancel(seq)
     found.begin_task(marks)
@@ -242,14 +235,15 @@ def told(waiting: list[int], marks: list[LocalMark], later: list[LocalMark], *ca
     return [getattr(each, "seq", 0) for each in ends]
 
 
-def test_local_activities_are_told_apart_by_number() -> None:
-    """Numbers are another SDK's, but they rise: the lowest that has not ended is the oldest, in whatever order they end."""
-    assert told([1, 2, 3], [mark(12), mark(10), mark(11)], []) == [3, 1, 2]
-    assert told([1, 2, 3], [mark(12)], [mark(10), mark(11)]) == [3]
+def test_local_activities_are_matched_to_markers_by_ascending_number() -> None:
+    assert resolved_order([1, 2, 3], [marker_of(12), marker_of(10), marker_of(11)], []) == [3, 1, 2]
+    assert resolved_order([1, 2, 3], [marker_of(12)], [marker_of(10), marker_of(11)]) == [3]
 
 
-def test_marker_of_a_cancelled_local_activity() -> None:
-    """It is of the one that the run has cancelled, not of those that it waits for."""
+def test_cancellation_marker_matches_the_cancelled_local_activity() -> None:
     gone = Failure("Activity cancelled", CanceledFailure())
-    assert told([1, 2, 3], [mark(10, failure=gone), mark(11), mark(12)], [], 1) == [2, 3]
-    assert told([1, 2], [mark(11, failure=gone), mark(10)], []) == [1, 2]
+    assert resolved_order([1, 2, 3], [marker_of(10, failure=gone), marker_of(11), marker_of(12)], [], 1) == [
+        2,
+        3,
+    ]
+    assert resolved_order([1, 2], [marker_of(11, failure=gone), marker_of(10)], []) == [1, 2]

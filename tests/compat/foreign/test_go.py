@@ -25,36 +25,32 @@ def _history(name: str) -> History:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_go_history_replays(name: str) -> None:
-    """The twin asks for what the history says; where arguments are JSON it asks with the same."""
+def test_go_history_replays_on_its_twin(name: str) -> None:
+    """Arguments are compared where they are JSON."""
     with Replayer(workflows=list(TWINS.values()), compare_arguments=name in JSON) as replayer:
         replayer.replay(_history(name))
 
 
-def test_every_go_twin_has_a_recording() -> None:
-    """There are thirteen recordings, and every twin has one."""
+def test_every_go_twin_has_a_recorded_history() -> None:
     assert len(NAMES) == 13
     assert {_history(name).workflow_type for name in NAMES} == set(TWINS)
 
 
 @workflow.defn(name=RECLAIM)
 def reclaim_without_waiting(given: dict[str, Any]) -> Any:
-    """Leaves the timer out."""
     if workflow.patched("namespace-refresh-dc"):
         local("GetNamespaceCacheRefreshInterval")
     return local("CountExecutionsAdvVisibilityActivity")
 
 
 @workflow.defn(name=RECLAIM)
-def reclaim_of_old(given: dict[str, Any]) -> Any:
-    """Knows only of the old way: it asks for no local activity, and the history has one."""
+def reclaim_without_local_activities(given: dict[str, Any]) -> Any:
     workflow.sleep(4.0)
     return workflow.execute_child_workflow(DELETE, given)
 
 
-@pytest.mark.parametrize("changed", [reclaim_without_waiting, reclaim_of_old])
-def test_changed_code_is_refused(changed: Any) -> None:
-    """Code that does something else than the Go program did is told where."""
+@pytest.mark.parametrize("changed", [reclaim_without_waiting, reclaim_without_local_activities])
+def test_replay_of_go_history_detects_changed_code(changed: Any) -> None:
     with Replayer(workflows=[changed]) as replayer:
         error = replayer.try_replay(_history("reclaim-namespace")).error
     assert isinstance(error, NondeterminismError)
@@ -62,7 +58,6 @@ def test_changed_code_is_refused(changed: Any) -> None:
     assert error.file == __file__ or error.file == local.__code__.co_filename
 
 
-def test_unchanged_code_is_accepted() -> None:
-    """The same history on the right twin: what the test above refuses is the change."""
+def test_replay_of_go_history_accepts_unchanged_code() -> None:
     with Replayer(workflows=[workflow.defn(name=RECLAIM)(reclaim)]) as replayer:
         assert replayer.replay(_history("reclaim-namespace")).ok

@@ -13,14 +13,13 @@ from hourglass.converter import Payload
 from hourglass.errors import ActivityError
 
 from ._corpus import act, local, start, start_local
-from .replaying import fits, refused
+from .replaying import assert_fits, assert_rejected
 from .writer import Writer, failure, payload, payloads
 
 # --- versions -------------------------------------------------------------------------------------------------------
 
 
-def versioned() -> str:
-    """Three ways: the first, the second since a patch, the third since a later version of it."""
+def branches_by_patches() -> str:
     if workflow.patched("step-2"):
         return str(act("third"))
     return str(act("second" if workflow.patched("step") else "first"))
@@ -30,8 +29,7 @@ def versioned() -> str:
     ("version", "way"), [(None, "first"), (-1, "first"), (0, "second"), (1, "second"), (2, "third")]
 )
 @pytest.mark.parametrize("language", ["go", "java"])
-def test_get_version_maps_to_patched(language: str, version: int | None, way: str) -> None:
-    """`GetVersion` is `patched`: -1 and no marker the old way, 0 and 1 the patched one, 2 what `step-2` says."""
+def test_get_version_markers_map_to_patches(language: str, version: int | None, way: str) -> None:
     history = Writer("W", sdk=f"temporal-{language}", ids="events" if language == "go" else "uuids")
     history.task()
     if version is not None:
@@ -41,12 +39,10 @@ def test_get_version_maps_to_patched(language: str, version: int | None, way: st
     history.activity_done(done, "x")
     history.task()
     history.completed("x")
-    fits(history, versioned)
+    assert_fits(history, branches_by_patches)
 
 
-def test_version_recorded_by_a_later_task() -> None:
-    """A version is known from the task that recorded it: before that the code went the old way elsewhere."""
-
+def test_version_recorded_later_does_not_affect_earlier_tasks() -> None:
     def code() -> str:
         act("a")
         return str(act("new" if workflow.patched("late") else "old"))
@@ -59,24 +55,21 @@ def test_version_recorded_by_a_later_task() -> None:
     history.activity_done(history.activity("new"), "x")
     history.task()
     history.completed("x")
-    fits(history, code)
+    assert_fits(history, code)
 
 
-def test_recorded_version_unused_by_the_code() -> None:
-    """As in Go, code may stop asking for a version that its history holds."""
+def test_recorded_version_may_be_unused_by_the_code() -> None:
     history = Writer("W")
     history.task()
     history.go_version("gone", 1)
     history.completed("x")
-    fits(history, lambda: "x")
+    assert_fits(history, lambda: "x")
 
 
 # --- local activities -----------------------------------------------------------------------------------------------
 
 
-def test_local_activities_that_ended_out_of_order() -> None:
-    """Go's markers stand in the order of the ends, and say which was meant by its number."""
-
+def test_go_local_activities_are_matched_by_number() -> None:
     def code() -> Any:
         return workflow.gather(*[start_local("twice", number) for number in (1, 2, 3)])
 
@@ -85,12 +78,10 @@ def test_local_activities_that_ended_out_of_order() -> None:
     for number in (3, 1, 2):
         history.go_local(number, "twice", 2 * number)
     history.completed([2, 4, 6])
-    fits(history, code)
+    assert_fits(history, code)
 
 
-def test_java_local_activities_are_told_apart_by_arguments() -> None:
-    """Java's ids are no numbers, but its markers hold the arguments."""
-
+def test_java_local_activities_are_matched_by_arguments() -> None:
     def code() -> Any:
         return workflow.gather(*[start_local("Twice", number) for number in (1, 2, 3)])
 
@@ -99,12 +90,10 @@ def test_java_local_activities_are_told_apart_by_arguments() -> None:
     for number in (2, 3, 1):
         history.java_local("Twice", [number], 2 * number)
     history.completed([2, 4, 6])
-    fits(history, code)
+    assert_fits(history, code)
 
 
-def test_first_local_activity_to_end_wins() -> None:
-    """They are told one by one, as they ended: the faster one decides."""
-
+def test_local_activities_resolve_in_order_of_their_markers() -> None:
     def code() -> Any:
         slow, fast = start_local("slow"), start_local("fast")
         done, _ = workflow.wait([slow, fast], return_when="FIRST_COMPLETED")
@@ -118,12 +107,10 @@ def test_first_local_activity_to_end_wins() -> None:
     history.activity_done(scheduled, 3)
     history.task()
     history.completed(3)
-    fits(history, code)
+    assert_fits(history, code)
 
 
-def test_local_activity_failure() -> None:
-    """Its failure reaches the code as that of an activity, with its cause."""
-
+def test_failed_local_activity_raises_activity_error_with_cause() -> None:
     def code() -> str:
         try:
             local("breaks")
@@ -135,13 +122,11 @@ def test_local_activity_failure() -> None:
     history.task()
     history.go_local(1, "breaks", failure=failure("broken"), backoff=-1)
     history.completed("ApplicationError")
-    fits(history, code)
+    assert_fits(history, code)
 
 
 @pytest.mark.parametrize("language", ["go", "java"])
-def test_local_activity_with_a_backoff_timer(language: str) -> None:
-    """A long pause between attempts is a timer of the run, and then the activity again."""
-
+def test_local_activity_backoff_timer_precedes_its_next_attempt(language: str) -> None:
     def code() -> Any:
         return local("flaky", 7)
 
@@ -158,12 +143,10 @@ def test_local_activity_with_a_backoff_timer(language: str) -> None:
     else:
         history.java_local("flaky", [7], "at last")
     history.completed("at last")
-    fits(history, code)
+    assert_fits(history, code)
 
 
-def test_local_activity_longer_than_its_task() -> None:
-    """Its task is completed with nothing and asked for again: the marker is found in a later one."""
-
+def test_local_activity_marker_may_be_in_a_later_task() -> None:
     def code() -> Any:
         timer = workflow.spawn(workflow.sleep, 60)
         result = local("long")
@@ -180,12 +163,10 @@ def test_local_activity_longer_than_its_task() -> None:
     history.activity_done(history.activity("next", "x"), "y")
     history.task()
     history.completed("y")
-    fits(history, code)
+    assert_fits(history, code)
 
 
-def test_time_advances_with_a_local_activity() -> None:
-    """After a local activity the clock shows the time of its marker."""
-
+def test_workflow_time_advances_to_local_activity_marker() -> None:
     def code() -> str:
         local("long")
         return workflow.now().strftime("%H:%M")
@@ -194,7 +175,7 @@ def test_time_advances_with_a_local_activity() -> None:
     history.task()
     history.go_local(1, "long", time="2023-11-15T01:59:00.5+02:00")
     history.completed("23:59")
-    fits(history, code)
+    assert_fits(history, code)
 
 
 # --- effects --------------------------------------------------------------------------------------------------------
@@ -230,38 +211,32 @@ EFFECTS = {
 
 
 @pytest.mark.parametrize("make", EFFECTS)
-def test_side_effect_as_a_local_activity(make: str) -> None:
-    """A local activity in the place of a side effect gets the recorded value."""
-
+def test_side_effect_marker_gives_result_of_local_activity(make: str) -> None:
     def code() -> Any:
         value = local("draw")
         act("use", value)
         return value
 
     name, details = EFFECTS[make]
-    fits(_with_effect(name, **details), code)
+    assert_fits(_with_effect(name, **details), code)
 
 
-def test_side_effect_as_randomness() -> None:
-    """Code that draws itself gets another value: what it asks for is compared, with what no longer."""
-
+def test_history_with_side_effects_accepts_other_random_values() -> None:
     def code() -> Any:
         value = str(workflow.uuid4())
         act("use", value)
         return value
 
     name, details = EFFECTS["go"]
-    fits(_with_effect(name, **details), code)
+    assert_fits(_with_effect(name, **details), code)
 
     def other() -> Any:
         act("another use", str(workflow.uuid4()))
 
-    assert "another use" in refused(_with_effect(name, **details), other).produced
+    assert "another use" in assert_rejected(_with_effect(name, **details), other).produced
 
 
-def test_unchanged_mutable_side_effect() -> None:
-    """It is written down when its value changes: asked again, it is what it was."""
-
+def test_mutable_side_effect_without_new_marker_keeps_its_value() -> None:
     def code() -> list[Any]:
         first = local("setting")
         workflow.sleep(1)
@@ -273,21 +248,19 @@ def test_unchanged_mutable_side_effect() -> None:
     history.fired(history.timer("1s"))
     history.task()
     history.completed([5, 5])
-    fits(history, code)
+    assert_fits(history, code)
 
 
 # --- codecs ---------------------------------------------------------------------------------------------------------
 
 
-class Backwards:
-    """A codec that turns bytes round, and refuses what it did not turn."""
+class ReversingCodec:
+    """Reverses bytes, and rejects payloads that it has not encoded."""
 
     def encode(self, payloads: Sequence[Payload]) -> list[Payload]:
-        """Turn them round."""
         return [Payload(each.data[::-1], "backwards") for each in payloads]
 
     def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
-        """Turn them back; all of them were JSON."""
         assert all(each.encoding == "backwards" for each in payloads)
         return [Payload(each.data[::-1], "json/plain") for each in payloads]
 
@@ -297,9 +270,7 @@ def _turned(value: Any) -> dict[str, Any]:
     return {"payloads": [payload(plain[::-1], "backwards")]}
 
 
-def test_encoded_markers() -> None:
-    """A codec reaches what describes a local activity, and what it holds; a version is plain all the same."""
-
+def test_codec_decodes_local_activity_markers_but_not_versions() -> None:
     def code() -> Any:
         assert workflow.patched("step")
         return workflow.gather(start("echo", local("la")), start("echo", "b"))
@@ -317,4 +288,4 @@ def test_encoded_markers() -> None:
         history.events[-1]["activityTaskCompletedEventAttributes"]["result"] = _turned(name.upper())
     history.task()
     history.asked("WORKFLOW_EXECUTION_COMPLETED", result=_turned(["A", "B"]))
-    fits(history, code, codec=Backwards())
+    assert_fits(history, code, codec=ReversingCodec())

@@ -16,8 +16,7 @@ TWO: list[e.AnyEvent] = [e.TimerFired(1), e.TimerFired(2)]
 STARTED = e.RunStarted(workflow_type="W", workflow_id="w")
 
 
-def test_delivery_orders_of_two_events() -> None:
-    """At once, at once with messages first, one by one, and one by one from the last; timers also apart."""
+def test_order_delivers_events_together_one_by_one_and_reversed() -> None:
     told = [Order({0: way}).of(0, TWO)[1] for way in range(4)]
     assert told == [[TWO], [TWO], [[TWO[0]], [TWO[1]]], [[TWO[1]], [TWO[0]]]]
     mixed: list[e.AnyEvent] = [TWO[0], e.ActivityCompleted(1), TWO[1]]
@@ -26,8 +25,7 @@ def test_delivery_orders_of_two_events() -> None:
     assert Order({0: 0}).of(0, TWO)[0] != Order({0: 1}).of(0, TWO)[0]
 
 
-def test_start_and_patches_are_always_first() -> None:
-    """The beginning of a run and its patches are told before all else, in whatever way."""
+def test_order_delivers_start_and_patches_first() -> None:
     due: list[e.AnyEvent] = [STARTED, e.PatchNoticed("p"), e.SignalReceived("a"), e.SignalReceived("b")]
     for way in (2, 3):
         batches = Order({0: way}).of(0, due)[1]
@@ -35,16 +33,14 @@ def test_start_and_patches_are_always_first() -> None:
         assert sorted(event.name for batch in batches[1:] for event in batch) == ["a", "b"]  # type: ignore[union-attr]
 
 
-def test_single_event_has_one_order() -> None:
-    """One thing can be told in one way only; nothing in none."""
+def test_single_event_has_a_single_order() -> None:
     assert Order().choices(TWO[:1]) == 1
     assert Order().choices([]) == 1
     assert Order().choices(TWO) > 1
     assert Order().of(0, [])[1] == []
 
 
-def test_search_backtracks_from_the_mismatch() -> None:
-    """The last task with a choice is told otherwise first, then the one before; tasks beyond the miss are left alone."""
+def test_order_search_backtracks_from_the_mismatch() -> None:
     search = TurnSearch(10, has_updates=False)
     seen = []
     for order in search.orders():
@@ -54,8 +50,8 @@ def test_search_backtracks_from_the_mismatch() -> None:
     assert len(seen) == len({str(sorted(modes.items())) for modes in seen}) == 16
 
 
-def test_search_terminates() -> None:
-    """Where there is no choice it ends at once; a long history is tried less often; updates double the tries."""
+def test_order_search_is_bounded() -> None:
+    """Long histories are tried less often, updates double the tries."""
 
     def tries(events: int, *, has_updates: bool, choices: list[int]) -> int:
         search = TurnSearch(events, has_updates=has_updates)
@@ -71,8 +67,7 @@ def test_search_terminates() -> None:
     assert tries(50_000, has_updates=False, choices=[4] * 9) == 3
 
 
-def test_recording_that_needs_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two timers of this run fired in one task, and the later one won: told in their own order it does not fit."""
+def test_recorded_history_replays_only_with_the_order_search(monkeypatch: pytest.MonkeyPatch) -> None:
     history = History.from_file(Path(__file__).parent / "typescript" / "random08.json")
     with Replayer(workflows=list(TWINS.values())) as replayer:
         assert replayer.try_replay(history).does_the_same

@@ -7,15 +7,13 @@ from typing import Any
 from hourglass import workflow
 
 from ._corpus import act
-from .replaying import fits, refused
+from .replaying import assert_fits, assert_rejected
 from .writer import Writer, failure, payloads
 
 # --- order, timers, children ----------------------------------------------------------------------------------------
 
 
-def test_coroutines_in_creation_order() -> None:
-    """Go resumes coroutines in their order, we in that of the events: the same task, the same commands."""
-
+def test_go_coroutines_may_resume_in_creation_order() -> None:
     def code(names: list[str]) -> list[Any]:
         def chain(name: str) -> Any:
             return act("second", act("first", name))
@@ -33,12 +31,10 @@ def test_coroutines_in_creation_order() -> None:
         history.activity_done(scheduled, result)
     history.task()
     history.completed(["x", "y"])
-    fits(history, code)
+    assert_fits(history, code)
 
 
-def test_timeout_timer_outlives_its_wait() -> None:
-    """SDKs of the first years let the timer of a wait run on; it fires for nobody."""
-
+def test_timer_of_a_finished_wait_may_fire_later() -> None:
     class Waits:
         def __init__(self) -> None:
             self.there = False
@@ -64,12 +60,10 @@ def test_timeout_timer_outlives_its_wait() -> None:
     history.fired(second)
     history.task()
     history.completed("came")
-    fits(history, Waits)
+    assert_fits(history, Waits)
 
 
-def test_wait_whose_condition_already_holds() -> None:
-    """Where the condition held already, some SDKs started a timer, and some did not."""
-
+def test_wait_condition_that_already_holds_matches_with_or_without_timer() -> None:
     def code() -> str:
         workflow.wait_condition(lambda: True, timeout=10)
         return "held"
@@ -80,12 +74,10 @@ def test_wait_whose_condition_already_holds() -> None:
         if with_timer:
             history.timer("10s")
         history.completed("held")
-        fits(history, code)
+        assert_fits(history, code)
 
 
-def test_zero_duration_starts_no_timer() -> None:
-    """Go and Java do not wait where the time is nought; others do."""
-
+def test_zero_sleep_starts_no_timer_in_go_histories() -> None:
     def code() -> Any:
         workflow.sleep(0)
         return act("next")
@@ -95,7 +87,7 @@ def test_zero_duration_starts_no_timer() -> None:
     history.activity_done(history.activity("next"), 1)
     history.task()
     history.completed(1)
-    fits(history, code)
+    assert_fits(history, code)
 
 
 def _with_child(child: str) -> Writer:
@@ -141,32 +133,26 @@ def _with_child(child: str) -> Writer:
     return history
 
 
-def test_child_with_a_generated_id() -> None:
-    """Go and Java make up ids of their own: ours, made up as well, stands for it, in signals too."""
-
+def test_generated_child_id_matches_any_recorded_id() -> None:
     def code() -> Any:
         child = workflow.start_child_workflow("Child", "x")
         child.signal("go", "y")
         return child.result()
 
-    fits(_with_child("0195ed07-8876-7eb9-b722-ef99fadefce6_5"), code)
+    assert_fits(_with_child("0195ed07-8876-7eb9-b722-ef99fadefce6_5"), code)
 
 
-def test_child_with_a_chosen_id() -> None:
-    """An id that the code chose must be the recorded one."""
-
+def test_chosen_child_id_must_match_recorded_id() -> None:
     def code() -> Any:
         child = workflow.start_child_workflow("Child", "x", id="chosen")
         child.signal("go", "y")
         return child.result()
 
-    fits(_with_child("chosen"), code)
-    assert "chosen" in refused(_with_child("another"), code).produced
+    assert_fits(_with_child("chosen"), code)
+    assert "chosen" in assert_rejected(_with_child("another"), code).produced
 
 
-def test_retried_run_recorded_as_continued() -> None:
-    """Servers of the first years ended such a run as continued."""
-
+def test_retry_recorded_as_continue_as_new_replays() -> None:
     def code() -> None:
         act("breaks")
 
@@ -189,12 +175,10 @@ def test_retried_run_recorded_as_continued() -> None:
         initiator="CONTINUE_AS_NEW_INITIATOR_RETRY",
         failure=failure("broken"),
     )
-    fits(history, code)
+    assert_fits(history, code)
 
 
-def test_update_whose_handler_the_body_registers() -> None:
-    """As in Go, an update that came before its handler waits for it."""
-
+def test_update_waits_for_handler_registered_by_the_body() -> None:
     def code() -> int:
         got: list[int] = []
 
@@ -219,4 +203,4 @@ def test_update_whose_handler_the_body_registers() -> None:
         outcome={"success": payloads(5)},
     )
     history.completed(5)
-    fits(history, code)
+    assert_fits(history, code)

@@ -13,14 +13,13 @@ from hourglass import workflow
 from hourglass.errors import HistoryError, NondeterminismError
 
 from ._corpus import act, local, start
-from .replaying import fits, refused, replay
+from .replaying import assert_fits, assert_rejected, replay
 from .writer import Writer, payload, payloads
 
 # --- spellings and oddities -----------------------------------------------------------------------------------------
 
 
-def echoes(name: str) -> Any:
-    """One activity and one timer."""
+def echoes_then_sleeps(name: str) -> Any:
     answer = act("echo", name)
     workflow.sleep(5)
     return answer
@@ -67,19 +66,16 @@ SPELLINGS: dict[str, Callable[[str], str]] = {
 
 @pytest.mark.parametrize("spelling", SPELLINGS)
 @pytest.mark.parametrize("sdk", ["temporal-go", "temporal-java", "temporal-php", "", "temporal-unheard-of"])
-def test_every_export_format_is_read(spelling: str, sdk: str) -> None:
-    """A history is read however it was exported, and whoever wrote it."""
-    fits(SPELLINGS[spelling](_plain(sdk=sdk).json()), echoes)
+def test_history_is_read_from_every_export_format(spelling: str, sdk: str) -> None:
+    assert_fits(SPELLINGS[spelling](_plain(sdk=sdk).json()), echoes_then_sleeps)
 
 
 @pytest.mark.parametrize("ids", ["events", "count", "uuids"])
-def test_sdk_is_recognised_by_its_event_ids(ids: str) -> None:
-    """Without the name of its SDK a history is known by its ids: of events, of one count for all, or made up."""
-    fits(_plain(sdk="", ids=ids), echoes)
+def test_unnamed_sdk_is_recognized_by_its_event_ids(ids: str) -> None:
+    assert_fits(_plain(sdk="", ids=ids), echoes_then_sleeps)
 
 
-def test_history_of_javas_test_server() -> None:
-    """Java's server for tests leaves out where tasks started, and names starts where others name completions."""
+def test_history_of_java_test_server_replays() -> None:
     history = _plain(sdk="", ids="uuids")
     for event in history.events:
         event.get("workflowTaskCompletedEventAttributes", {}).pop("startedEventId", None)
@@ -87,11 +83,10 @@ def test_history_of_javas_test_server() -> None:
             if key.endswith("Attributes") and "workflowTaskCompletedEventId" in attributes:
                 completed = int(attributes["workflowTaskCompletedEventId"])
                 attributes["workflowTaskCompletedEventId"] = str(completed - 1)
-    fits(history, echoes)
+    assert_fits(history, echoes_then_sleeps)
 
 
-def test_unknown_ignorable_event_is_ignored() -> None:
-    """An event of a kind from the future is passed over where its server allows it, and refused where not."""
+def test_unknown_event_is_ignored_only_if_marked_as_ignorable() -> None:
     history = Writer("W")
     history.task()
     timer = history.timer("5s")
@@ -104,7 +99,7 @@ def test_unknown_ignorable_event_is_ignored() -> None:
     def code() -> None:
         workflow.sleep(5)
 
-    fits(history, code)
+    assert_fits(history, code)
     del history.events[5]["workerMayIgnore"]
     assert isinstance(replay(history, code).error, HistoryError)
 
@@ -120,8 +115,9 @@ def test_unknown_ignorable_event_is_ignored() -> None:
     ],
     ids=lambda attributes: next(iter(attributes)),
 )
-def test_unknown_event_with_known_attributes(kind: Any, attributes: dict[str, Any]) -> None:
-    """An ignorable event of an unknown kind is ignored, whatever attributes it carries."""
+def test_unknown_ignorable_event_with_known_attributes_is_ignored(
+    kind: Any, attributes: dict[str, Any]
+) -> None:
     history = Writer("W")
     history.task()
     timer = history.timer("5s")
@@ -135,12 +131,10 @@ def test_unknown_event_with_known_attributes(kind: Any, attributes: dict[str, An
     def code() -> None:
         workflow.sleep(5)
 
-    fits(history, code)
+    assert_fits(history, code)
 
 
-def test_empty_results_are_none() -> None:
-    """No result, a null of JSON and an empty payload are all None."""
-
+def test_missing_null_and_empty_results_decode_to_none() -> None:
     def code() -> None:
         act("nothing", None)
 
@@ -150,14 +144,13 @@ def test_empty_results_are_none() -> None:
         history.activity_done(history.activity("nothing", None), *result)
         history.task()
         history.completed(*result)
-        fits(history, code)
+        assert_fits(history, code)
 
 
 # --- what is refused ------------------------------------------------------------------------------------------------
 
 
-def test_unknown_marker_is_reported() -> None:
-    """It is named, with its event, and nothing hangs."""
+def test_unknown_marker_is_reported_with_its_event() -> None:
     history = Writer("W")
     history.task()
     history.marker("Astrology", sign=payloads("Leo"))
@@ -168,8 +161,7 @@ def test_unknown_marker_is_reported() -> None:
 
 
 @pytest.mark.parametrize("name", ["Version", "LocalActivity", "MutableSideEffect"])
-def test_unreadable_marker_is_reported(name: str) -> None:
-    """It is named, with its event."""
+def test_unreadable_marker_is_reported_with_its_event(name: str) -> None:
     history = Writer("W")
     history.task()
     history.marker(name, data={"payloads": [payload(b"\xff", "binary/plain"), payload(b"{")]})
@@ -179,8 +171,7 @@ def test_unreadable_marker_is_reported(name: str) -> None:
     assert f"event 5: the marker {name!r} cannot be read" in str(error)
 
 
-def test_unexpected_nexus_operation_is_reported() -> None:
-    """It is named as what it is, where the code does not call it."""
+def test_missing_nexus_operation_is_reported() -> None:
     history = Writer("W")
     history.task()
     history.asked("NEXUS_OPERATION_SCHEDULED", endpoint="e", service="s", operation="o")
@@ -216,11 +207,11 @@ def _does_both_at_once(name: str) -> Any:
 
 
 def _returns_another(name: str) -> Any:
-    return str(echoes(name)) + "!"
+    return str(echoes_then_sleeps(name)) + "!"
 
 
 def _goes_on(name: str) -> Any:
-    answer = echoes(name)
+    answer = echoes_then_sleeps(name)
     local("one more")
     return answer
 
@@ -238,16 +229,15 @@ def _goes_on(name: str) -> Any:
     ],
     ids=lambda value: value.__name__ if callable(value) else "",
 )
-def test_other_code_is_refused(code: Callable[..., Any], expected: str, produced: str) -> None:
-    """What is missing, other, too much, too early or with other arguments is refused, with both sides named."""
-    error = refused(_plain(), code)
+def test_replay_detects_changed_code_and_names_both_sides(
+    code: Callable[..., Any], expected: str, produced: str
+) -> None:
+    error = assert_rejected(_plain(), code)
     assert expected in error.expected
     assert produced in error.produced
 
 
-def test_code_that_raises_is_parked() -> None:
-    """A bug in the code is reported as that, with its place."""
-
+def test_bug_in_replayed_code_is_reported_with_its_place() -> None:
     def code(name: str) -> Any:
         raise KeyError(name)
 
@@ -256,26 +246,23 @@ def test_code_that_raises_is_parked() -> None:
     assert "test_spellings.py" in str(error)
 
 
-def test_unknown_workflow_type_is_reported() -> None:
-    """A type that nobody gave to the replayer is named."""
-    error = replay(_plain(), echoes, name="Another").error
+def test_unregistered_workflow_type_is_reported() -> None:
+    error = replay(_plain(), echoes_then_sleeps, name="Another").error
     assert error is not None
     assert "'W'" in str(error)
 
 
-def test_history_that_ends_within_a_task() -> None:
-    """What the run asks for in a task that was not completed is not on record, and not compared."""
+def test_commands_of_an_uncompleted_task_are_not_compared() -> None:
     history = Writer("W", "x")
     history.task()
     history.activity_done(history.activity("echo", "x"), "x")
     history.task()
     del history.events[-1]
-    fits(history, echoes)
+    assert_fits(history, echoes_then_sleeps)
 
 
-def test_open_run_replays() -> None:
-    """A run that still waits fits; code that waits for nothing does not."""
+def test_history_of_an_open_run_replays_on_waiting_code_only() -> None:
     history = _plain()
     del history.events[-5:]
-    fits(history, echoes)
-    refused(history, _skips_timer)
+    assert_fits(history, echoes_then_sleeps)
+    assert_rejected(history, _skips_timer)

@@ -14,13 +14,13 @@ _START = 1_700_000_000
 
 
 def payload(value: Any, encoding: str = "json/plain") -> dict[str, Any]:
-    """A value as a payload in JSON."""
+    """Return a value as a payload in JSON."""
     data = value if isinstance(value, bytes) else json.dumps(value).encode()
     return {"metadata": {"encoding": _base64(encoding.encode())}, "data": _base64(data)}
 
 
 def payloads(*values: Any) -> dict[str, Any]:
-    """Values as payloads in JSON."""
+    """Return values as payloads in JSON."""
     return {"payloads": [payload(value) for value in values]}
 
 
@@ -29,7 +29,7 @@ def _base64(data: bytes) -> str:
 
 
 class Writer:
-    """A history in the making. `ids` says how activities and timers are called: `events`, `count` or `uuids`."""
+    """Builds a history. `ids` selects the ids of activities and timers: `events`, `count` or `uuids`."""
 
     def __init__(
         self, workflow_type: str, *arguments: Any, sdk: str = "temporal-go", ids: str = "events"
@@ -51,7 +51,7 @@ class Writer:
         )
 
     def add(self, kind: str, **attributes: Any) -> int:
-        """Any event; gives its number."""
+        """Add an event; return its number."""
         number = len(self.events) + 1
         first, *rest = kind.lower().split("_")
         name = first + "".join(word.title() for word in rest) + "EventAttributes"
@@ -68,7 +68,7 @@ class Writer:
     # --- tasks ------------------------------------------------------------------------------------------------------
 
     def task(self) -> None:
-        """A workflow task that was completed: what the run asked for follows."""
+        """Add a completed workflow task, whose commands follow."""
         scheduled = self.add("WORKFLOW_TASK_SCHEDULED", taskQueue={"name": "written"})
         started = self.add("WORKFLOW_TASK_STARTED", scheduledEventId=str(scheduled))
         metadata = {"sdkMetadata": {"sdkName": self._sdk, "sdkVersion": "1.0.0"}} if self._sdk else {}
@@ -80,7 +80,7 @@ class Writer:
         )
 
     def asked(self, kind: str, **attributes: Any) -> int:
-        """What the run asked for in the last task."""
+        """Add the event of a command of the last task."""
         return self.add(kind, workflowTaskCompletedEventId=str(self._task), **attributes)
 
     def _name(self) -> str:
@@ -92,7 +92,6 @@ class Writer:
     # --- what a run asks for ----------------------------------------------------------------------------------------
 
     def activity(self, name: str, *arguments: Any) -> int:
-        """An activity is scheduled."""
         return self.asked(
             "ACTIVITY_TASK_SCHEDULED",
             activityId=self._name(),
@@ -102,7 +101,6 @@ class Writer:
         )
 
     def activity_done(self, scheduled: int, *result: Any) -> None:
-        """It returned."""
         started = self.add("ACTIVITY_TASK_STARTED", scheduledEventId=str(scheduled))
         self.add(
             "ACTIVITY_TASK_COMPLETED",
@@ -112,36 +110,32 @@ class Writer:
         )
 
     def timer(self, duration: str) -> int:
-        """A timer is started."""
         return self.asked("TIMER_STARTED", timerId=self._name(), startToFireTimeout=duration)
 
     def fired(self, started: int) -> None:
-        """It fired."""
         name = self.events[started - 1]["timerStartedEventAttributes"]["timerId"]
         self.add("TIMER_FIRED", timerId=name, startedEventId=str(started))
 
     def signal(self, name: str, *arguments: Any) -> None:
-        """Somebody sent a signal."""
         self.add("WORKFLOW_EXECUTION_SIGNALED", signalName=name, input=payloads(*arguments))
 
     def completed(self, *result: Any) -> None:
-        """The run returned."""
         self.asked("WORKFLOW_EXECUTION_COMPLETED", **({"result": payloads(*result)} if result else {}))
 
     # --- markers ----------------------------------------------------------------------------------------------------
 
     def marker(self, name: str, failure: dict[str, Any] | None = None, **details: dict[str, Any]) -> int:
-        """A marker. An underscore in a detail's name stands for a dash where Go writes one."""
+        """Add a marker. An underscore in the name of a detail stands for a dash where Go writes one."""
         more = {} if failure is None else {"failure": failure}
         return self.asked("MARKER_RECORDED", markerName=name, details=details, **more)
 
     def go_version(self, change: str, version: int) -> None:
-        """Go's `GetVersion`: the marker, and the search attribute that it brings along."""
+        """Add the marker and the search attribute of Go's `GetVersion`."""
         self.marker("Version", **{"change-id": payloads(change), "version": payloads(version)})
         self._index(change, version)
 
     def java_version(self, change: str, version: int, *, indexed: bool = False) -> None:
-        """Java's `getVersion`."""
+        """Add the marker of Java's `getVersion`."""
         self.marker("Version", changeId=payloads(change), version=payloads(version))
         if indexed:
             self._index(change, version)
@@ -151,7 +145,7 @@ class Writer:
         self.asked("UPSERT_WORKFLOW_SEARCH_ATTRIBUTES", searchAttributes={"indexedFields": fields})
 
     def go_local(self, number: int, name: str, *result: Any, **more: Any) -> None:
-        """Go's local activity, the `number`-th that the run asked for."""
+        """Add the marker of the `number`-th local activity in Go."""
         data = {
             "ActivityID": str(number),
             "ActivityType": name,
@@ -163,7 +157,7 @@ class Writer:
         self.marker("LocalActivity", more.get("failure"), **details)
 
     def java_local(self, name: str, arguments: list[Any], *result: Any, **more: Any) -> None:
-        """Java's local activity."""
+        """Add the marker of a local activity in Java."""
         details = {
             "activityId": payloads("f470b811-8d56-33d0-8da1-f786750036dc"),
             "type": payloads(name),
@@ -176,10 +170,10 @@ class Writer:
         self.marker("LocalActivity", more.get("failure"), **details)
 
     def json(self, **more: Any) -> str:
-        """The history as JSON."""
+        """Return the history as JSON."""
         return json.dumps({"events": self.events, **more})
 
 
 def failure(message: str, kind: str = "Oops") -> dict[str, Any]:
-    """An application's failure, as Go writes it."""
+    """Return an application failure as Go writes it."""
     return {"message": message, "source": "GoSDK", "applicationFailureInfo": {"type": kind}}

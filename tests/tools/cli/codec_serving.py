@@ -1,4 +1,4 @@
-"""A codec server in this process, as `hourglass codec-server` runs it."""
+"""A codec server in this process, configured as by `hourglass codec-server`."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ TOKEN = "t" * 20
 
 
 @contextmanager
-def served(
+def serve_codec(
     codec: object, *, token: str | None = TOKEN, port: int = 0, names: Sequence[str] = ()
 ) -> Iterator[str]:
-    """Serve a codec and yield its address; without a token the server draws one."""
+    """Serve a codec and yield the address. If the token is None, the server creates one."""
     credentials = None if token is None else Credentials.create(token)
     with codec_server.served(codec, credentials=credentials, port=port, names=names) as address:  # type: ignore[arg-type]
         yield address
 
 
 @dataclass(frozen=True)
-class Links:
-    """The addresses of a codec server: its root, its one-time link, and the same link with a wrong code; and its token."""
+class ServerLinks:
+    """Addresses and token of a codec server: the root, the one-time link, and that link with a wrong code."""
 
     address: str
     link: str
@@ -35,14 +35,14 @@ class Links:
 
 
 @contextmanager
-def served_with_link(codec: object) -> Iterator[Links]:
-    """Serve a codec with a token drawn by the server."""
+def serve_codec_with_link(codec: object) -> Iterator[ServerLinks]:
+    """Serve a codec with a token that the server creates."""
     credentials = Credentials.create()
     with codec_server.served(codec, credentials=credentials) as address:  # type: ignore[arg-type]
         login = f"{address}{codec_server.LOGIN}?code="
-        yield Links(address, login + credentials.link.code, login + "wrong", credentials.token)
+        yield ServerLinks(address, login + credentials.link.code, login + "wrong", credentials.token)
 
 
 def limit_requests(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    """Let the server refuse requests of more than `size` bytes."""
+    """Limit the accepted size of requests."""
     monkeypatch.setattr(codec_server, "LARGEST", size)

@@ -1,4 +1,6 @@
-"""`hourglass` in a process of its own: what it says line by line, its processes, and its end. Every wait has a limit."""
+"""The `hourglass` command as a separate process: its output, its worker processes and its end. Every wait has a time
+limit.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +74,7 @@ def catastrophe(text: str) -> bool:
 
 
 class Command:
-    """`hourglass` with some arguments, running."""
+    """A running `hourglass` command."""
 
     def __init__(self, *arguments: str, cwd: Path, **environment: str) -> None:
         self.lines: list[str] = []
@@ -109,34 +111,33 @@ class Command:
 
     @property
     def text(self) -> str:
-        """All that it has said."""
+        """The lines printed so far."""
         return "\n".join(self.lines)
 
     def wait_for(self, text: str, times: int = 1, limit: float = LIMIT) -> None:
-        """Wait until it has said something so many times."""
+        """Wait until at least `times` lines contain the text."""
         with self._changed:
             if not self._changed.wait_for(lambda: sum(text in each for each in self.lines) >= times, limit):
                 raise AssertionError(f"{text!r} was not said {times}× within {limit:g} s:\n{self.text}")
 
     def wait_running(self, times: int = 1) -> int:
-        """Wait until a worker process works, the how-manieth; returns its number."""
+        """Wait until the n-th worker process is ready. Return its process id."""
         self.wait_for(" runs", times)
         return self.pids()[-1]
 
-    def wait_running_alone(self) -> None:
-        """Wait until the only process works."""
+    def wait_until_ready(self) -> None:
+        """Wait until the process, which has no parent, is ready."""
         self.wait_for(" runs")
 
     def pids(self) -> list[int]:
-        """The worker processes that it has started so far."""
+        """Return the ids of the worker processes started so far."""
         return [int(found[1]) for each in self.lines if (found := _STARTED.search(each))]
 
     def signal(self, number: signal.Signals) -> None:
-        """Send it a signal."""
         self.process.send_signal(number)
 
     def wait_end(self, limit: float = LIMIT) -> int:
-        """Its exit code."""
+        """Wait until the command ends. Return its exit code."""
         try:
             code = self.process.wait(limit)
         except subprocess.TimeoutExpired:
@@ -145,8 +146,8 @@ class Command:
         return code
 
 
-def run(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """`hourglass` with some arguments, to its end."""
+def run_command(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run `hourglass` with these arguments to its end."""
     return subprocess.run(
         [sys.executable, "-m", "hourglass", *arguments],
         cwd=cwd,
@@ -159,7 +160,7 @@ def run(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedP
 
 
 def until(what: str, condition: Callable[[], object], limit: float = LIMIT) -> None:
-    """Wait until something outside of this process holds."""
+    """Wait until a condition outside of this process holds."""
     deadline = time.monotonic() + limit
     while not condition():
         assert time.monotonic() < deadline, f"{what}: not within {limit:g} s"
@@ -167,7 +168,7 @@ def until(what: str, condition: Callable[[], object], limit: float = LIMIT) -> N
 
 
 def is_gone(pid: int) -> bool:
-    """Whether a process has ended, or waits to be reaped."""
+    """Return whether a process has ended, or is a zombie."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             return file.read().rpartition(")")[2].split()[0] in ("Z", "X")

@@ -1,4 +1,4 @@
-"""Fixtures that restore the settings of the process that a command changes: logging, and the variable of `--traceback`."""
+"""Fixtures that restore process settings which a command changes: logging and HOURGLASS_TRACEBACK."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def _logging(logging_as_it_was: None) -> None:
-    """Restore the configuration of logging."""
+    """Restore the logging configuration."""
 
 
 @pytest.fixture(autouse=True)
 def _traceback() -> Iterator[None]:
-    """Restore HOURGLASS_TRACEBACK, which `--traceback` sets for the rest of the process."""
+    """Restore HOURGLASS_TRACEBACK, which `--traceback` sets for the process."""
     before = os.environ.get("HOURGLASS_TRACEBACK")
     yield
     if before is None:

@@ -1,4 +1,4 @@
-"""What is asked for wrongly is a message and exit code 2: no traceback, no process that is started again and again."""
+"""Invalid usage: a message and exit code 2, without traceback and without restarts."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import pytest
 
 from command_line import main
 
-from .command import SHOP, run
+from .command import SHOP, run_command
 
 NOWHERE = ("--target", "127.0.0.1:1")
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         ("x = (\n", ["broken.py:1: SyntaxError: '(' was never closed", "x = (", "^"]),
         (
@@ -33,21 +33,20 @@ NOWHERE = ("--target", "127.0.0.1:1")
     ],
 )
 @pytest.mark.parametrize("parent", ["--parent", "--no-parent"])
-def test_file_with_a_syntax_error_is_reported(
-    content: str, said: list[str], parent: str, tmp_path: Path
+def test_worker_reports_a_file_that_fails_to_load_with_its_line(
+    content: str, message: list[str], parent: str, tmp_path: Path
 ) -> None:
-    """The message names the author's line; no restart, no traceback."""
     (tmp_path / "broken.py").write_text(content)
-    done = run("worker", "broken.py", parent, *NOWHERE, cwd=tmp_path)
-    assert done.returncode == 2, done.stderr
-    assert "error: broken.py cannot be imported" in done.stderr
-    assert all(each in done.stderr for each in said), done.stderr
-    assert "Traceback" not in done.stderr
-    assert done.stderr.count(" started") == (parent == "--parent")
+    process = run_command("worker", "broken.py", parent, *NOWHERE, cwd=tmp_path)
+    assert process.returncode == 2, process.stderr
+    assert "error: broken.py cannot be imported" in process.stderr
+    assert all(each in process.stderr for each in message), process.stderr
+    assert "Traceback" not in process.stderr
+    assert process.stderr.count(" started") == (parent == "--parent")
 
 
 @pytest.mark.parametrize(
-    ("source", "said"),
+    ("source", "message"),
     [
         ("nowhere.py", "file nowhere.py does not exist"),
         ("nowhere", "module 'nowhere' was not found"),
@@ -58,30 +57,30 @@ def test_file_with_a_syntax_error_is_reported(
         ("two-words.py", "is not a Python identifier: rename the file"),
     ],
 )
-def test_missing_or_empty_module_is_reported(source: str, said: str, tmp_path: Path) -> None:
-    """What is not there, holds nothing, or cannot be imported under its name."""
+def test_worker_reports_missing_empty_or_unimportable_modules(
+    source: str, message: str, tmp_path: Path
+) -> None:
     (tmp_path / "shop.py").write_text(SHOP)
     (tmp_path / "borrows.py").write_text("from shop import checkout\n")
     (tmp_path / "inner").mkdir()
     for name in ("empty.py", "inner/json.py", "two-words.py"):
         (tmp_path / name).write_text("")
-    done = run("worker", source, *NOWHERE, cwd=tmp_path)
-    assert done.returncode == 2
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr
+    process = run_command("worker", source, *NOWHERE, cwd=tmp_path)
+    assert process.returncode == 2
+    assert message in process.stderr
+    assert "Traceback" not in process.stderr
 
 
-def test_traceback_option_shows_everything(tmp_path: Path) -> None:
-    """`--traceback` shows everything, also behind the command."""
+def test_worker_traceback_option_prints_the_traceback(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("x = undefined\n")
-    done = run("worker", "broken.py", "--no-parent", "--traceback", *NOWHERE, cwd=tmp_path)
-    assert done.returncode != 0
-    assert "Traceback (most recent call last)" in done.stderr
-    assert "NameError" in done.stderr
+    process = run_command("worker", "broken.py", "--no-parent", "--traceback", *NOWHERE, cwd=tmp_path)
+    assert process.returncode != 0
+    assert "Traceback (most recent call last)" in process.stderr
+    assert "NameError" in process.stderr
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (["--target", "no spaces allowed"], "error: "),
         (["--target", "profile:nobody"], "error: "),
@@ -91,77 +90,73 @@ def test_traceback_option_shows_everything(tmp_path: Path) -> None:
         (["--target", "local:", "--status-address", "somewhere"], "status_address must be host:port"),
     ],
 )
-def test_wrong_options_are_rejected(options: list[str], said: str, tmp_path: Path) -> None:
-    """Options are refused by name, before anything is restarted."""
+def test_worker_rejects_invalid_options_before_any_restart(
+    options: list[str], message: str, tmp_path: Path
+) -> None:
     (tmp_path / "shop.py").write_text(SHOP)
     clean = dict.fromkeys(("HOURGLASS_TARGET", "TEMPORAL_ADDRESS"), "")
-    done = run("worker", "shop.py", *options, cwd=tmp_path, **clean)
-    assert done.returncode == 2, done.stderr
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr
-    assert done.stderr.count(" started") <= 1
+    process = run_command("worker", "shop.py", *options, cwd=tmp_path, **clean)
+    assert process.returncode == 2, process.stderr
+    assert message in process.stderr
+    assert "Traceback" not in process.stderr
+    assert process.stderr.count(" started") <= 1
 
 
-def test_help_is_quick_and_fits_80_columns(tmp_path: Path) -> None:
-    """Help fits into 80 columns, names every option whole, and loads neither Temporal nor the engine."""
+def test_help_fits_80_columns_and_imports_neither_temporalio_nor_engine(tmp_path: Path) -> None:
     code = (
         "import sys; from hourglass._tools.cli import main; code = main(sys.argv[1:]); "
         "print(*[name for name in sys.modules if name.startswith(('temporalio', 'google', 'hourglass._evaluator'))], sep='\\n', "
         "file=sys.stderr); sys.exit(code)"
     )
     for arguments in (["--help"], ["worker", "--help"]):
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-c", code, *arguments],
             capture_output=True,
             text=True,
             timeout=60,
             env={**os.environ, "COLUMNS": "80"},
         )
-        assert done.returncode == 0
-        assert done.stderr.strip() == ""
-        assert max(map(len, done.stdout.splitlines())) <= 88
-        assert "\x1b" not in done.stdout
-    assert "--max-concurrent-local-activities" in done.stdout
-    assert "--deadlock-timeout" in done.stdout
+        assert process.returncode == 0
+        assert process.stderr.strip() == ""
+        assert max(map(len, process.stdout.splitlines())) <= 88
+        assert "\x1b" not in process.stdout
+    assert "--max-concurrent-local-activities" in process.stdout
+    assert "--deadlock-timeout" in process.stdout
 
 
 @pytest.mark.parametrize("group", [[], ["activity"], ["schedule"]], ids=["all", "activity", "schedule"])
-def test_command_summaries_are_not_cut(group: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """What each command does is said on its line in a whole sentence."""
+def test_help_shows_command_summaries_in_full(group: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*group, "--help"]) == 0
     _, _, commands = capsys.readouterr().out.partition("Commands:\n")
     assert commands
     assert "..." not in commands
 
 
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
-    """`--version` says which."""
+def test_version_option_prints_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     from hourglass import __version__
 
     assert main(["--version"]) == 0
     assert __version__ in capsys.readouterr().out
 
 
-def test_missing_typer_is_reported() -> None:
-    """The command's libraries are an extra; without them there is one line that says so."""
+def test_missing_typer_names_the_cli_extra() -> None:
     code = "import sys; sys.modules['typer'] = None; from hourglass._tools.cli import main; sys.exit(main(['--help']))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 1
-    assert done.stderr == (
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert process.returncode == 1
+    assert process.stderr == (
         "the hourglass command needs two more packages: pip install 'hourglass-temporal[cli]'\n"
     )
 
 
-def test_closed_pipe_is_no_error() -> None:
-    """`hourglass --help | head -0` complains about nothing."""
+def test_help_into_a_closed_pipe_prints_no_error() -> None:
     ours, theirs = os.pipe()
     os.close(ours)
     with os.fdopen(theirs, "wb") as closed:
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-m", "hourglass", "worker", "--help"],
             stdout=closed,
             stderr=subprocess.PIPE,
             text=True,
             timeout=60,
         )
-    assert done.stderr == ""
+    assert process.stderr == ""

@@ -1,4 +1,4 @@
-"""The commands that talk to workflows, on a file of the embedded engine with a worker in this process."""
+"""Commands for workflows, on a file of the embedded engine with a worker in this process."""
 
 from __future__ import annotations
 
@@ -23,13 +23,12 @@ _declines = threading.Event()
 
 @activity.defn
 def charge(order: str) -> str:
-    """Charge."""
     return f"charged {order}"
 
 
 @activity.defn(retry_policy=RetryPolicy(initial_interval=0.01, maximum_interval=0.01))
-def decline(order: str) -> str:
-    """Fails until it is told to succeed."""
+def fails_while_declining(order: str) -> str:
+    """Fails while `_declines` is set."""
     if _declines.is_set():
         raise RuntimeError("declined")
     return f"charged {order}"
@@ -37,14 +36,11 @@ def decline(order: str) -> str:
 
 @workflow.defn
 def purchase(order: str) -> str:
-    """Has an activity that keeps failing."""
-    return decline(order)
+    return fails_while_declining(order)
 
 
 @workflow.defn
 def checkout(order: str) -> str:
-    """Waits for a decision."""
-
     @workflow.query
     def state() -> dict[str, str]:
         return {"order": order}
@@ -54,7 +50,6 @@ def checkout(order: str) -> str:
 
 @workflow.defn
 def broken() -> str:
-    """Its code has a bug."""
     return {}["missing"]
 
 
@@ -63,7 +58,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Run]:
-    """Runs a command on a file that a worker serves; gives the exit code and both outputs."""
+    """Run a command on a file with a worker. Return exit code, stdout and stderr."""
     target = f"local:{tmp_path / 'shop.db'}"
 
     def command(*arguments: str) -> tuple[int, str, str]:
@@ -74,13 +69,12 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Run]:
 
     with (
         Client.connect(target) as client,
-        Worker(client, workflows=[checkout, broken, purchase], activities=[charge, decline]),
+        Worker(client, workflows=[checkout, broken, purchase], activities=[charge, fails_while_declining]),
     ):
         yield command
 
 
-def test_workflow_lifecycle_by_commands(run: Run) -> None:
-    """Start, list, ask, describe, signal and wait, each by one command."""
+def test_start_list_query_describe_and_signal_commands(run: Run) -> None:
     code, out, _ = run("start", "checkout", "o-1", "--id", "order-1")
     assert (code, out.startswith("started order-1 (run ")) == (0, True)
     assert "order-1" in run("list")[1]
@@ -91,8 +85,7 @@ def test_workflow_lifecycle_by_commands(run: Run) -> None:
     assert json.loads(with_wait[1])["id"] == "order-2"
 
 
-def test_json_output(run: Run) -> None:
-    """With --json there is one document, or one per line in a list, and nothing else."""
+def test_json_option_prints_one_document_or_one_line_per_item(run: Run) -> None:
     run("start", "checkout", "o-1", "--id", "order-1")
     assert json.loads(run("describe", "order-1", "--json")[1])["workflow_type"] == "checkout"
     (line,) = run("list", "--json")[1].splitlines()
@@ -101,8 +94,7 @@ def test_json_output(run: Run) -> None:
     assert json.loads(run("signal", "decision", "order-1", "false", "--json")[1])["signal"] == "decision"
 
 
-def test_list_shows_parked_runs(run: Run) -> None:
-    """In words behind the status, and as JSON; `--parked` finds that run alone; when it has been ended, its end is its status."""
+def test_list_command_marks_and_filters_parked_runs(run: Run) -> None:
     run("start", "checkout", "o-1", "--id", "order-1")
     run("start", "broken", "--id", "order-2")
     row = "order-2  running, parked  broken"
@@ -127,20 +119,20 @@ def test_list_shows_parked_runs(run: Run) -> None:
     assert re.search(r"order-2 +terminated +broken", run("list")[1])
 
 
-def test_list_and_doctor_report_stalled_runs(run: Run) -> None:
-    """A failing activity, code that fails and a queue without a worker: shown, filtered, counted, and wrong for the doctor."""
+def test_list_and_doctor_commands_report_stalled_runs(run: Run) -> None:
+    """A failing activity, a parked run, and a queue without a worker."""
     assert run("doctor")[0] == 0
     _declines.set()
     run("start", "checkout", "o-1", "--id", "well")
     run("start", "purchase", "o-2", "--id", "failing")
     run("start", "broken", "--id", "parked")
     run("start", "checkout", "o-3", "--id", "alone", "--task-queue", "elsewhere")
-    kinds = (
+    cases = (
         ("--failing", "failing", "activity fails", "hourglass list --failing"),
         ("--parked", "parked", "parked", "hourglass list --parked"),
         ("--no-worker", "alone", "no worker", "hourglass list --no-worker"),
     )
-    for option, workflow_id, words, command in kinds:
+    for option, workflow_id, words, command in cases:
         row = rf"{workflow_id} +running, {words} "
         out = until(lambda row=row: found if re.search(row, found := run("list")[1]) else "", f"no {row}")
         assert re.search(r"well +running +checkout", out)
@@ -163,8 +155,7 @@ def test_list_and_doctor_report_stalled_runs(run: Run) -> None:
     assert run("doctor")[0] == 0
 
 
-def test_bulk_commands_need_confirmation(run: Run) -> None:
-    """A filter acts on many only when it is confirmed."""
+def test_terminate_by_query_needs_confirmation(run: Run) -> None:
     for number in range(3):
         run("start", "checkout", "o", "--id", f"order-{number}")
     code, _, err = run("terminate", "--query", "WorkflowType = 'checkout'")
@@ -186,22 +177,24 @@ def test_bulk_commands_need_confirmation(run: Run) -> None:
         (("reset", "nobody"), 1, "workflow 'nobody' does not exist"),
     ],
 )
-def test_command_errors_are_one_line(run: Run, arguments: tuple[str, ...], code: int, message: str) -> None:
-    """An error is one line on stderr and an exit code, no traceback."""
-    seen, out, err = run(*arguments)
-    assert (seen, out) == (code, "")
+def test_command_error_is_one_line_on_stderr_with_exit_code(
+    run: Run, arguments: tuple[str, ...], code: int, message: str
+) -> None:
+    actual_code, out, err = run(*arguments)
+    assert (actual_code, out) == (code, "")
     assert message in err
     assert "Traceback" not in err
 
 
-def test_backup_command(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A copy of a file in use holds its workflows."""
+def test_backup_command_copies_a_file_in_use_and_replaces_only_on_request(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run("start", "checkout", "o-1", "--id", "order-1")
     assert main(["backup", str(tmp_path / "shop.db"), str(tmp_path / "copy.db")]) == 0
     capsys.readouterr()
     assert main(["backup", str(tmp_path / "shop.db"), str(tmp_path / "copy.db")]) == 2
-    said = f"error: {tmp_path / 'copy.db'} already exists: use --overwrite to replace it\n"
-    assert capsys.readouterr().err == said
+    message = f"error: {tmp_path / 'copy.db'} already exists: use --overwrite to replace it\n"
+    assert capsys.readouterr().err == message
     assert main(["backup", str(tmp_path / "shop.db"), str(tmp_path / "copy.db"), "--overwrite"]) == 0
     assert capsys.readouterr().err == ""
     assert main(["backup", str(tmp_path / "none.db"), str(tmp_path / "other.db")]) == 2
@@ -210,12 +203,13 @@ def test_backup_command(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert json.loads(capsys.readouterr().out)["id"] == "order-1"
 
 
-def test_backup_reports_progress(run: Run, tmp_path: Path) -> None:
-    """Whoever copies hears how many of how many pages are there, to the end."""
+def test_backup_reports_progress_until_all_pages_are_copied(run: Run, tmp_path: Path) -> None:
     run("start", "checkout", "o-1", "--id", "order-1")
-    heard: list[tuple[int, int]] = []
-    backup(tmp_path / "shop.db", tmp_path / "copy.db", progress=lambda done, all: heard.append((done, all)))
-    assert heard[-1][0] == heard[-1][1] > 0
+    progress: list[tuple[int, int]] = []
+    backup(
+        tmp_path / "shop.db", tmp_path / "copy.db", progress=lambda done, all: progress.append((done, all))
+    )
+    assert progress[-1][0] == progress[-1][1] > 0
 
 
 ODD_FLOWS = """
@@ -226,7 +220,7 @@ from hourglass import workflow
 def odd(x: float) -> float:
     return x * float("nan")
 """
-NO_JSON = re.compile(r"^<.*>$|\b\w+\(\w+=|^b'|object at 0x|\bdatetime\.")
+PYTHON_REPR = re.compile(r"^<.*>$|\b\w+\(\w+=|^b'|object at 0x|\bdatetime\.")
 
 
 def _texts(value: Any) -> list[str]:
@@ -238,8 +232,9 @@ def _texts(value: Any) -> list[str]:
     return [value] if isinstance(value, str) else []
 
 
-def test_json_contains_only_plain_values(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """No command writes a `repr`, bytes or a number that JSON does not have; lists are one object on each line."""
+def test_json_output_contains_no_python_reprs_or_nan(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     code, target = tmp_path / "odd_flows.py", f"local:{tmp_path / 'odd.db'}"
     code.write_text(ODD_FLOWS)
     assert main(["run", f"{code}:odd", "1", "--id", "odd-1", "--quiet", "--target", target]) == 0
@@ -276,6 +271,8 @@ def test_json_contains_only_plain_values(tmp_path: Path, capsys: pytest.CaptureF
         ]
         if command[0] != "result":
             assert all(isinstance(each, dict) for each in documents), command
-        assert not [each for found in documents for each in _texts(found) if NO_JSON.search(each)], command
+        assert not [each for found in documents for each in _texts(found) if PYTHON_REPR.search(each)], (
+            command
+        )
     assert main(["result", "odd-1", "--json", "--target", target]) == 0
     assert json.loads(capsys.readouterr().out) == "NaN"

@@ -1,4 +1,4 @@
-"""`--codec MODULE:OBJECT`: commands that send and show values where the values are encoded."""
+"""`--codec MODULE:OBJECT`: commands that send and show encoded values."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ nothing = 3
 
 
 @activity.defn
-def whispers(name: str) -> str:
+def returns_secret(name: str) -> str:
     return f"psst, {name}"
 
 
 @activity.defn(retry_policy=RetryPolicy(maximum_attempts=1))
-def spills() -> None:
+def fails_with_secret() -> None:
     raise ValueError("the safe is behind the clock")
 
 
 @workflow.defn
-def tells() -> None:
-    spills()
+def runs_failing_activity() -> None:
+    fails_with_secret()
 
 
 @workflow.defn
@@ -57,12 +57,12 @@ def secret(name: str) -> str:
     def who() -> str:
         return f"it is {name}"
 
-    return whispers(name)
+    return returns_secret(name)
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A working directory with a module of codecs, whose name it gives."""
+def codec_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Create a working directory with a module of codecs. Yield the module's name."""
     name = f"secrets_{abs(hash(tmp_path)) % 10**8}"
     (tmp_path / f"{name}.py").write_text(SECRETS)
     monkeypatch.chdir(tmp_path)
@@ -72,64 +72,66 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     sys.modules.pop(name, None)
 
 
-def test_values_pass_through_the_codec(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Started, asked, waited for and shown: each by a command with the codec, by option or by environment."""
-    target, codec = "local:shop.db", importlib.import_module(folder).codec
-    given = ["--target", target, "--codec", f"{folder}:codec"]
+def test_start_query_and_show_commands_use_the_codec_option(
+    codec_module: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target, codec = "local:shop.db", importlib.import_module(codec_module).codec
+    options = ["--target", target, "--codec", f"{codec_module}:codec"]
     with (
         Client.connect(target, codec=codec) as client,
-        Worker(client, workflows=[secret], activities=[whispers]),
+        Worker(client, workflows=[secret], activities=[returns_secret]),
     ):
-        assert main(["start", "secret", "Ann", "--id", "s-1", "--wait", *given]) == 0
+        assert main(["start", "secret", "Ann", "--id", "s-1", "--wait", *options]) == 0
         assert capsys.readouterr().out == "psst, Ann\n"
-        assert main(["query", "who", "s-1", *given]) == 0
+        assert main(["query", "who", "s-1", *options]) == 0
         assert capsys.readouterr().out == "it is Ann\n"
-        assert main(["show", "s-1", "--payloads", *given]) == 0
+        assert main(["show", "s-1", "--payloads", *options]) == 0
         assert "psst, Ann" in capsys.readouterr().out
         assert main(["show", "s-1", "--payloads", "--target", target]) == 0
         assert "psst, Ann" not in capsys.readouterr().out
 
 
-def test_failure_messages_pass_through_the_codec(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """What failed is told in clear with the codec, and without it that it is encoded."""
-    target, codec = "local:shop.db", importlib.import_module(folder).codec
+def test_why_and_show_decode_failure_messages_with_the_codec_option(
+    codec_module: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target, codec = "local:shop.db", importlib.import_module(codec_module).codec
     with (
         Client.connect(target, codec=codec) as client,
-        Worker(client, workflows=[tells], activities=[spills]),
+        Worker(client, workflows=[runs_failing_activity], activities=[fails_with_secret]),
     ):
         with pytest.raises(WorkflowFailedError, match="behind the clock"):
-            client.execute_workflow(tells, id="t-1")
+            client.execute_workflow(runs_failing_activity, id="t-1")
         for command in ("why", "show"):
-            assert main([command, "t-1", "--target", target, "--codec", f"{folder}:codec"]) == 0
+            assert main([command, "t-1", "--target", target, "--codec", f"{codec_module}:codec"]) == 0
             assert "ValueError: the safe is behind the clock" in capsys.readouterr().out
             assert main([command, "t-1", "--target", target]) == 0
             out = capsys.readouterr().out
             assert ("behind the clock" in out, "encoded" in out) == (False, True)
         Path("t-1.json").write_text(client.get_workflow_handle("t-1").history().to_json())
-    assert main(["show", "t-1.json", "--codec", f"{folder}:codec"]) == 0
+    assert main(["show", "t-1.json", "--codec", f"{codec_module}:codec"]) == 0
     assert "the safe is behind the clock" in capsys.readouterr().out
 
 
-def test_codec_from_the_environment(
-    folder: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_hourglass_codec_variable_selects_the_codec(
+    codec_module: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`HOURGLASS_CODEC` is taken where no option is given; a class is made into a codec."""
-    codec = importlib.import_module(folder).codec
+    """The option overrides it; a class is instantiated."""
+    codec = importlib.import_module(codec_module).codec
     with (
         Client.connect("local:shop.db", codec=codec) as client,
-        Worker(client, workflows=[secret], activities=[whispers]),
+        Worker(client, workflows=[secret], activities=[returns_secret]),
     ):
         client.execute_workflow(secret, "Ann", id="s-1")
-        shown = ["show", "s-1", "--payloads", "--target", "local:shop.db"]
-        monkeypatch.setenv("HOURGLASS_CODEC", f"{folder}:Reversed")
-        assert main(shown) == 0
+        command = ["show", "s-1", "--payloads", "--target", "local:shop.db"]
+        monkeypatch.setenv("HOURGLASS_CODEC", f"{codec_module}:Reversed")
+        assert main(command) == 0
         assert "psst, Ann" in capsys.readouterr().out
-        assert main([*shown, "--codec", ""]) == 0
+        assert main([*command, "--codec", ""]) == 0
         assert "psst, Ann" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
-    ("named", "said"),
+    ("codec", "message"),
     [
         ("codec", "write the codec as MODULE:OBJECT"),
         ("{}:nobody", "has no 'nobody'"),
@@ -137,10 +139,9 @@ def test_codec_from_the_environment(
         ("no_such_module_here:codec", "module 'no_such_module_here' was not found"),
     ],
 )
-def test_invalid_codec_is_rejected(
-    named: str, said: str, folder: str, capsys: pytest.CaptureFixture[str]
+def test_invalid_codec_option_is_rejected_before_a_file_is_created(
+    codec: str, message: str, codec_module: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is said before anything is asked, with exit code 2, and makes no file."""
-    assert main(["start", "secret", "Ann", "--codec", named.format(folder)]) == 2
-    assert said in capsys.readouterr().err
+    assert main(["start", "secret", "Ann", "--codec", codec.format(codec_module)]) == 2
+    assert message in capsys.readouterr().err
     assert not Path("hourglass.db").exists()

@@ -1,4 +1,4 @@
-"""What people see in a narrow terminal: lines broken between words under their own indentation; commands whole."""
+"""Output in a narrow terminal: lines break between words and keep their indentation; commands stay on one line."""
 
 from __future__ import annotations
 
@@ -13,44 +13,40 @@ from rich.text import Text
 from hourglass._tools.cli import console
 
 
-def said(text: str | Text, *, terminal: bool = True, whole: bool = False) -> str:
-    """What a console of 30 columns shows, without colours."""
+def render(text: str | Text, *, terminal: bool = True, whole: bool = False) -> str:
+    """Return the output of a console of 30 columns, without colours."""
     out = Console(file=io.StringIO(), force_terminal=terminal, width=30, color_system=None, highlight=False)
     console._say(out, text, whole=whole)
-    shown = out.file
-    assert isinstance(shown, io.StringIO)
-    return shown.getvalue()
+    stream = out.file
+    assert isinstance(stream, io.StringIO)
+    return stream.getvalue()
 
 
-def test_lines_break_between_words() -> None:
-    """Each line of a message keeps its indentation when it is broken."""
+def test_console_breaks_lines_between_words_and_keeps_indentation() -> None:
     text = "one\n  the words of this line need more than one\n\nlast"
-    assert said(text) == "one\n  the words of this line need\n  more than one\n\nlast\n"
+    assert render(text) == "one\n  the words of this line need\n  more than one\n\nlast\n"
 
 
-def test_styles_survive_line_breaks() -> None:
-    """A line in several styles is broken like any other."""
-    assert said(Text.assemble(("error: ", "bold red"), "a message that is longer than that")) == (
+def test_console_breaks_styled_text_like_plain_text() -> None:
+    assert render(Text.assemble(("error: ", "bold red"), "a message that is longer than that")) == (
         "error: a message that is\nlonger than that\n"
     )
 
 
-def test_commands_are_not_broken() -> None:
-    """What gets copied is one line for the terminal to break; so is everything where a program reads."""
+def test_console_does_not_break_commands_or_piped_output() -> None:
     command = "    hourglass why order-1 --target local:orders.db"
-    assert said(command, whole=True) == f"{command}\n"
-    assert said(command, terminal=False) == f"{command}\n"
+    assert render(command, whole=True) == f"{command}\n"
+    assert render(command, terminal=False) == f"{command}\n"
 
 
 @pytest.mark.parametrize(
-    ("given", "options", "coloured"), [(None, "FRX", True), ("-R", "-R", True), ("-S", "-S", False)]
+    ("less_option", "options", "coloured"), [(None, "FRX", True), ("-R", "-R", True), ("-S", "-S", False)]
 )
-def test_pager_shows_colours_if_supported(
-    given: str | None, options: str, coloured: bool, monkeypatch: pytest.MonkeyPatch
+def test_pager_gets_colours_only_if_its_options_support_them(
+    less_option: str | None, options: str, coloured: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`less` is told to show colours; a reader whose own options do not let it gets none, instead of their codes."""
-    monkeypatch.setenv("LESS", given or "")
-    if given is None:
+    monkeypatch.setenv("LESS", less_option or "")
+    if less_option is None:
         monkeypatch.delenv("LESS")
     terminal = Console(file=io.StringIO(), force_terminal=True, color_system="256")
     monkeypatch.setattr(console, "_console", lambda *, stderr: terminal)

@@ -1,4 +1,4 @@
-"""`hourglass debug`: a run step by step in a terminal, one moment, as JSON, and beside other code."""
+"""`hourglass debug`: a run step by step, a single event, JSON, and comparison with other code."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def parcel(item: str) -> str:
 
 @pytest.fixture
 def history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A history in a file, beside the code that wrote it: flows_debugged.py."""
+    """Write a history, and flows_debugged.py, the code that produced it."""
     (tmp_path / "flows_debugged.py").write_text(FLOWS)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -57,8 +57,9 @@ def _forget_modules() -> None:
         del sys.modules[name]
 
 
-def test_steps_are_listed_without_a_terminal(history: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """One line for each: its history event, its events and its commands."""
+def test_debug_without_terminal_lists_events_and_commands_of_each_step(
+    history: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["debug", history, "--code", "flows_debugged.py"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(maxsplit=3)[3] for line in lines] == [
@@ -69,8 +70,9 @@ def test_steps_are_listed_without_a_terminal(history: str, capsys: pytest.Captur
     ]
 
 
-def test_moment_of_an_event_is_shown_in_full(history: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The line with its source, the variables, what has changed, the commands."""
+def test_debug_at_an_event_shows_source_variables_changes_and_commands(
+    history: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["debug", history, "--code", "flows_debugged.py", "--at", "12"]) == 0
     out = capsys.readouterr().out
     assert "step 2 of 4" in out
@@ -81,19 +83,21 @@ def test_moment_of_an_event_is_shown_in_full(history: str, capsys: pytest.Captur
     assert "command start timer of 60 s  (flows_debugged.py:13)" in out
 
 
-def test_json_contains_all_moments(history: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """`--json` writes every moment with its fibers."""
+def test_debug_json_contains_every_step_with_its_fibers(
+    history: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["debug", history, "--code", "flows_debugged.py", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["error"] is None
     assert [len(each["fibers"] or ()) for each in document["moments"]] == [1, 1, 1, 0]
 
 
-def test_what_if_shows_the_first_difference(history: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The history is replayed on other code; the first step that differs is shown for both versions."""
+def test_debug_what_if_shows_the_first_different_step(
+    history: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     Path("flows_debugged_new.py").write_text(FLOWS.replace("workflow.sleep(60)", "pack('tape')"))
-    asked = ["debug", history, "--code", "flows_debugged.py", "--what-if", "flows_debugged_new.py"]
-    assert main(asked) == 1
+    command = ["debug", history, "--code", "flows_debugged.py", "--what-if", "flows_debugged_new.py"]
+    assert main(command) == 1
     out = capsys.readouterr().out
     assert "the first difference is at step 2" in out
     assert "command start timer of 60 s  (flows_debugged.py:13)" in out
@@ -102,38 +106,40 @@ def test_what_if_shows_the_first_difference(history: str, capsys: pytest.Capture
     assert "what if does not match the history" in out
 
 
-def test_what_if_without_a_difference(history: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Code that only reads otherwise is the same."""
+def test_debug_what_if_reports_equal_behaviour(history: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path("flows_debugged_same.py").write_text(FLOWS.replace("second", "last"))
-    asked = ["debug", history, "--code", "flows_debugged.py", "--what-if", "flows_debugged_same.py"]
-    assert main(asked) == 0
+    command = ["debug", history, "--code", "flows_debugged.py", "--what-if", "flows_debugged_same.py"]
+    assert main(command) == 0
     assert "the same in all 4 steps" in capsys.readouterr().out
 
 
-def test_what_if_loads_a_file_of_the_same_name(history: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """A changed copy of the file in another folder is that copy, not the file that is loaded already."""
+def test_debug_what_if_loads_another_file_of_the_same_name(
+    history: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     Path("changed").mkdir()
     Path("changed/flows_debugged.py").write_text(FLOWS.replace("sleep(60)", "sleep(61)"))
-    asked = ["debug", history, "--code", "flows_debugged.py", "--what-if", "changed/flows_debugged.py"]
-    assert main(asked) == 1
+    command = ["debug", history, "--code", "flows_debugged.py", "--what-if", "changed/flows_debugged.py"]
+    assert main(command) == 1
     assert "start timer of 61 s" in capsys.readouterr().out
 
 
-def test_what_if_detects_different_arguments(history: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Steps that look alike and hold other arguments: the walks part there, and nothing says that they are the same."""
+def test_debug_what_if_detects_different_activity_arguments(
+    history: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     Path("flows_debugged_other.py").write_text(FLOWS.replace("pack(first)", "pack('another')"))
-    asked = ["debug", history, "--code", "flows_debugged.py", "--what-if", "flows_debugged_other.py"]
-    assert main(asked) == 1
+    command = ["debug", history, "--code", "flows_debugged.py", "--what-if", "flows_debugged_other.py"]
+    assert main(command) == 1
     out = capsys.readouterr().out
     assert "the same in all" not in out
     assert "the first difference is at step 3" in out
     assert "what if does not match the history: arguments of activity pack" in out
 
 
-def test_what_if_at_an_event_shows_both(history: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """With an event both walks are shown there, as text and as JSON."""
+def test_debug_what_if_at_an_event_shows_both_versions(
+    history: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     Path("flows_debugged_new.py").write_text(FLOWS.replace("workflow.sleep(60)", "pack('tape')"))
-    asked = [
+    command = [
         "debug",
         history,
         "--code",
@@ -143,29 +149,27 @@ def test_what_if_at_an_event_shows_both(history: str, capsys: pytest.CaptureFixt
         "--at",
         "12",
     ]
-    assert main(asked) == 1
+    assert main(command) == 1
     out = capsys.readouterr().out
     assert out.count("event 9") == 2 or out.count("step 2 of") == 2
     assert "step 1 of" not in out
-    assert main([*asked, "--json"]) == 1
+    assert main([*command, "--json"]) == 1
     document = json.loads(capsys.readouterr().out)
     assert [len(document[each]["moments"]) for each in ("code", "what_if")] == [1, 1]
 
 
-def test_unknown_event_is_rejected(history: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """An event after the last is a usage error, which says how many there are."""
+def test_debug_rejects_an_unknown_event(history: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["debug", history, "--code", "flows_debugged.py", "--at", "999"]) == 2
     assert "event 999 does not exist: this history has" in capsys.readouterr().err
 
 
-def test_code_must_be_named(history: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Without code there is nothing to walk through."""
+def test_debug_requires_the_code_option(history: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["debug", history]) == 2
     assert "--code" in capsys.readouterr().err
 
 
-class Terminal:
-    """A program on a terminal of its own."""
+class PseudoTerminal:
+    """A program on a pseudo terminal."""
 
     def __init__(self, *words: str) -> None:
         ours, theirs = pty.openpty()
@@ -178,50 +182,46 @@ class Terminal:
         self._ours = ours
         self.seen = ""
 
-    def until(self, text: str) -> str:
-        """Wait until a text is written. Return the output before it."""
+    def read_until(self, text: str) -> str:
+        """Read until the text is printed. Return the output before it."""
         while text not in self.seen:
             self.seen += os.read(self._ours, 65_536).decode(errors="replace")
-        found, _, self.seen = self.seen.partition(text)
-        return found
+        output, _, self.seen = self.seen.partition(text)
+        return output
 
     def type(self, keys: str) -> None:
-        """Press keys."""
         os.write(self._ours, keys.encode())
 
     def close(self) -> None:
-        """Take the terminal away."""
         self.process.kill()
         self.process.wait()
         os.close(self._ours)
 
 
 @pytest.fixture
-def terminal(history: str) -> Iterator[Terminal]:
-    opened = Terminal("debug", history, "--code", "flows_debugged.py")
-    yield opened
-    opened.close()
+def terminal(history: str) -> Iterator[PseudoTerminal]:
+    terminal_process = PseudoTerminal("debug", history, "--code", "flows_debugged.py")
+    yield terminal_process
+    terminal_process.close()
 
 
 PROMPT = "q quit > "
 
 
-def test_step_by_step_in_a_terminal(terminal: Terminal) -> None:
-    """Forward, back, the list, the end."""
-    assert "step 1 of" in terminal.until(PROMPT)
+def test_debugger_keys_step_forward_back_list_and_quit(terminal: PseudoTerminal) -> None:
+    assert "step 1 of" in terminal.read_until(PROMPT)
     terminal.type("\n")
-    assert "step 2 of" in terminal.until(PROMPT)
+    assert "step 2 of" in terminal.read_until(PROMPT)
     terminal.type("p\n")
-    assert "step 1 of" in terminal.until(PROMPT)
+    assert "step 1 of" in terminal.read_until(PROMPT)
     terminal.type("l\n")
-    assert "schedule activity pack" in terminal.until(PROMPT)
+    assert "schedule activity pack" in terminal.read_until(PROMPT)
     terminal.type("q\n")
     assert terminal.process.wait(30) == 0
 
 
-def test_ctrl_c_ends_the_debugger(terminal: Terminal) -> None:
-    """As it ends every program: 130, without a traceback."""
-    terminal.until(PROMPT)
+def test_ctrl_c_ends_the_debugger_with_exit_code_130(terminal: PseudoTerminal) -> None:
+    terminal.read_until(PROMPT)
     for _ in range(30):
         # A signal between the prompt and the wait for a line is heard with the next key, or the next signal.
         os.killpg(terminal.process.pid, signal.SIGINT)

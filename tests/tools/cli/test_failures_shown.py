@@ -1,4 +1,4 @@
-"""What goes wrong is seen where a person looks: in the output of `hourglass dev` and `hourglass worker`, on both engines."""
+"""Failures in the output of `hourglass dev` and `hourglass worker`, on both engines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hourglass.errors import ApplicationError, WorkflowFailedError
 from hourglass.testing import DevServer
 
 from . import why_flows
-from .command import Command, run
+from .command import Command, run_command
 
 BY_ZERO = (
     "integer division or modulo by zero" if sys.version_info < (3, 14) else "division by zero"
@@ -55,7 +55,7 @@ _numbers = itertools.count(1)
 
 @pytest.fixture(params=["embedded", pytest.param("server", marks=pytest.mark.server)])
 def target(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A file of the embedded engine, and a real server."""
+    """A file of the embedded engine, or a real server; with the program in app.py."""
     (tmp_path / "app.py").write_text(APP)
     if request.param == "embedded":
         return f"local:{tmp_path / 'a.db'}"
@@ -68,10 +68,11 @@ def queue() -> str:
     return f"shown-{os.getpid()}-{next(_numbers)}"
 
 
-def test_dev_logs_starts_ends_and_failures(target: str, queue: str, tmp_path: Path) -> None:
-    """And for a planted error in an activity, with the author's line and none of ours."""
-    asked = ("dev", "app.py", "--target", target, "--task-queue", queue, "--no-ui")
-    with Command(*asked, cwd=tmp_path) as dev, Client.connect(target) as client:
+def test_dev_logs_run_starts_ends_and_activity_failures_with_user_lines(
+    target: str, queue: str, tmp_path: Path
+) -> None:
+    command = ("dev", "app.py", "--target", target, "--task-queue", queue, "--no-ui")
+    with Command(*command, cwd=tmp_path) as dev, Client.connect(target) as client:
         dev.wait_for("receiving tasks")
         assert client.execute_workflow("ends", id=f"{queue}-ends", task_queue=queue) == 1
         with pytest.raises(WorkflowFailedError):
@@ -89,12 +90,11 @@ def test_dev_logs_starts_ends_and_failures(target: str, queue: str, tmp_path: Pa
     assert "_worker/" not in dev.text
 
 
-def test_worker_logs_json_with_fields(target: str, queue: str, tmp_path: Path) -> None:
-    """With --log json: ids, type, queue and attempt of what speaks or fails, through whichever logger, and what was given in
-    `extra=`.
-    """
-    asked = ("worker", "app.py", "--target", target, "--task-queue", queue, "--log", "json")
-    with Command(*asked, cwd=tmp_path) as worker, Client.connect(target) as client:
+def test_worker_json_log_has_ids_types_queue_attempt_and_extra_fields(
+    target: str, queue: str, tmp_path: Path
+) -> None:
+    command = ("worker", "app.py", "--target", target, "--task-queue", queue, "--log", "json")
+    with Command(*command, cwd=tmp_path) as worker, Client.connect(target) as client:
         worker.wait_for(" runs")
         handle = client.start_workflow("order", 1, id=f"{queue}-1", task_queue=queue)
         with pytest.raises(WorkflowFailedError):
@@ -136,10 +136,9 @@ def _found(documents: list[dict[str, Any]], part: str) -> dict[str, Any]:
     return next(each for each in documents if part in each["message"])
 
 
-def test_full_traceback_on_request(
+def test_result_command_prints_the_full_traceback_only_on_request(
     target: str, queue: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`hourglass result` says in a line what failed; with --traceback it shows all: where it was raised, and our frames."""
     monkeypatch.setenv("HOURGLASS_TRACEBACK", "")
     with (
         Client.connect(target) as client,
@@ -149,21 +148,20 @@ def test_full_traceback_on_request(
         assert main(["result", f"{queue}-1", "--target", target]) == 1
         short = capsys.readouterr().err
         assert main(["result", f"{queue}-1", "--target", target, "--traceback"]) == 1
-        whole = capsys.readouterr().err
+        full = capsys.readouterr().err
     line = 'raise ApplicationError("no carrier serves this address"'
     assert "no carrier serves this address" in short
     assert line not in short
-    assert line in whole
-    assert "_worker/activities/invocation.py" in whole
-    assert "client/_waiting.py" in whole
+    assert line in full
+    assert "_worker/activities/invocation.py" in full
+    assert "client/_waiting.py" in full
 
 
-def test_run_logs_failed_attempts_in_a_pipe(tmp_path: Path) -> None:
-    """In a pipe no live view shows that an activity fails: the log does, and nothing else of ours."""
+def test_run_command_in_a_pipe_logs_failed_attempts(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(
         APP.replace("maximum_attempts=1", "maximum_attempts=2, initial_interval=0.01")
     )
-    ended = run("run", "app.py:order", "1", "--id", "piped-1", cwd=tmp_path)
+    ended = run_command("run", "app.py:order", "1", "--id", "piped-1", cwd=tmp_path)
     assert ended.returncode == 1
     assert (
         "activity charge of workflow piped-1 (id 1, attempt 1 of 2) failed (retried in 0.01 s, at "
@@ -176,16 +174,14 @@ def test_run_logs_failed_attempts_in_a_pipe(tmp_path: Path) -> None:
     assert "runs" not in ended.stderr
 
 
-def test_unserializable_log_field_keeps_the_record() -> None:
-    """A key that is no text, a circle, an object whose repr raises: the record is written all the same."""
-
-    class Spiteful:
+def test_json_log_record_with_unserializable_field_is_written() -> None:
+    class UnprintableValue:
         def __repr__(self) -> str:
             raise ApplicationError("no")
 
     circle: list[Any] = []
     circle.append(circle)
-    for value in ({(1, 2): 3}, circle, Spiteful(), object()):
+    for value in ({(1, 2): 3}, circle, UnprintableValue(), object()):
         record = logging.LogRecord("hourglass", logging.INFO, "f", 1, "said", (), None)
         record.given = value
         assert json.loads(logs.JsonFormatter().format(record))["message"] == "said"

@@ -1,4 +1,4 @@
-"""Text of others in a terminal: ids, names, memos and failures cannot steer it, whichever command shows them."""
+"""Control characters in ids, names, memos and failures: no command prints them to a terminal."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ HOSTILE = (
 )
 ALL = "".join(HOSTILE)
 
-STEERS = re.compile(
+CONTROL_CHARACTERS = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]"
 )
 
 
-def steers(text: str) -> list[str]:
-    """What in a text could steer a terminal."""
-    return STEERS.findall(text)
+def control_characters(text: str) -> list[str]:
+    """Return the characters that could control a terminal."""
+    return CONTROL_CHARACTERS.findall(text)
 
 
 # --- the function -----------------------------------------------------------------------------------------------------
@@ -49,18 +49,16 @@ def steers(text: str) -> list[str]:
 
 @settings(max_examples=cases(200, 5000))
 @given(st.text(st.characters()))
-def test_control_characters_are_removed(text: str) -> None:
-    """Whatever the text: clean keeps its lines, and one line is one line."""
-    assert steers(console.clean(text)) == []
+def test_clean_removes_control_characters_and_keeps_lines(text: str) -> None:
+    assert control_characters(console.clean(text)) == []
     assert console.clean(text).count("\n") == text.count("\n")
-    assert steers(console.one_line(text)) == []
+    assert control_characters(console.one_line(text)) == []
     assert not set(console.one_line(text)) & {"\n", "\t"}
 
 
 @settings(max_examples=cases(200, 5000))
 @given(st.text(st.characters(blacklist_categories=("Cc", "Cf", "Cs", "Zl", "Zp"))))
-def test_other_text_is_unchanged(text: str) -> None:
-    """Letters of every script, emoji and what joins them are shown."""
+def test_clean_keeps_letters_of_every_script_and_emoji(text: str) -> None:
     assert console.clean(text) == text
     assert console.clean("👩‍🚀 می‌خواهم café") == "👩‍🚀 می‌خواهم café"
 
@@ -69,10 +67,9 @@ def test_other_text_is_unchanged(text: str) -> None:
 @given(
     st.recursive(st.text(st.characters()), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner))
 )
-def test_json_escapes_control_characters(value: Any) -> None:
-    """Escaped as JSON escapes: programs read what it was."""
+def test_json_text_escapes_control_characters(value: Any) -> None:
     text = console.json_text(value, indent=2)
-    assert steers(text) == []
+    assert control_characters(text) == []
     assert json.loads(text) == value
 
 
@@ -81,8 +78,9 @@ def test_json_escapes_control_characters(value: Any) -> None:
 
 @settings(max_examples=cases(100, 2000))
 @given(st.text(st.characters()), st.booleans(), st.booleans())
-def test_console_removes_control_characters(text: str, terminal: bool, whole: bool) -> None:
-    """Text in a style, in a terminal or a pipe, in an error: nothing but rich's own colours reaches the stream."""
+def test_console_output_contains_no_foreign_control_characters(
+    text: str, terminal: bool, whole: bool
+) -> None:
     out = console.Screen(file=io.StringIO(), force_terminal=terminal, color_system="standard", width=40)
     console._say(out, Text.assemble(("error: ", "bold red"), text), whole=whole)
     console._say(out, text, whole=whole)
@@ -92,32 +90,31 @@ def test_console_removes_control_characters(text: str, terminal: bool, whole: bo
     file = out.file
     assert isinstance(file, io.StringIO)
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", file.getvalue())
-    assert steers(shown.replace("\r", "")) == []
+    assert control_characters(shown.replace("\r", "")) == []
 
 
 @pytest.mark.parametrize("colour", [True, False])
-def test_pretty_logs_are_clean(colour: bool) -> None:
-    """Messages, names of loggers and what exceptions say."""
+def test_pretty_log_contains_no_control_characters(colour: bool) -> None:
     try:
         raise ValueError(ALL)
     except ValueError:
-        told = sys.exc_info()
-    record = logging.LogRecord(f"hourglass.{ALL}", logging.WARNING, "f", 1, "run %s", (ALL,), told)
+        error_info = sys.exc_info()
+    record = logging.LogRecord(f"hourglass.{ALL}", logging.WARNING, "f", 1, "run %s", (ALL,), error_info)
     text = logs.PrettyFormatter(colour=colour).format(record)
-    assert steers(text.replace("\x1b[33m", "").replace("\x1b[0m", "")) == []
+    assert control_characters(text.replace("\x1b[33m", "").replace("\x1b[0m", "")) == []
     assert "owned" in text
-    assert steers(logs.PlainFormatter().format(record)) == []
+    assert control_characters(logs.PlainFormatter().format(record)) == []
 
 
-def test_newlines_forge_no_log_records() -> None:
-    """In names of loggers, messages, arguments, exceptions and stacks: all lines of a record but the first are indented."""
+def test_log_formatters_indent_continuation_lines() -> None:
+    """Otherwise a newline in a message could forge a record."""
     forged = "a\n12:00:00 ERROR   runs: forged\r\n12:00:00 ERROR   runs: forged"
     try:
         raise ValueError(forged)
     except ValueError:
-        raised = sys.exc_info()
+        error_info = sys.exc_info()
     record = logging.LogRecord(
-        f"hourglass.{forged}", logging.WARNING, "f", 1, f"{forged} %s", (forged,), raised
+        f"hourglass.{forged}", logging.WARNING, "f", 1, f"{forged} %s", (forged,), error_info
     )
     record.stack_info = forged
     for formatter in (logs.PrettyFormatter(colour=False), logs.PlainFormatter()):
@@ -127,23 +124,21 @@ def test_newlines_forge_no_log_records() -> None:
         assert all(line.startswith("    ") for line in others)
 
 
-def test_json_logs_escape_control_characters() -> None:
-    """One line per record, with the escapes of JSON."""
+def test_json_log_escapes_control_characters() -> None:
     record = logging.LogRecord("hourglass", logging.WARNING, "f", 1, "run %s", (ALL,), None)
     text = logs.JsonFormatter().format(record)
-    assert steers(text) == []
+    assert control_characters(text) == []
     assert json.loads(text)["message"] == f"run {ALL}"
 
 
-def test_traceback_is_clean(capsys: pytest.CaptureFixture[str]) -> None:
-    """What an exception says is text of others, too."""
+def test_printed_traceback_contains_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
     console._console.cache_clear()
     try:
         raise ValueError(ALL)
     except ValueError as error:
         console.trace(error)
     console._console.cache_clear()
-    assert steers(capsys.readouterr().err) == []
+    assert control_characters(capsys.readouterr().err) == []
 
 
 # --- the commands -----------------------------------------------------------------------------------------------------
@@ -167,8 +162,8 @@ def fails() -> None:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file with an open run that waits for its next attempt, and a failed one, both of hostile names."""
+def hostile_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a file of two runs with hostile names: one waits for a retry, one failed."""
     folder = tmp_path_factory.mktemp("hostile")
     with (
         Client.connect(f"local:{folder}/x.db") as client,
@@ -231,30 +226,28 @@ COMMANDS = (
 )
 def test_no_command_prints_control_characters(
     arguments: tuple[str, ...],
-    place: Path,
+    hostile_runs: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """Output and errors of each command hold nothing that steers, and no traceback where none was asked for."""
-    monkeypatch.chdir(place)
+    monkeypatch.chdir(hostile_runs)
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("HOURGLASS_TARGET", "local:x.db")
     console._console.cache_clear()
     code = main(list(arguments))
-    said = capfd.readouterr()
+    output = capfd.readouterr()
     console._console.cache_clear()
-    assert steers(said.out + said.err) == []
+    assert control_characters(output.out + output.err) == []
     assert code in (0, 1, 2)
-    assert said.out + said.err
-    assert ("Traceback" in said.err) is ("--traceback" in arguments)
+    assert output.out + output.err
+    assert ("Traceback" in output.err) is ("--traceback" in arguments)
     if "--json" in arguments:
-        json.loads(said.out.splitlines()[0] if arguments[0] == "list" else said.out)
+        json.loads(output.out.splitlines()[0] if arguments[0] == "list" else output.out)
 
 
-def test_newline_in_an_id_starts_no_line(
+def test_newline_in_a_workflow_id_does_not_start_an_output_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """A workflow cannot pretend that there is another one."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOURGLASS_TARGET", "local:x.db")
     forged = "a\nforged  completed"
@@ -263,18 +256,17 @@ def test_newline_in_an_id_starts_no_line(
     for arguments in (["list"], ["describe", forged], ["show", forged], ["why", forged]):
         console._console.cache_clear()
         main(arguments)
-        said = capfd.readouterr().out
-        assert said
-        assert not any(line.startswith("forged") for line in said.splitlines()), arguments
+        output = capfd.readouterr().out
+        assert output
+        assert not any(line.startswith("forged") for line in output.splitlines()), arguments
     console._console.cache_clear()
 
 
 @pytest.mark.skipif(os.name != "posix", reason="bytes as arguments are POSIX")
-def test_undecodable_argument_is_shown_escaped(
+def test_argument_that_is_not_utf8_is_shown_escaped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """An argument that is not UTF-8 gets a message that can be printed."""
     monkeypatch.chdir(tmp_path)
-    odd = os.fsdecode(b"\xff.json")
-    assert main(["show", odd]) == 2
+    undecodable = os.fsdecode(b"\xff.json")
+    assert main(["show", undecodable]) == 2
     assert r"\udcff.json" in capfd.readouterr().err

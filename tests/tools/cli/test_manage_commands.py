@@ -1,4 +1,6 @@
-"""`schedule`, `activity`, `result`, `export`, `fork`, `pause`, `resume` and `delete`, on a file with a worker in this process."""
+"""`schedule`, `activity`, `result`, `export`, `fork`, `pause`, `resume` and `delete`, on a file with a worker in this
+process.
+"""
 
 from __future__ import annotations
 
@@ -20,19 +22,16 @@ may_end = threading.Event()
 
 @activity.defn
 def pack(item: str) -> str:
-    """Packs."""
     return f"{item} packed"
 
 
 @activity.defn(start_to_close_timeout=60)
 def broken() -> str:
-    """Fails, and is retried in ten minutes."""
     raise ApplicationError("broken", next_retry_delay=600)
 
 
 @activity.defn(start_to_close_timeout=60)
 def slow() -> str:
-    """Runs until the test lets it end."""
     entered.release()
     may_end.wait(30)
     return "slow"
@@ -40,20 +39,17 @@ def slow() -> str:
 
 @workflow.defn
 def send(item: str) -> str:
-    """Packs, waits, packs."""
     first = pack(item)
     return f"{first}, {go.receive()}, {pack('ribbon')}"
 
 
 @workflow.defn
 def stuck() -> str:
-    """Waits for an activity that fails."""
     return broken()
 
 
 @workflow.defn
 def slowly() -> str:
-    """Waits for an activity that takes long."""
     return slow()
 
 
@@ -62,7 +58,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Run]:
-    """Runs a command on a file that a worker serves; gives the exit code and both outputs."""
+    """Run a command on a file with a worker. Return exit code, stdout and stderr."""
     target = f"local:{tmp_path / 'shop.db'}"
     may_end.clear()
 
@@ -80,8 +76,7 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Run]:
         may_end.set()
 
 
-def test_pause_resume_and_result(run: Run) -> None:
-    """A paused workflow is listed as such, continues when it is resumed, and its result is shown."""
+def test_pause_resume_and_result_commands(run: Run) -> None:
     run("start", "send", "lamp", "--id", "s-1")
     assert run("pause", "s-1", "--reason", "a count")[1].startswith("paused s-1")
     assert "paused" in run("list")[1]
@@ -93,15 +88,16 @@ def test_pause_resume_and_result(run: Run) -> None:
     assert run("result", "nobody")[0] == 1
 
 
-def test_rejected_pause_with_traceback(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is told and ends: no error is its own cause."""
+def test_rejected_pause_with_traceback_option_prints_the_error_once(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error that is its own cause would never end."""
     monkeypatch.setenv("HOURGLASS_TRACEBACK", "")
     code, _, said = run("pause", "nobody", "--traceback")
     assert (code, "Traceback" in said, "workflow 'nobody' does not exist" in said) == (1, True, True)
 
 
-def test_result_of_a_workflow_that_does_not_end(run: Run) -> None:
-    """It waits so long and no longer; one that failed is an error."""
+def test_result_command_times_out_and_reports_termination(run: Run) -> None:
     run("start", "send", "lamp", "--id", "s-1")
     code, _, err = run("result", "s-1", "--timeout", "0.05")
     assert (code, "did not end within 0.05 s" in err, "hourglass why s-1" in err) == (1, True, True)
@@ -110,9 +106,7 @@ def test_result_of_a_workflow_that_does_not_end(run: Run) -> None:
     assert (code, "was terminated: enough" in err) == (1, True)
 
 
-def test_fork_and_export(run: Run, tmp_path: Path) -> None:
-    """A fork has what was done before a step; histories of one and of many are what `replay` reads."""
-
+def test_fork_command_and_export_of_replayable_histories(run: Run, tmp_path: Path) -> None:
     run("start", "send", "lamp", "--id", "s-1")
     run("signal", "go", "s-1", "now")
     run("result", "s-1")
@@ -125,8 +119,8 @@ def test_fork_and_export(run: Run, tmp_path: Path) -> None:
     assert json.loads(run("export", "s-1")[1])["events"][0]["eventId"] == "1"
     assert run("export", "s-1", "--to", str(tmp_path / "one.json"))[0] == 0
     assert run("export", "--query", "WorkflowType = 'send'")[0] == 2
-    code_, out, _ = run("export", "--query", "WorkflowType = 'send'", "--to", str(tmp_path / "many"))
-    assert (code_, len(list((tmp_path / "many").iterdir())), "2 histories" in out) == (0, 2, True)
+    code, out, _ = run("export", "--query", "WorkflowType = 'send'", "--to", str(tmp_path / "many"))
+    assert (code, len(list((tmp_path / "many").iterdir())), "2 histories" in out) == (0, 2, True)
     assert (
         main(
             [
@@ -141,8 +135,7 @@ def test_fork_and_export(run: Run, tmp_path: Path) -> None:
     )
 
 
-def test_ids_are_not_used_as_paths(run: Run, tmp_path: Path) -> None:
-    """An id that looks like a path is a file's name in the folder, and leads nowhere else."""
+def test_export_does_not_use_workflow_ids_as_paths(run: Run, tmp_path: Path) -> None:
     run("start", "send", "lamp", "--id", "../../evil/..")
     assert run("export", "--query", "WorkflowType = 'send'", "--to", str(tmp_path / "out"))[0] == 0
     (written,) = (tmp_path / "out").iterdir()
@@ -150,8 +143,7 @@ def test_ids_are_not_used_as_paths(run: Run, tmp_path: Path) -> None:
     assert "/" not in written.name
 
 
-def test_activities_are_managed_by_hand(run: Run) -> None:
-    """List, complete and reset one that waits; fail one that runs; each is found by id or by name."""
+def test_activity_commands_list_complete_reset_and_fail(run: Run) -> None:
     run("start", "stuck", "--id", "b-1")
     until(lambda: "broken" in run("activity", "list", "b-1")[1].partition("\n")[2])
     until(lambda: json.loads(run("activity", "list", "b-1", "--json")[1])["attempt"] == 2)
@@ -170,8 +162,7 @@ def test_activities_are_managed_by_hand(run: Run) -> None:
     assert (code, "the bank says no" in err) == (1, True)
 
 
-def test_delete_needs_confirmation(run: Run) -> None:
-    """One, or all that a filter finds; without a terminal only with --yes."""
+def test_delete_command_needs_confirmation(run: Run) -> None:
     for number in range(3):
         run("start", "send", "lamp", "--id", f"s-{number}")
     code, _, err = run("delete", "s-0")
@@ -184,8 +175,9 @@ def test_delete_needs_confirmation(run: Run) -> None:
 
 
 @pytest.mark.parametrize("command", [("terminate",), ("cancel",), ("signal", "go"), ("delete",)])
-def test_bulk_actions_spare_the_keepers_of_limits(run: Run, command: tuple[str, ...]) -> None:
-    """A filter of a bulk action finds the workflows that `list` shows; a keeper is found if the filter names its type."""
+def test_bulk_commands_exclude_internal_limit_workflows_unless_named(
+    run: Run, command: tuple[str, ...]
+) -> None:
     run("start", "send", "lamp", "--id", "shown")
     run("start", "hourglass.slots", "--id", "keeper", "--task-queue", "nobody")
     assert "would" in run(*command, "--query", "")[2]
@@ -195,8 +187,7 @@ def test_bulk_actions_spare_the_keepers_of_limits(run: Run, command: tuple[str, 
     assert "keeper" in run("list", "--all")[1]
 
 
-def test_schedule_lifecycle_by_commands(run: Run) -> None:
-    """Create, list, describe, pause, resume, trigger, backfill and delete."""
+def test_schedule_commands_create_list_pause_trigger_backfill_and_delete(run: Run) -> None:
     made = ("schedule", "create", "daily", "send", "lamp", "--cron", "0 9 * * MON-FRI", "--every", "6h")
     assert run(*made)[1].startswith("created daily: every 6h, cron 0 9 * * MON-FRI; next at ")
     assert run(*made)[0] == 1
@@ -231,7 +222,6 @@ def test_schedule_lifecycle_by_commands(run: Run) -> None:
         (("schedule", "backfill", "s", "--from", "2026-01-02", "--to", "2026-01-01"), "before"),
     ],
 )
-def test_invalid_schedules_are_rejected(run: Run, arguments: tuple[str, ...], message: str) -> None:
-    """Each is told what is wrong, and how it is said."""
+def test_schedule_command_rejects_invalid_times(run: Run, arguments: tuple[str, ...], message: str) -> None:
     code, _, err = run(*arguments)
     assert (code, message in err) == (2, True), err

@@ -1,4 +1,4 @@
-"""`hourglass move`: open runs of a file continue on a real server with their history, also after an interrupted move."""
+"""`hourglass move`: open runs and schedules of a file continue on a real server, also after an interrupted move."""
 
 from __future__ import annotations
 
@@ -74,14 +74,14 @@ def shop_parent() -> str:
 
 @pytest.fixture
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path, Any]:
-    """A file with open runs, the code's file, and its module."""
+    """A database path, the path of the workflows' code, and its module."""
     code = tmp_path / f"shop_{tmp_path.name}.py"
     code.write_text(f"CHARGES = {str(tmp_path / 'charges')!r}\n{APP}")
     monkeypatch.syspath_prepend(tmp_path)
     return tmp_path / "shop.db", code, importlib.import_module(code.stem)
 
 
-def serving(client: Client, shop: Any) -> Worker:
+def worker_for(client: Client, shop: Any) -> Worker:
     return Worker(
         client,
         workflows=[shop.shop_order, shop.shop_dice, shop.shop_parent],
@@ -89,16 +89,16 @@ def serving(client: Client, shop: Any) -> Worker:
     )
 
 
-def begin(db: Path, shop: Any, *runs: tuple[Any, str, list[str]]) -> None:
-    """Start runs on the file, and stop its worker when each waits for its signal."""
-    with Client.connect(f"local:{db}") as client, serving(client, shop):
+def start_runs(db: Path, shop: Any, *runs: tuple[Any, str, list[str]]) -> None:
+    """Start runs on the file, and stop the worker once each waits for its signal."""
+    with Client.connect(f"local:{db}") as client, worker_for(client, shop):
         for run, id, args in runs:
             handle = client.start_workflow(run, *args, id=id)
-            until(lambda handle=handle: _waits(handle))
+            until(lambda handle=handle: _is_waiting(handle))
 
 
-def _waits(handle: WorkflowHandle[Any]) -> bool:
-    """Whether a run has come to its signal, or to its child."""
+def _is_waiting(handle: WorkflowHandle[Any]) -> bool:
+    """Return whether a run waits for its signal or its child."""
     names = [event["eventType"].removeprefix("EVENT_TYPE_") for event in handle.history().events]
     if handle.describe().workflow_type == "shop_order":
         return names.count("TIMER_STARTED") == 2
@@ -111,27 +111,25 @@ def move(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, list
     return code, [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
-def finish(server: DevServer, shop: Any, id: str) -> str:
-    with Client.connect(server.target) as client, serving(client, shop):
+def signal_and_result(server: DevServer, shop: Any, id: str) -> str:
+    with Client.connect(server.target) as client, worker_for(client, shop):
         handle = client.get_workflow_handle(id, result_type=str)
         handle.signal("go", "signalled")
         return handle.result(30)
 
 
-def test_runs_are_moved_to_a_server(
+def test_move_plans_then_moves_open_runs_without_repeating_activities(
     shop: tuple[Path, Path, Any], quick_server: DevServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """First it is only told, and nothing changes; then they move, and what was charged is not charged again. Their events are
-    of the groups that they were of.
-    """
+    """Event groups are kept."""
     db, code, module = shop
-    begin(db, module, (module.shop_order, "move-1", ["o-1"]), (module.shop_dice, "move-dice", []))
-    begin(db, module, (module.shop_parent, "move-parent", []))
+    start_runs(db, module, (module.shop_order, "move-1", ["o-1"]), (module.shop_dice, "move-dice", []))
+    start_runs(db, module, (module.shop_parent, "move-parent", []))
     options = (str(db), "--to", quick_server.target, "--code", str(code))
-    status, told = move(capsys, *options, "--dry-run")
+    status, results = move(capsys, *options, "--dry-run")
     assert status == 0
-    assert move(capsys, *options) == (0, told)
-    assert {each["id"]: each["verdict"] for each in told} == {
+    assert move(capsys, *options) == (0, results)
+    assert {each["id"]: each["verdict"] for each in results} == {
         "move-1": "moves",
         "move-dice": "moves",  # that its code rolls dice shows when it is tried
         "move-parent": "stays",
@@ -139,8 +137,8 @@ def test_runs_are_moved_to_a_server(
     }
     assert main(["list", "ExecutionStatus = 'Running'", "--count", "--target", f"local:{db}"]) == 0
     assert capsys.readouterr().out.strip() == "4"
-    status, told = move(capsys, *options, "--yes")
-    why = {each["id"]: (each["verdict"], each["why"]) for each in told}
+    status, results = move(capsys, *options, "--yes")
+    why = {each["id"]: (each["verdict"], each["why"]) for each in results}
     assert status == 1
     assert why["move-1"][0] == "moved"
     assert "random numbers" in why["move-dice"][1]
@@ -158,27 +156,24 @@ def test_runs_are_moved_to_a_server(
     assert "continues there, at" in asked
     assert f"hourglass why move-1 --target {quick_server.target}" in asked
     assert "hourglass reset" not in asked, "it would be alive in both places"
-    assert finish(quick_server, module, "move-1") == "charged o-1, signalled, charged o-1 again"
+    assert signal_and_result(quick_server, module, "move-1") == "charged o-1, signalled, charged o-1 again"
     assert (db.parent / "charges").read_text().splitlines().count("o-1") == 1
 
 
-@pytest.mark.parametrize("left", ["paused", "half", "held", "let go", "gone on"])
-def test_interrupted_move_is_finished_by_the_next(
-    shop: tuple[Path, Path, Any], quick_server: DevServer, capsys: pytest.CaptureFixture[str], left: str
+@pytest.mark.parametrize("state", ["paused", "half", "held", "let go", "gone on"])
+def test_next_move_completes_an_interrupted_move_of_a_run(
+    shop: tuple[Path, Path, Any], quick_server: DevServer, capsys: pytest.CaptureFixture[str], state: str
 ) -> None:
-    """Whatever the first left behind: a run that rests here, half a run there, a whole one that is held, one that may go, or
-    one that has gone on, and ended, before the next move came.
-    """
     db, code, module = shop
-    id = f"killed-{left.replace(' ', '-')}"
-    begin(db, module, (module.shop_order, id, ["o-2"]))
+    id = f"killed-{state.replace(' ', '-')}"
+    start_runs(db, module, (module.shop_order, id, ["o-2"]))
     with Client.connect(f"local:{db}") as here, Client.connect(quick_server.target) as there:
         handle = here.get_workflow_handle(id)
         run_id = handle.describe().run_id
         handle.pause(f"moving to {quick_server.target}")
         history = handle.history()
         request = f"moved-{run_id}"
-        if left == "half":
+        if state == "half":
             ends = [
                 place
                 for place, event in enumerate(history.events)
@@ -186,38 +181,38 @@ def test_interrupted_move_is_finished_by_the_next(
             ]
             cut = json.dumps({"events": history.events[: ends[1]]})
             there.import_workflow(History(id, cut), request_id=request, hold=True)
-        elif left != "paused":
-            there.import_workflow(history, request_id=request, hold=left == "held")
-        with serving(there, module):  # workers that are there already get nothing of what is held
-            if left == "gone on":
+        elif state != "paused":
+            there.import_workflow(history, request_id=request, hold=state == "held")
+        with worker_for(there, module):  # workers that are there already get nothing of what is held
+            if state == "gone on":
                 run = there.get_workflow_handle(id, result_type=str)
                 run.signal("go", "signalled")
                 assert run.result(30) == "charged o-2, signalled, charged o-2 again"
-    status, told = move(capsys, str(db), "--to", quick_server.target, "--code", str(code), "--yes")
-    assert (status, [each["verdict"] for each in told]) == (0, ["moved"])
-    if left != "gone on":
-        assert finish(quick_server, module, id) == "charged o-2, signalled, charged o-2 again"
+    status, results = move(capsys, str(db), "--to", quick_server.target, "--code", str(code), "--yes")
+    assert (status, [each["verdict"] for each in results]) == (0, ["moved"])
+    if state != "gone on":
+        assert signal_and_result(quick_server, module, id) == "charged o-2, signalled, charged o-2 again"
     assert (db.parent / "charges").read_text().splitlines() == ["o-2", "o-2 again"]
     with Client.connect(f"local:{db}") as here:
         assert here.get_workflow_handle(id).describe().status.name == "TERMINATED"
 
 
-def in_an_hour(action: ScheduleActionStartWorkflow, **state: Any) -> Schedule:
+def never_due(action: ScheduleActionStartWorkflow, **state: Any) -> Schedule:
     """A schedule that is never due during a test."""
     spec = ScheduleSpec(cron_expressions=["0 0 1 1 *"], time_zone_name="Europe/Berlin")
     return Schedule(action, spec, SchedulePolicy(catchup_window=60), ScheduleState(**state))
 
 
-def make_schedules(db: Path, name: str) -> None:
-    """A schedule that acts and one that is paused, with notes, memo, limits and arguments."""
+def create_schedules(db: Path, name: str) -> None:
+    """Create an active and a paused schedule with notes, memo, limits and arguments."""
     with Client.connect(f"local:{db}") as here:
         act = ScheduleActionStartWorkflow("shop_order", "o-9", task_queue="nowhere", memo={"why": ["yearly"]})
         here.create_schedule(
             f"{name}-active",
-            in_an_hour(act, note="yearly report", limited_actions=True, remaining_actions=7),
+            never_due(act, note="yearly report", limited_actions=True, remaining_actions=7),
             memo={"team": "shop"},
         )
-        here.create_schedule(f"{name}-paused", in_an_hour(act, note="not now", paused=True))
+        here.create_schedule(f"{name}-paused", never_due(act, note="not now", paused=True))
 
 
 def check_moved(db: Path, server: DevServer, name: str) -> None:
@@ -236,17 +231,17 @@ def check_moved(db: Path, server: DevServer, name: str) -> None:
         assert there.get_schedule_handle(f"{name}-active").describe().schedule.state.remaining_actions == 7
 
 
-def test_schedules_move_with_the_runs(
+def test_move_plans_then_moves_schedules_and_pauses_the_originals(
     shop: tuple[Path, Path, Any], quick_server: DevServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The plan names each; then they act on the server as they did here, and rest in the file. With a filter they stay."""
+    """With a query, schedules stay."""
     db, code, module = shop
-    begin(db, module, (module.shop_order, "with-schedules", ["o-4"]))
-    make_schedules(db, "moved")
+    start_runs(db, module, (module.shop_order, "with-schedules", ["o-4"]))
+    create_schedules(db, "moved")
     options = (str(db), "--to", quick_server.target, "--code", str(code))
-    status, told = move(capsys, *options)
+    status, results = move(capsys, *options)
     assert status == 0
-    assert {(each["kind"], each["id"], each["verdict"]) for each in told} == {
+    assert {(each["kind"], each["id"], each["verdict"]) for each in results} == {
         ("workflow", "with-schedules", "moves"),
         ("schedule", "moved-active", "moves"),
         ("schedule", "moved-paused", "moves"),
@@ -255,37 +250,41 @@ def test_schedules_move_with_the_runs(
         assert not here.get_schedule_handle("moved-active").describe().schedule.state.paused
         with pytest.raises(ScheduleNotFoundError):
             there.get_schedule_handle("moved-active").describe()
-    status, told = move(capsys, *options, "--query", "WorkflowId = 'another'", "--yes")
-    assert (status, {each["verdict"] for each in told}) == (0, {"stays"})
-    assert "--query" in told[0]["why"]
+    status, results = move(capsys, *options, "--query", "WorkflowId = 'another'", "--yes")
+    assert (status, {each["verdict"] for each in results}) == (0, {"stays"})
+    assert "--query" in results[0]["why"]
     assert main(["move", *options, "--yes"]) == 0
-    told_people = capsys.readouterr().out
-    assert "moved: 1 of 1 workflows and 2 of 2 schedules" in told_people
-    assert "active on the server from now on" in told_people
+    printed = capsys.readouterr().out
+    assert "moved: 1 of 1 workflows and 2 of 2 schedules" in printed
+    assert "active on the server from now on" in printed
     check_moved(db, quick_server, "moved")
     assert move(capsys, *options, "--yes") == (0, [])
-    assert finish(quick_server, module, "with-schedules") == "charged o-4, signalled, charged o-4 again"
+    assert (
+        signal_and_result(quick_server, module, "with-schedules")
+        == "charged o-4, signalled, charged o-4 again"
+    )
 
 
-@pytest.mark.parametrize("step", ["paused", "held", "active on the server", "noted"])
-def test_interrupted_schedule_move_is_finished_by_the_next(
+@pytest.mark.parametrize("killed_at", ["paused", "held", "active on the server", "noted"])
+def test_next_move_completes_an_interrupted_move_of_schedules(
     shop: tuple[Path, Path, Any],
     quick_server: DevServer,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-    step: str,
+    killed_at: str,
 ) -> None:
-    """Wherever the first ended: paused here, held there, acting there with the note here not written, or one of two moved."""
     db, code, _ = shop
-    name = f"killed-{step.replace(' ', '-')}"
-    make_schedules(db, name)
+    name = f"killed-{killed_at.replace(' ', '-')}"
+    create_schedules(db, name)
     options = (str(db), "--to", quick_server.target, "--code", str(code), "--yes")
 
     class Killed(BaseException):
         pass
 
     updates = ScheduleHandle.update
-    before, after = {"paused": (9, 1), "held": (1, 9), "active on the server": (2, 9), "noted": (9, 3)}[step]
+    before, after = {"paused": (9, 1), "held": (1, 9), "active on the server": (2, 9), "noted": (9, 3)}[
+        killed_at
+    ]
     done = 0
 
     def update(self: ScheduleHandle, change: Any) -> None:
@@ -310,43 +309,42 @@ def test_interrupted_schedule_move_is_finished_by_the_next(
             acts_there = not there.get_schedule_handle(f"{name}-active").describe().schedule.state.paused
         except ScheduleNotFoundError:
             acts_there = False
-    assert (acts_here, acts_there) == (False, step in ("active on the server", "noted"))
-    status, told = move(capsys, *options)
-    assert (status, {each["verdict"] for each in told} | {"moved"}) == (0, {"moved"})
+    assert (acts_here, acts_there) == (False, killed_at in ("active on the server", "noted"))
+    status, results = move(capsys, *options)
+    assert (status, {each["verdict"] for each in results} | {"moved"}) == (0, {"moved"})
     check_moved(db, quick_server, name)
 
 
-def test_schedules_that_cannot_move_stay(
+def test_move_keeps_schedules_whose_id_is_used_or_whose_run_stays(
     shop: tuple[Path, Path, Any], quick_server: DevServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its id is taken there, or the workflow that it waits for stays: it acts here as before, and nothing of it is there."""
     db, code, module = shop
     options = (str(db), "--to", quick_server.target, "--code", str(code), "--yes")
     act = ScheduleActionStartWorkflow("shop_dice", id="stay-run", task_queue="default")
     with (
         Client.connect(f"local:{db}") as here,
         Client.connect(quick_server.target) as there,
-        serving(here, module),
+        worker_for(here, module),
     ):
         taken = ScheduleActionStartWorkflow("shop_order", "x", task_queue="nowhere")
-        here.create_schedule("stay-taken", in_an_hour(taken, note="ours"), trigger_immediately=True)
-        there.create_schedule("stay-taken", in_an_hour(taken, note="theirs"))
-        here.create_schedule("stay-waits", in_an_hour(act), trigger_immediately=True)
+        here.create_schedule("stay-taken", never_due(taken, note="ours"), trigger_immediately=True)
+        there.create_schedule("stay-taken", never_due(taken, note="theirs"))
+        here.create_schedule("stay-waits", never_due(act), trigger_immediately=True)
 
         def dice_waits() -> bool:
             found = list(here.list_workflows("WorkflowType = 'shop_dice'"))
-            return bool(found) and _waits(here.get_workflow_handle(found[0].id))
+            return bool(found) and _is_waiting(here.get_workflow_handle(found[0].id))
 
         until(dice_waits)
-    status, told = move(capsys, *options)
+    status, results = move(capsys, *options)
     assert status == 1
-    why = {each["id"].split("-20")[0]: (each["verdict"], each["why"]) for each in told}
+    why = {each["id"].split("-20")[0]: (each["verdict"], each["why"]) for each in results}
     assert why["stay-taken"] == (
         "stays",
         "a schedule on the server already has this id: delete one of the two",
     )
     assert "its schedule stay-taken stays" in next(
-        each["why"] for each in told if each["workflow_type"] == "shop_order" and each["run_id"]
+        each["why"] for each in results if each["workflow_type"] == "shop_order" and each["run_id"]
     )
     assert why["stay-waits"][0] == "stays"
     assert "which stays in the file" in why["stay-waits"][1]
@@ -360,14 +358,13 @@ def test_schedules_that_cannot_move_stay(
         there.get_schedule_handle("stay-taken").delete()
 
 
-def test_invalid_move_options_are_rejected(
+def test_move_rejects_invalid_options(
     shop: tuple[Path, Path, Any], quick_server: DevServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """No file, no server, an id that is taken there, and nothing to move."""
     db, code, module = shop
     assert main(["move", str(db), "--to", quick_server.target, "--code", str(code)]) == 2
     assert "does not exist" in capsys.readouterr().err
-    begin(db, module, (module.shop_order, "taken", ["o-3"]))
+    start_runs(db, module, (module.shop_order, "taken", ["o-3"]))
     assert main(["move", str(db), "--to", "local:other.db", "--code", str(code)]) == 2
     assert "--to must be a Temporal server" in capsys.readouterr().err
     both = ["move", str(db), "--to", quick_server.target, "--code", str(code), "--yes", "--dry-run"]
@@ -375,9 +372,9 @@ def test_invalid_move_options_are_rejected(
     assert "either --yes" in capsys.readouterr().err
     with Client.connect(quick_server.target) as there:
         other = there.start_workflow("shop_order", "x", id="taken", task_queue="nowhere")
-        status, told = move(capsys, str(db), "--to", quick_server.target, "--code", str(code), "--yes")
+        status, results = move(capsys, str(db), "--to", quick_server.target, "--code", str(code), "--yes")
         assert status == 1
-        assert "an open workflow on the server already has this id" in told[0]["why"]
+        assert "an open workflow on the server already has this id" in results[0]["why"]
         other.terminate()
     with Client.connect(f"local:{db}") as here:
         assert here.get_workflow_handle("taken").describe().status.name == "RUNNING"

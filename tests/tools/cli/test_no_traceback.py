@@ -1,4 +1,4 @@
-"""Whatever the command is given, and wherever its output goes: a message and an exit code, never a traceback."""
+"""Unusual inputs and output streams: a message and an exit code, never a traceback."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hourglass.client import Client
 
 from .command import SHOP
 
-NO_TEXT = os.fsdecode(b"\xff\xfe")
+UNDECODABLE = os.fsdecode(b"\xff\xfe")
 BAD_HISTORIES = {
     "cut.json": b'{"events": [',
     "numbers.json": b'{"events": [1, 2]}',
@@ -28,13 +28,13 @@ BAD_HISTORIES = {
     "nothing.json": b"",
 }
 
-GIVEN: tuple[tuple[str, ...], ...] = (
+INPUTS: tuple[tuple[str, ...], ...] = (
     *((command, name) for command in ("show",) for name in BAD_HISTORIES),
     *(("replay", "shop.py", name) for name in BAD_HISTORIES),
     ("show", "folder.json"),
     ("show", "missing.json"),
     ("show", "/"),
-    ("show", NO_TEXT),
+    ("show", UNDECODABLE),
     ("show", "w", "--target", "local:good.db", "--html", "/nonexistent/page.html"),
     ("show", "w", "--target", "local:good.db", "--svg", "folder.json"),
     ("show", "w", "--target", "local:good.db", "--rows", "9" * 30),
@@ -42,7 +42,7 @@ GIVEN: tuple[tuple[str, ...], ...] = (
     ("list", "--target", "local:good.db", "--limit", "-1"),
     ("list", "--target", "local:good.db", "(" * 3000),
     ("list", "--target", "local:good.db", "StartTime > '9999-99-99'"),
-    ("list", "--target", "local:good.db", NO_TEXT),
+    ("list", "--target", "local:good.db", UNDECODABLE),
     ("list", "--target", "local:junk.db"),
     ("list", "--target", "local:folder.json"),
     ("list", "--target", "local:/nonexistent/x.db"),
@@ -51,19 +51,19 @@ GIVEN: tuple[tuple[str, ...], ...] = (
     ("list", "--target", "host:99999999999"),
     ("list", "--target", "[::1"),
     ("list", "--target", "localhost:٣"),
-    ("list", "--target", NO_TEXT),
+    ("list", "--target", UNDECODABLE),
     ("list", "--target", "profile:nothing"),
     ("list", "--codec", "os:nothing", "--target", "local:good.db"),
     ("list", "--codec", "os:path", "--target", "local:good.db"),
     ("list", "--codec", "os:getcwd", "--target", "local:good.db"),
     ("describe", "", "--target", "local:good.db"),
-    ("describe", NO_TEXT, "--target", "local:good.db"),
+    ("describe", UNDECODABLE, "--target", "local:good.db"),
     ("describe", "a" * 5000, "--target", "local:good.db"),
-    ("why", NO_TEXT, "--target", "local:good.db"),
+    ("why", UNDECODABLE, "--target", "local:good.db"),
     ("start", "checkout", "[" * 100_000, "--target", "local:good.db"),
     ("start", "checkout", "9" * 6000, "--target", "local:good.db"),
-    ("start", NO_TEXT, "--target", "local:good.db"),
-    ("signal", NO_TEXT, "w", NO_TEXT, "--target", "local:good.db"),
+    ("start", UNDECODABLE, "--target", "local:good.db"),
+    ("signal", UNDECODABLE, "w", UNDECODABLE, "--target", "local:good.db"),
     ("reset", "w", "--event-id", "-1", "--target", "local:good.db"),
     ("reset", "w", "--event-id", "9" * 30, "--target", "local:good.db"),
     ("backup", "missing.db", "copy.db"),
@@ -71,27 +71,27 @@ GIVEN: tuple[tuple[str, ...], ...] = (
     ("backup", "folder.json", "copy.db"),
     ("backup", "good.db", "/nonexistent/copy.db"),
     ("backup", "good.db", "."),
-    ("backup", NO_TEXT, "copy.db"),
+    ("backup", UNDECODABLE, "copy.db"),
     ("check", "binary.py"),
     ("check", "nul.py"),
-    ("check", NO_TEXT),
+    ("check", UNDECODABLE),
     ("run", "binary.py"),
     ("run", "nul.py"),
     ("run", "folder.py"),
-    ("run", NO_TEXT),
+    ("run", UNDECODABLE),
     ("worker", "nul.py", "--no-parent", "--target", "local:good.db"),
     ("worker", "shop.py", "--no-parent", "--target", "local:good.db", "--status-address", "nowhere"),
     ("worker", "shop.py", "--no-parent", "--target", "local:good.db", "--drain-timeout", "nan"),
     ("doctor", "--target", "local:junk.db"),
     ("doctor", "--target", "local:folder.json"),
-    ("doctor", "--task-queue", NO_TEXT, "--target", "local:good.db"),
-    (NO_TEXT,),
+    ("doctor", "--task-queue", UNDECODABLE, "--target", "local:good.db"),
+    (UNDECODABLE,),
 )
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with good and bad things to name."""
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with valid and invalid files."""
     folder = tmp_path_factory.mktemp("place")
     (folder / "shop.py").write_text(SHOP)
     (folder / "binary.py").write_bytes(b"\xff\xfe\x00\x01")
@@ -106,67 +106,65 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def named(arguments: tuple[str, ...]) -> str:
+def input_id(arguments: tuple[str, ...]) -> str:
     return " ".join(each[:30] for each in arguments).encode("unicode_escape").decode()
 
 
-@pytest.mark.parametrize("arguments", GIVEN, ids=named)
-def test_odd_inputs_have_their_own_messages(
+@pytest.mark.parametrize("arguments", INPUTS, ids=input_id)
+def test_unusual_input_has_a_specific_error_message(
     arguments: tuple[str, ...],
-    place: Path,
+    files: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """Each is answered by a message of its own, not by the one for what nobody thought of."""
-    monkeypatch.chdir(place)
+    monkeypatch.chdir(files)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.delenv("HOURGLASS_TARGET", raising=False)
     forget_consoles()
     code = main(list(arguments))
-    said = capfd.readouterr()
+    output = capfd.readouterr()
     forget_consoles()
     assert code in (0, 1, 2)
-    assert "Traceback" not in said.err
-    assert "better message" not in said.err
-    assert said.out + said.err
+    assert "Traceback" not in output.err
+    assert "better message" not in output.err
+    assert output.out + output.err
 
 
-class Surprise(Exception):
-    """What no command expects."""
+class UnexpectedError(Exception):
+    pass
 
 
 @pytest.mark.parametrize(
-    "error", [Surprise("sesame"), RecursionError("deep"), MemoryError(), OSError(28, "No space left")]
+    "error", [UnexpectedError("sesame"), RecursionError("deep"), MemoryError(), OSError(28, "No space left")]
 )
-def test_unexpected_error_is_one_line(
+def test_unexpected_error_is_one_line_without_the_traceback_option(
     error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One line and exit code 1; with --traceback also where it comes from."""
-
     def raises() -> None:
         raise error
 
     monkeypatch.setitem(sys.modules, "surprising", SimpleNamespace(codec=raises))
-    asked = ["show", "order-1", "--target", "local:", "--codec", "surprising:codec"]
-    for arguments, shown in ((asked, False), ([*asked, "--traceback"], True)):
+    command = ["show", "order-1", "--target", "local:", "--codec", "surprising:codec"]
+    for arguments, shown in ((command, False), ([*command, "--traceback"], True)):
         forget_consoles()
         assert main(arguments) == 1
-        said = capsys.readouterr().err
-        assert "error: " in said
-        assert ("Traceback" in said) is shown
+        output = capsys.readouterr().err
+        assert "error: " in output
+        assert ("Traceback" in output) is shown
     forget_consoles()
 
 
 @pytest.mark.skipif(os.name != "posix", reason="streams of POSIX")
 @pytest.mark.parametrize("redirected", [">&-", "2>&-", ">&- 2>&- <&-", ">/dev/full", "2>/dev/full", "| true"])
 @pytest.mark.parametrize("arguments", ["describe w --json --target local:good.db", "nonsense"])
-def test_closed_or_full_output_streams(redirected: str, arguments: str, place: Path) -> None:
-    """Closed, full or not read: no traceback, no complaint at exit, and an exit code that says what happened."""
+def test_closed_or_full_output_streams_set_the_exit_code(
+    redirected: str, arguments: str, files: Path
+) -> None:
     if "/dev/full" in redirected and not Path("/dev/full").exists():
         pytest.skip("there is no /dev/full here")
     ended = subprocess.run(
         ["sh", "-c", f'"$0" -m hourglass {arguments} {redirected}', sys.executable],
-        cwd=place,
+        cwd=files,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -180,11 +178,10 @@ def test_closed_or_full_output_streams(redirected: str, arguments: str, place: P
     assert ended.returncode == (0 if "|" in redirected else 2 if wrong else 1 if full else 0)
 
 
-def test_ascii_only_stream_gets_escapes(place: Path) -> None:
-    """What it cannot say is escaped."""
+def test_show_on_an_ascii_stream_escapes_other_characters(files: Path) -> None:
     ended = subprocess.run(
         [sys.executable, "-m", "hourglass", "show", "w", "--target", "local:good.db"],
-        cwd=place,
+        cwd=files,
         env={**os.environ, "PYTHONIOENCODING": "ascii"},
         capture_output=True,
         timeout=60,

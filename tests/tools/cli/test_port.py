@@ -1,4 +1,4 @@
-"""`hourglass port`: what it changes, what it leaves, and what it says of the rest."""
+"""`hourglass port`: the changes that it makes, and the names that it reports."""
 
 from __future__ import annotations
 
@@ -51,14 +51,13 @@ class A:
 '''
 
 
-def test_only_imports_are_changed() -> None:
-    """Modules in imports, and where they are used by their full name; not texts, comments or attributes."""
+def test_port_changes_imports_and_qualified_names_only() -> None:
     assert ported(PROGRAM) == (PORTED, [])
     assert ported(PORTED) == (PORTED, []), "what is ported stays as it is"
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "message"),
     [
         ("import temporalio.nexus", "no nexus"),
         ("from temporalio import nexus", "no nexus"),
@@ -67,26 +66,25 @@ def test_only_imports_are_changed() -> None:
         ("from temporalio.api.common.v1 import Payload", "Temporal's own messages"),
     ],
 )
-def test_unsupported_names_are_reported(line: str, told: str) -> None:
-    """With its line, and why where that is known."""
+def test_port_reports_unsupported_names_with_line_and_reason(line: str, message: str) -> None:
     _, ((number, note),) = ported(f"import os\n{line}\n")
     assert number == 2
-    assert told in note
+    assert message in note
 
 
-def test_every_replacement_module_exists() -> None:
-    """What the table promises can be imported."""
+def test_port_table_maps_only_supported_modules() -> None:
     source = "".join(f"import temporalio.{module}\n" for module in MODULES)
     assert ported(source)[1] == []
 
 
-def test_port_command_prints_a_diff(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It writes only when told to, and ends with 1 where something is left to do."""
+def test_port_command_prints_a_diff_and_writes_only_on_request(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "app.py"
     path.write_text(PROGRAM)
     assert main(["port", str(tmp_path)]) == 0
-    shown, told = capsys.readouterr()
-    assert told.strip() == "1 file would be changed: use --write to change them"
+    shown, message = capsys.readouterr()
+    assert message.strip() == "1 file would be changed: use --write to change them"
     assert "-from temporalio import activity, workflow as flow" in shown
     assert "+from hourglass.aio import activity, workflow as flow" in shown
     assert path.read_text() == PROGRAM
@@ -102,8 +100,7 @@ def test_port_command_prints_a_diff(tmp_path: Path, capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     "content", [b"def broken(:\n", b"\xff\xfe\x00"], ids=["not valid Python", "not UTF-8"]
 )
-def test_unparsable_file_is_reported(tmp_path: Path, content: bytes) -> None:
-    """A file that is no Python is asked for wrongly."""
+def test_port_command_rejects_missing_or_invalid_files(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "app.py"
     path.write_bytes(content)
     assert main(["port", str(path)]) == 2

@@ -1,4 +1,4 @@
-"""Commands that serve until they are told to end: SIGTERM ends them in order, as process 1 of a container, too."""
+"""Commands that run until they are stopped: SIGTERM ends them with exit code 0."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ def _wait_until_it_listens(port: str) -> None:
 
 
 def test_web_ui_and_codec_server_stop_on_sigterm(tmp_path: Path) -> None:
-    """They have a handler, without which process 1 hears nothing, and end with code 0."""
+    """Without a handler, process 1 of a container would ignore the signal."""
     (tmp_path / "sealing.py").write_text(
         "class Codec:\n    def encode(self, payloads): return payloads\n    decode = encode\n\n\ncodec = Codec()\n"
     )
     ports = (_port(), _port())
-    page = ("ui", "--target", f"local:{tmp_path / 'a.db'}", "--port", ports[0], "--no-open")
-    codec = ("codec-server", "--codec", "sealing:codec", "--port", ports[1])
-    with Command("start", "x", "--target", f"local:{tmp_path / 'a.db'}", cwd=tmp_path) as made:
-        assert made.wait_end() == 0
-    with Command(*page, cwd=tmp_path) as first, Command(*codec, cwd=tmp_path) as second:
+    ui_command = ("ui", "--target", f"local:{tmp_path / 'a.db'}", "--port", ports[0], "--no-open")
+    codec_command = ("codec-server", "--codec", "sealing:codec", "--port", ports[1])
+    with Command("start", "x", "--target", f"local:{tmp_path / 'a.db'}", cwd=tmp_path) as start:
+        assert start.wait_end() == 0
+    with Command(*ui_command, cwd=tmp_path) as first, Command(*codec_command, cwd=tmp_path) as second:
         for each, port in zip((first, second), ports, strict=True):
             _wait_until_it_listens(port)
             each.signal(signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""`hourglass list --watch` where a program reads: a line for each run that is new, or has changed."""
+"""`hourglass list --watch` without a terminal: one line for each new or changed run."""
 
 from __future__ import annotations
 
@@ -15,15 +15,14 @@ from hourglass import Client, Worker, workflow
 
 @workflow.defn
 def broken() -> str:
-    """Its code has a bug."""
     return {}["missing"]
 
 
 @pytest.fixture
-def watched(
+def watch_two_runs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., list[str]]:
-    """Watches two runs, one of which is terminated after the first look; Ctrl-C after the third."""
+    """Watch two runs. The first is terminated after the first refresh, and Ctrl-C follows the third."""
     target = f"local:{tmp_path / 'watch.db'}"
 
     def watch(*options: str) -> list[str]:
@@ -45,9 +44,8 @@ def watched(
     return watch
 
 
-def test_watch_prints_json_for_programs(watched: Callable[..., list[str]]) -> None:
-    """Each is a JSON document, and what has not changed is not said again."""
-    found = [json.loads(line) for line in watched("--json")]
+def test_list_watch_json_prints_new_and_changed_runs_only(watch_two_runs: Callable[..., list[str]]) -> None:
+    found = [json.loads(line) for line in watch_two_runs("--json")]
     assert [(each["id"], each["status"]) for each in found] == [
         ("first", "RUNNING"),
         ("second", "RUNNING"),
@@ -55,18 +53,16 @@ def test_watch_prints_json_for_programs(watched: Callable[..., list[str]]) -> No
     ]
 
 
-def test_watch_prints_rows_in_a_pipe(watched: Callable[..., list[str]]) -> None:
-    """In a pipe nothing is drawn over: the same, as rows."""
-    rows = [" ".join(line.split()) for line in watched()]
+def test_list_watch_in_a_pipe_prints_rows(watch_two_runs: Callable[..., list[str]]) -> None:
+    rows = [" ".join(line.split()) for line in watch_two_runs()]
     expected = ("first running, no worker", "second running, no worker", "first terminated")
     assert len(rows) == len(expected)
     assert all(row.startswith(text) for row, text in zip(rows, expected, strict=True))
 
 
-def test_watch_reports_a_parked_run_as_a_change(
+def test_list_watch_prints_a_run_that_becomes_parked(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run that continues running, but no further, is told of again."""
     target = f"local:{tmp_path / 'watch.db'}"
     with Client.connect(target) as client:
         handle = client.start_workflow(broken, id="bug")

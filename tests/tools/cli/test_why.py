@@ -1,4 +1,4 @@
-"""`hourglass why` in staged situations, most of them on the embedded engine: it names the right cause, the line, what to do."""
+"""`hourglass why` in staged situations: the cause, the line and the remedy."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def line_of(text: str) -> str:
     return f"{FLOWS.name}:{at}"
 
 
-def code_of_then(folder: Path) -> Path:
-    """A file with the code that began the runs of the type that changes."""
+def write_original_code(folder: Path) -> Path:
+    """Write the original code of the workflow type that changes."""
     code = folder / "code_of_then.py"
     code.write_text(
         "from hourglass import activity, workflow\n\ndecision = workflow.Channel('decision', bool)\n\n\n"
@@ -41,41 +41,40 @@ def code_of_then(folder: Path) -> Path:
 
 
 class Stage:
-    """A target, a client of it, and what `hourglass why` says there."""
+    """A target, its client, and the output of `hourglass why` there."""
 
     def __init__(self, client: Client, target: str, capsys: pytest.CaptureFixture[str]) -> None:
         self.client = client
         self.target = target
         self._capsys = capsys
 
-    def ask(self, workflow_id: str, *options: str) -> tuple[int, str]:
-        """The exit code and the page."""
+    def run_why(self, workflow_id: str, *options: str) -> tuple[int, str]:
+        """Return exit code and output."""
         self._capsys.readouterr()
         code = main(["why", workflow_id, "--target", self.target, *options])
         return code, self._capsys.readouterr().out
 
-    def why(self, workflow_id: str, cause: str, *options: str) -> tuple[dict[str, Any], str]:
+    def wait_for_cause(self, workflow_id: str, cause: str, *options: str) -> tuple[dict[str, Any], str]:
         """Wait until this is the cause. Return the first finding and the page."""
-        seen: dict[str, Any] = {}
+        document: dict[str, Any] = {}
 
-        def looks_like_it() -> bool:
-            seen.update(json.loads(self.ask(workflow_id, "--json", *options)[1]))
-            return seen["cause"] in cause.split(" or ")
+        def has_cause() -> bool:
+            document.update(json.loads(self.run_why(workflow_id, "--json", *options)[1]))
+            return document["cause"] in cause.split(" or ")
 
         try:
-            until(f"{workflow_id}: {cause}", looks_like_it, 20)
+            until(f"{workflow_id}: {cause}", has_cause, 20)
         except AssertionError as error:
-            raise AssertionError(f"{error}; instead: {json.dumps(seen, indent=1)}") from None
-        code, page = self.ask(workflow_id, *options)
+            raise AssertionError(f"{error}; instead: {json.dumps(document, indent=1)}") from None
+        code, page = self.run_why(workflow_id, *options)
         assert code == 0
         assert page.startswith(workflow_id)
-        found: dict[str, Any] = seen["findings"][0]
+        found: dict[str, Any] = document["findings"][0]
         return found, page
 
     @contextmanager
-    def worker(self, queue: str = "default", **given: Any) -> Iterator[Worker]:
-        """A worker of the staged workflows."""
-        options = given or {"workflows": why_flows.WORKFLOWS, "activities": why_flows.ACTIVITIES}
+    def worker(self, queue: str = "default", **worker_options: Any) -> Iterator[Worker]:
+        options = worker_options or {"workflows": why_flows.WORKFLOWS, "activities": why_flows.ACTIVITIES}
         with Worker(self.client, queue, **options) as worker:
             yield worker
 
@@ -89,8 +88,8 @@ def stage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Stage]
 
 
 @pytest.fixture
-def served(stage: Stage) -> Iterator[Stage]:
-    """The same with a worker."""
+def served_stage(stage: Stage) -> Iterator[Stage]:
+    """An empty file with a worker."""
     why_flows.released.clear()
     with stage.worker():
         yield stage
@@ -98,8 +97,8 @@ def served(stage: Stage) -> Iterator[Stage]:
 
 
 @pytest.fixture(params=["embedded", pytest.param("server", marks=pytest.mark.server)])
-def either(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]) -> Iterator[Stage]:
-    """The embedded engine, and a real server."""
+def engine_stage(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]) -> Iterator[Stage]:
+    """A file of the embedded engine, and a real server."""
     if request.param == "embedded":
         yield request.getfixturevalue("stage")
         return
@@ -111,43 +110,41 @@ def either(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]) -
 # --- workers ---------------------------------------------------------------------------------------------------------
 
 
-def test_why_no_worker(either: Stage) -> None:
-    """The page says that no worker serves the queue, and how to start one."""
-    either.client.start_workflow(why_flows.sleeps, id="alone-1", task_queue="why-alone")
-    found, page = either.why(
+def test_why_reports_a_missing_worker_and_how_to_start_one(engine_stage: Stage) -> None:
+    engine_stage.client.start_workflow(why_flows.sleeps, id="alone-1", task_queue="why-alone")
+    found, page = engine_stage.wait_for_cause(
         "alone-1", "no_worker or wrong_queue"
     )  # on a shared server others serve other queues
     assert "no worker polls its task queue 'why-alone'" in page
     assert found["do"][0]["command"].startswith("hourglass worker FILE --task-queue why-alone --target ")
-    either.client.get_workflow_handle("alone-1").terminate()
+    engine_stage.client.get_workflow_handle("alone-1").terminate()
 
 
-def test_why_wrong_queue(either: Stage) -> None:
-    """Others are served: it names them, and the one that was probably meant."""
-    with either.worker("why-orders"):
-        either.client.start_workflow(why_flows.ends_well, id="right-1", task_queue="why-orders").result()
-        either.client.start_workflow(why_flows.sleeps, id="typo-1", task_queue="why-ordres")
-        found, page = either.why("typo-1", "wrong_queue")
+def test_why_suggests_the_intended_task_queue(engine_stage: Stage) -> None:
+    with engine_stage.worker("why-orders"):
+        engine_stage.client.start_workflow(
+            why_flows.ends_well, id="right-1", task_queue="why-orders"
+        ).result()
+        engine_stage.client.start_workflow(why_flows.sleeps, id="typo-1", task_queue="why-ordres")
+        found, page = engine_stage.wait_for_cause("typo-1", "wrong_queue")
         assert "did you mean 'why-orders'?" in page
         assert any("--task-queue why-orders" in each["command"] for each in found["do"])
-        either.client.get_workflow_handle("typo-1").terminate()
+        engine_stage.client.get_workflow_handle("typo-1").terminate()
 
 
-def test_why_no_worker_for_an_activity(served: Stage) -> None:
-    """The workflow is served, its activity's queue is not."""
-    served.client.start_workflow(why_flows.asks_elsewhere, id="act-1")
-    _, page = served.why("act-1", "no_activity_worker")
+def test_why_reports_a_missing_worker_for_an_activity(served_stage: Stage) -> None:
+    served_stage.client.start_workflow(why_flows.asks_elsewhere, id="act-1")
+    _, page = served_stage.wait_for_cause("act-1", "no_activity_worker")
     assert ": no worker polls task queue 'elsewhere' for activities" in page
 
 
 # --- activities ------------------------------------------------------------------------------------------------------
 
 
-def test_why_failing_activity(either: Stage) -> None:
-    """The page shows the exception, its line, the number of failures, and the time of the next attempt."""
-    with either.worker("why-pays"):
-        handle = either.client.start_workflow(why_flows.pays, "o-1", id="pays-1", task_queue="why-pays")
-        found, page = either.why("pays-1", "activity_fails")
+def test_why_shows_error_line_attempts_and_next_retry_of_a_failing_activity(engine_stage: Stage) -> None:
+    with engine_stage.worker("why-pays"):
+        handle = engine_stage.client.start_workflow(why_flows.pays, "o-1", id="pays-1", task_queue="why-pays")
+        found, page = engine_stage.wait_for_cause("pays-1", "activity_fails")
         assert "ConnectionError: the bank does not answer for o-1" in page
         assert line_of("raise ConnectionError") in page
         assert "1 attempt; next attempt at " in page
@@ -163,10 +160,11 @@ def test_why_failing_activity(either: Stage) -> None:
         ("listens", "Heartbeat", "heartbeat_timeout 0.05 s"),
     ],
 )
-def test_why_activity_that_times_out(served: Stage, workflow: str, kind: str, limit: str) -> None:
-    """The page shows which timeout expired and its length, and says that the activity is retried."""
-    served.client.start_workflow(workflow, id="late-1")
-    found, page = served.why("late-1", "activity_times_out")
+def test_why_shows_the_expired_timeout_of_a_retried_activity(
+    served_stage: Stage, workflow: str, kind: str, limit: str
+) -> None:
+    served_stage.client.start_workflow(workflow, id="late-1")
+    found, page = served_stage.wait_for_cause("late-1", "activity_times_out")
     assert kind.lower() in page.lower().replace(" ", "")
     assert limit in page
     assert found["next_attempt"] is not None
@@ -176,10 +174,11 @@ def test_why_activity_that_times_out(served: Stage, workflow: str, kind: str, li
     ("workflow", "kind"),
     [("misses_the_start", "schedule to start"), ("misses_the_end", "schedule to close")],
 )
-def test_why_run_failed_by_an_activity_timeout(served: Stage, workflow: str, kind: str) -> None:
-    """A limit that allows no further attempt fails the run: the activity and the reason are named."""
-    served.client.start_workflow(workflow, id="over-1")
-    found, page = served.why("over-1", "failed")
+def test_why_of_a_run_failed_by_an_activity_timeout_names_activity_and_timeout(
+    served_stage: Stage, workflow: str, kind: str
+) -> None:
+    served_stage.client.start_workflow(workflow, id="over-1")
+    found, page = served_stage.wait_for_cause("over-1", "failed")
     assert "failed, because activity " in page
     assert kind in page
     assert "hourglass reset over-1 --before " in page
@@ -187,13 +186,12 @@ def test_why_run_failed_by_an_activity_timeout(served: Stage, workflow: str, kin
 
 
 @pytest.mark.parametrize("name", ["is_stuck", "is_stuck_async"])
-def test_why_stuck_activity(either: Stage, name: str) -> None:
-    """The page shows the timeout, the time of the last heartbeat, and the line at which the code is."""
+def test_why_shows_line_heartbeat_and_timeout_of_a_stuck_activity(engine_stage: Stage, name: str) -> None:
     why_flows.released.clear()
-    with either.worker("why-stuck"):
-        handle = either.client.start_workflow(name, id=f"{name}-1", task_queue="why-stuck")
-        until("its stack", lambda: "its thread is at:" in either.ask(f"{name}-1")[1], 20)
-        found, page = either.why(f"{name}-1", "activity_runs")
+    with engine_stage.worker("why-stuck"):
+        handle = engine_stage.client.start_workflow(name, id=f"{name}-1", task_queue="why-stuck")
+        until("its stack", lambda: "its thread is at:" in engine_stage.run_why(f"{name}-1")[1], 20)
+        found, page = engine_stage.wait_for_cause(f"{name}-1", "activity_runs")
         why_flows.released.set()
         line = "released.wait(30)" if name == "is_stuck" else "await asyncio.to_thread"
         assert "in rests" in page
@@ -204,21 +202,19 @@ def test_why_stuck_activity(either: Stage, name: str) -> None:
         handle.result(timeout=30)
 
 
-def test_why_unknown_activity_type(served: Stage) -> None:
-    """The worker has no code for it."""
-    served.client.start_workflow(why_flows.asks_a_stranger, id="stranger-1")
-    _, page = served.why("stranger-1", "unknown_activity")
+def test_why_reports_an_activity_type_that_the_worker_does_not_know(served_stage: Stage) -> None:
+    served_stage.client.start_workflow(why_flows.asks_a_stranger, id="stranger-1")
+    _, page = served_stage.wait_for_cause("stranger-1", "unknown_activity")
     assert "activity nobody_knows_it, which is not registered with the worker" in page
 
 
 # --- parked ----------------------------------------------------------------------------------------------------------
 
 
-def test_why_bug(either: Stage) -> None:
-    """The page shows the exception and the line that raised it, and says that fixing the line is enough."""
-    with either.worker("why-bug"):
-        handle = either.client.start_workflow(why_flows.stumbles, id="bug-1", task_queue="why-bug")
-        found, page = either.why("bug-1", "bug")
+def test_why_shows_exception_and_line_of_a_bug_in_workflow_code(engine_stage: Stage) -> None:
+    with engine_stage.worker("why-bug"):
+        handle = engine_stage.client.start_workflow(why_flows.stumbles, id="bug-1", task_queue="why-bug")
+        found, page = engine_stage.wait_for_cause("bug-1", "bug")
         assert "KeyError: 'apples'" in page
         assert f'{line_of("""return stock["apples"]""")}   return stock["apples"]' in page
         assert "Fix the line" in page
@@ -226,26 +222,25 @@ def test_why_bug(either: Stage) -> None:
         handle.terminate()
 
 
-def test_why_nondeterminism(either: Stage, tmp_path: Path) -> None:
-    """The page shows the event in the history and the command of the code, and the line if the code is
-    available.
-    """
-    client = either.client
-    with either.worker("why-new", workflows=[why_flows.before_the_change], activities=[why_flows.well]):
+def test_why_shows_history_event_and_command_of_nondeterministic_code(
+    engine_stage: Stage, tmp_path: Path
+) -> None:
+    client = engine_stage.client
+    with engine_stage.worker("why-new", workflows=[why_flows.before_the_change], activities=[why_flows.well]):
         handle = client.start_workflow("changing", id="changing-1", task_queue="why-new")
-        either.why("changing-1", "signal")
-    with either.worker("why-new", workflows=[why_flows.after_the_change], activities=[why_flows.well]):
+        engine_stage.wait_for_cause("changing-1", "signal")
+    with engine_stage.worker("why-new", workflows=[why_flows.after_the_change], activities=[why_flows.well]):
         handle.signal(why_flows.decision, True)
-        _, page = either.why("changing-1", "nondeterminism")
+        _, page = engine_stage.wait_for_cause("changing-1", "nondeterminism")
     assert "its code no longer matches its history" in page
     assert "hourglass why changing-1 --code FILE" in page
-    where = "local" if either.target.startswith("local:") else "server"
+    where = "local" if engine_stage.target.startswith("local:") else "server"
     code = tmp_path / f"changed_{where}.py"  # a module of a name is imported once
     code.write_text(
         "from hourglass import workflow\n\n\n@workflow.defn(name='changing')\n"
         "def later() -> None:\n    workflow.sleep(3600)\n"
     )
-    _, page = either.why("changing-1", "nondeterminism", "--code", str(code))
+    _, page = engine_stage.wait_for_cause("changing-1", "nondeterminism", "--code", str(code))
     assert "expected by the history: activity well number 1" in page
     assert "issued by the code:      timer number 1 of 3600 s" in page
     assert f"{code.name}:6   workflow.sleep(3600)" in page
@@ -255,54 +250,51 @@ def test_why_nondeterminism(either: Stage, tmp_path: Path) -> None:
     handle.terminate()
 
 
-def test_why_nondeterminism_comes_first(stage: Stage, tmp_path: Path) -> None:
-    """The difference comes before other findings, such as a missing worker or a wait; for a parked run the page says
-    if the local code fits.
-    """
+def test_why_lists_nondeterminism_before_other_findings(stage: Stage, tmp_path: Path) -> None:
+    """For a parked run it also says whether the given code matches the history."""
     client = stage.client
     with stage.worker(workflows=[why_flows.before_the_change], activities=[why_flows.well]):
         client.start_workflow("changing", id="fits-1")
-        stage.why("fits-1", "signal")
+        stage.wait_for_cause("fits-1", "signal")
     code = tmp_path / "changed_headline.py"
     code.write_text(
         "from hourglass import workflow\n\n\n@workflow.defn(name='changing')\n"
         "def later() -> None:\n    workflow.sleep(3600)\n"
     )
-    _, page = stage.why("fits-1", "nondeterminism", "--code", str(code))
+    _, page = stage.wait_for_cause("fits-1", "nondeterminism", "--code", str(code))
     assert page.splitlines()[0].startswith("fits-1 (changing) will not continue with this code")
     assert "It also has no worker" in page
     with stage.worker(workflows=[why_flows.after_the_change], activities=[why_flows.well]):
         client.get_workflow_handle("fits-1").signal(why_flows.decision, True)
-        stage.why("fits-1", "nondeterminism")
-    found, page = stage.why("fits-1", "nondeterminism", "--code", str(code_of_then(tmp_path)))
+        stage.wait_for_cause("fits-1", "nondeterminism")
+    found, page = stage.wait_for_cause(
+        "fits-1", "nondeterminism", "--code", str(write_original_code(tmp_path))
+    )
     assert "is parked, but would continue with the code of --code" in page
     assert found["do"][0]["command"].startswith("hourglass worker FILE")
 
 
-def test_why_hanging_code(stage: Stage) -> None:
-    """Workflow code that blocks its thread: the line, and that it belongs into an activity."""
+def test_why_shows_the_line_of_workflow_code_that_blocks_its_thread(stage: Stage) -> None:
     why_flows.released.clear()
     with stage.worker(workflows=[why_flows.blocks], deadlock_timeout=0.2):
         stage.client.start_workflow(why_flows.blocks, id="blocks-1")
-        _, page = stage.why("blocks-1", "hung")
+        _, page = stage.wait_for_cause("blocks-1", "hung")
         why_flows.released.set()
     assert f"{FLOWS.name}:{int(line_of('def blocks').rpartition(':')[2]) + 1}" in page
     assert "move it into an activity" in page
 
 
-def test_why_undecodable_payload(served: Stage) -> None:
-    """The page names the argument, the received and the expected type, and no line of code."""
-    served.client.start_workflow("counts", "three", id="counts-1")
-    found, page = served.why("counts-1", "undecodable")
+def test_why_names_the_argument_that_cannot_be_decoded(served_stage: Stage) -> None:
+    served_stage.client.start_workflow("counts", "three", id="counts-1")
+    found, page = served_stage.wait_for_cause("counts-1", "undecodable")
     assert "argument 'number' of workflow counts: expected int, got str" in page
     assert found["place"] == ""
     assert "three" not in page
 
 
-def test_why_unknown_workflow_type(served: Stage) -> None:
-    """The worker has no code for it."""
-    served.client.start_workflow("nobody_wrote_it", id="type-1")
-    _, page = served.why("type-1", "unknown_workflow")
+def test_why_reports_a_workflow_type_that_the_worker_does_not_know(served_stage: Stage) -> None:
+    served_stage.client.start_workflow("nobody_wrote_it", id="type-1")
+    _, page = served_stage.wait_for_cause("type-1", "unknown_workflow")
     assert "workflow type 'nobody_wrote_it' is not registered with this worker" in page
     assert "hourglass worker FILE" in page
 
@@ -310,11 +302,12 @@ def test_why_unknown_workflow_type(served: Stage) -> None:
 # --- waiting ---------------------------------------------------------------------------------------------------------
 
 
-def test_why_waiting_for_a_signal(either: Stage) -> None:
-    """The page shows the signal, the waiting line, the deadline, and the command that sends the signal."""
-    with either.worker("why-signal"):
-        handle = either.client.start_workflow(why_flows.decides, id="decides-1", task_queue="why-signal")
-        found, page = either.why("decides-1", "signal")
+def test_why_of_a_run_waiting_for_a_signal_shows_line_deadline_and_command(engine_stage: Stage) -> None:
+    with engine_stage.worker("why-signal"):
+        handle = engine_stage.client.start_workflow(
+            why_flows.decides, id="decides-1", task_queue="why-signal"
+        )
+        found, page = engine_stage.wait_for_cause("decides-1", "signal")
         assert "waits for signal 'decision', since " in page
         assert line_of("return decision.receive") in page
         assert "(in 3 h)" in page
@@ -323,87 +316,81 @@ def test_why_waiting_for_a_signal(either: Stage) -> None:
         handle.terminate()
 
 
-def test_why_waiting_for_a_signal_with_a_deadline(either: Stage, capsys: pytest.CaptureFixture[str]) -> None:
-    """`why`, without a worker too, and `show` name the signal, not the timer that limits the wait."""
-    with either.worker("why-limit"):
-        handle = either.client.start_workflow(why_flows.decides, id="limit-1", task_queue="why-limit")
-        either.why("limit-1", "signal")
-    _, page = either.why("limit-1", "no_worker or wrong_queue or signal")
+def test_why_and_show_name_the_signal_instead_of_its_deadline_timer(
+    engine_stage: Stage, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with engine_stage.worker("why-limit"):
+        handle = engine_stage.client.start_workflow(why_flows.decides, id="limit-1", task_queue="why-limit")
+        engine_stage.wait_for_cause("limit-1", "signal")
+    _, page = engine_stage.wait_for_cause("limit-1", "no_worker or wrong_queue or signal")
     assert "waits for signal 'decision', since " in page
     assert "timer" not in page
-    assert main(["show", "limit-1", "--target", either.target]) == 0
+    assert main(["show", "limit-1", "--target", engine_stage.target]) == 0
     shown = capsys.readouterr().out
     assert "waits for  signal decision, for at most 3 h more" in shown
     assert "wait for signal decision" in shown
     handle.terminate()
 
 
-def test_why_misspelt_signal(either: Stage) -> None:
-    """A signal that nothing takes is the headline where its name is nearly that of one that is waited for."""
-    with either.worker("why-typo"):
-        handle = either.client.start_workflow(why_flows.decides, id="misspelt-1", task_queue="why-typo")
-        either.why("misspelt-1", "signal")
+def test_why_reports_an_unhandled_signal_with_a_similar_name(engine_stage: Stage) -> None:
+    with engine_stage.worker("why-typo"):
+        handle = engine_stage.client.start_workflow(why_flows.decides, id="misspelt-1", task_queue="why-typo")
+        engine_stage.wait_for_cause("misspelt-1", "signal")
         handle.signal("desicion", True)
-        found, page = either.why("misspelt-1", "unheard")
+        found, page = engine_stage.wait_for_cause("misspelt-1", "unheard")
         assert "received signal 'desicion', which has no handler" in page
         assert "did you mean 'decision'?" in page
         assert "It also waits for signal 'decision'" in page
         assert found["do"][0]["command"].startswith("hourglass signal decision misspelt-1 VALUE")
         handle.signal("another", True)  # it may be meant for what the code has not come to
-        assert "'another'" not in either.ask("misspelt-1")[1]
+        assert "'another'" not in engine_stage.run_why("misspelt-1")[1]
         handle.terminate()
 
 
-def test_why_waiting_for_a_signal_without_a_worker(stage: Stage) -> None:
-    """The waiting line is unknown: the missing worker comes first, followed by everything that is known."""
+def test_why_of_a_waiting_run_without_a_worker_reports_the_worker_first(stage: Stage) -> None:
     with stage.worker(workflows=[why_flows.before_the_change], activities=[why_flows.well]):
         stage.client.start_workflow("changing", id="quiet-1")
-        stage.why("quiet-1", "signal")
-    _, page = stage.why("quiet-1", "no_worker")
+        stage.wait_for_cause("quiet-1", "signal")
+    _, page = stage.wait_for_cause("quiet-1", "no_worker")
     assert "It also waits for a signal, an update, or a condition" in page
     assert "no worker is running to answer queries" in page
 
 
-def test_why_waiting_for_a_timer(served: Stage) -> None:
-    """Until when."""
-    served.client.start_workflow(why_flows.sleeps, id="sleeps-1")
-    found, page = served.why("sleeps-1", "timer")
+def test_why_of_a_run_waiting_for_a_timer_shows_line_and_deadline(served_stage: Stage) -> None:
+    served_stage.client.start_workflow(why_flows.sleeps, id="sleeps-1")
+    found, page = served_stage.wait_for_cause("sleeps-1", "timer")
     assert "(in 3 d)" in page
     assert line_of("workflow.sleep(timedelta(days=3))") in page
     assert found["until"] is not None
 
 
-def test_why_waiting_for_a_child(served: Stage) -> None:
-    """The child is followed: what it waits for, and what to do about that."""
-    served.client.start_workflow(why_flows.delegates, id="parent-1")
-    served.why("parent-1-child", "signal")
-    found, page = served.why("parent-1", "child")
+def test_why_of_a_run_waiting_for_a_child_explains_the_child(served_stage: Stage) -> None:
+    served_stage.client.start_workflow(why_flows.delegates, id="parent-1")
+    served_stage.wait_for_cause("parent-1-child", "signal")
+    found, page = served_stage.wait_for_cause("parent-1", "child")
     assert found["child"]["cause"] == "signal"
     assert "↳ parent-1-child (decides) waits for signal 'decision'" in page
     assert "hourglass signal decision parent-1-child VALUE" in page
 
 
-def test_why_waiting_for_an_update(served: Stage) -> None:
-    """The page shows an update that was accepted but has not returned, and the line at which its handler waits."""
-    handle = served.client.start_workflow(why_flows.changes, id="changes-1")
+def test_why_shows_the_line_at_which_an_update_handler_waits(served_stage: Stage) -> None:
+    handle = served_stage.client.start_workflow(why_flows.changes, id="changes-1")
     handle.start_update("change", 3, wait_for_stage=UpdateStage.ACCEPTED)
-    _, page = served.why("changes-1", "update")
+    _, page = served_stage.wait_for_cause("changes-1", "update")
     assert "handles update 'change', which has not completed" in page
     assert line_of("workflow.wait_condition(lambda: to < 0)") in page
 
 
-def test_why_waiting_for_a_condition(served: Stage) -> None:
-    """The line of the condition, and the messages that could make it true."""
-    served.client.start_workflow(why_flows.changes, id="changes-2")
-    _, page = served.why("changes-2", "condition")
+def test_why_of_a_waiting_condition_lists_messages_that_could_satisfy_it(served_stage: Stage) -> None:
+    served_stage.client.start_workflow(why_flows.changes, id="changes-2")
+    _, page = served_stage.wait_for_cause("changes-2", "condition")
     assert "workflow.wait_condition(lambda: False)" in page
     assert "hourglass update change changes-2 …" in page
 
 
-def test_why_waiting_for_a_lock(served: Stage) -> None:
-    """The page shows the line that waits for the lock, and the line at which the holder is."""
-    served.client.start_workflow(why_flows.locks, id="locks-1")
-    found, page = served.why("locks-1", "lock")
+def test_why_of_a_run_waiting_for_a_lock_shows_the_line_of_the_holder(served_stage: Stage) -> None:
+    served_stage.client.start_workflow(why_flows.locks, id="locks-1")
+    found, page = served_stage.wait_for_cause("locks-1", "lock")
     assert found["code"] == "with lock:"
     assert "meanwhile holder is at" in page
     assert "workflow.wait_condition(lambda: False)" in page
@@ -412,90 +399,82 @@ def test_why_waiting_for_a_lock(served: Stage) -> None:
 # --- closed ----------------------------------------------------------------------------------------------------------
 
 
-def test_why_compensated_saga(either: Stage) -> None:
-    """The page names the steps executed since the failure, and does not advise a reset to a point where
-    compensation has started.
-    """
-    with either.worker("why-saga"):
-        handle = either.client.start_workflow(why_flows.undoes, "o", id="undoes-1", task_queue="why-saga")
-        found, page = either.why("undoes-1", "failed")
+def test_why_of_a_failed_saga_names_compensations_and_a_safe_reset(engine_stage: Stage) -> None:
+    with engine_stage.worker("why-saga"):
+        handle = engine_stage.client.start_workflow(
+            why_flows.undoes, "o", id="undoes-1", task_queue="why-saga"
+        )
+        found, page = engine_stage.wait_for_cause("undoes-1", "failed")
         assert "failed, because activity refused failed" in page
         assert "after that it ran refund, release" in page
         commands = [each["command"] for each in found["do"]]
         assert (
-            f"hourglass start undoes … --id undoes-1 --task-queue why-saga --target {either.target}"
+            f"hourglass start undoes … --id undoes-1 --task-queue why-saga --target {engine_stage.target}"
             in commands
         )
         assert [each for each in commands if " reset " in each] == [
-            f"hourglass reset undoes-1 --before reserve --target {either.target}"
+            f"hourglass reset undoes-1 --before reserve --target {engine_stage.target}"
         ]
         assert handle.describe().status.name == "FAILED"
 
 
-def test_why_saga_with_an_error_of_its_own(served: Stage) -> None:
-    """The failed step is found even if the workflow raised another error; names show which step was undone."""
-    served.client.start_workflow(why_flows.undoes_its_own, "o", id="trip-1")
-    found, page = served.why("trip-1", "failed")
+def test_why_of_a_saga_with_another_error_finds_the_failed_step(served_stage: Stage) -> None:
+    served_stage.client.start_workflow(why_flows.undoes_its_own, "o", id="trip-1")
+    found, page = served_stage.wait_for_cause("trip-1", "failed")
     assert "after that it ran cancel_hotel" in page
     assert any("reset trip-1 --before book_hotel" in each["command"] for each in found["do"])
     assert (
-        main(["reset", "trip-1", "--before", "cancel_hotel", "--target", served.target]) == 0
+        main(["reset", "trip-1", "--before", "cancel_hotel", "--target", served_stage.target]) == 0
     )  # a local activity
 
 
-def test_why_failed_run(served: Stage) -> None:
-    """The step, its root cause, its line, and how to do it again."""
-    served.client.start_workflow(why_flows.ships, id="ships-1")
-    _, page = served.why("ships-1", "failed")
+def test_why_of_a_failed_run_shows_step_cause_line_and_reset(served_stage: Stage) -> None:
+    served_stage.client.start_workflow(why_flows.ships, id="ships-1")
+    _, page = served_stage.wait_for_cause("ships-1", "failed")
     assert "failed, because activity refused failed, at " in page
     assert "NoCarrier: no carrier serves this address" in page
     assert line_of("raise ApplicationError") in page
     assert "hourglass reset ships-1 --before refused" in page
 
 
-def test_why_timed_out_run(served: Stage) -> None:
-    """The page shows the timeout that expired, and what the run was waiting for at that time."""
-    served.client.start_workflow(why_flows.sleeps, id="slow-1", run_timeout=0.2)
-    _, page = served.why("slow-1", "timed_out")
+def test_why_of_a_timed_out_run_shows_timeout_and_pending_wait(served_stage: Stage) -> None:
+    served_stage.client.start_workflow(why_flows.sleeps, id="slow-1", run_timeout=0.2)
+    _, page = served_stage.wait_for_cause("slow-1", "timed_out")
     assert "its run_timeout was 200 ms" in page
     assert "it timed out while it waited for timer 3 d" in page
 
 
-def test_why_terminated_run(served: Stage) -> None:
-    """The page shows who terminated the run, and the reason."""
-    handle = served.client.start_workflow(why_flows.sleeps, id="ended-1")
+def test_why_of_a_terminated_run_shows_identity_and_reason(served_stage: Stage) -> None:
+    handle = served_stage.client.start_workflow(why_flows.sleeps, id="ended-1")
     handle.terminate("customer called")
-    _, page = served.why("ended-1", "terminated")
-    assert f"was terminated by {served.client.identity}" in page
+    _, page = served_stage.wait_for_cause("ended-1", "terminated")
+    assert f"was terminated by {served_stage.client.identity}" in page
     assert "reason: customer called" in page
 
 
-def test_why_cancelled_run(served: Stage) -> None:
-    """The page says that the run was cancelled, and shows the reason."""
-    handle = served.client.start_workflow(why_flows.sleeps, id="cancelled-1")
-    served.why("cancelled-1", "timer")
+def test_why_of_a_cancelled_run_shows_the_reason(served_stage: Stage) -> None:
+    handle = served_stage.client.start_workflow(why_flows.sleeps, id="cancelled-1")
+    served_stage.wait_for_cause("cancelled-1", "timer")
     handle.cancel("not needed")
-    _, page = served.why("cancelled-1", "cancelled")
+    _, page = served_stage.wait_for_cause("cancelled-1", "cancelled")
     assert "was cancelled" in page
     assert "reason: not needed" in page
 
 
-def test_why_completed_run(served: Stage) -> None:
-    """The page reports no problem."""
-    served.client.start_workflow(why_flows.ends_well, id="well-1").result()
-    _, page = served.why("well-1", "done")
+def test_why_of_a_completed_run_reports_no_problem(served_stage: Stage) -> None:
+    served_stage.client.start_workflow(why_flows.ends_well, id="well-1").result()
+    _, page = served_stage.wait_for_cause("well-1", "done")
     assert "has completed, at " in page
 
 
-def test_why_run_that_ignores_its_cancellation(either: Stage) -> None:
-    """The page shows when and why cancellation was requested, what the run does instead, and how to terminate
-    it.
-    """
-    with either.worker("why-refuses"):
-        handle = either.client.start_workflow(why_flows.refuses, id="refuses-1", task_queue="why-refuses")
-        either.why("refuses-1", "timer")
+def test_why_of_a_run_that_ignores_cancellation_suggests_terminating_it(engine_stage: Stage) -> None:
+    with engine_stage.worker("why-refuses"):
+        handle = engine_stage.client.start_workflow(
+            why_flows.refuses, id="refuses-1", task_queue="why-refuses"
+        )
+        engine_stage.wait_for_cause("refuses-1", "timer")
         handle.cancel("the customer called")
-        found, page = either.why("refuses-1", "cancelling")
+        found, page = engine_stage.wait_for_cause("refuses-1", "cancelling")
         assert "received a cancellation request, but has not ended" in page
         assert "reason: the customer called" in page
         assert "It also waits for a timer" in page
@@ -503,42 +482,41 @@ def test_why_run_that_ignores_its_cancellation(either: Stage) -> None:
         handle.terminate()
 
 
-def test_why_retried_run(served: Stage) -> None:
-    """A run whose last attempt failed has not begun again: what the attempt before raised, at which line, and when."""
+def test_why_of_a_retried_run_shows_error_of_the_last_attempt_and_next_start(served_stage: Stage) -> None:
     policy = RetryPolicy(initial_interval=3600)
-    served.client.start_workflow(why_flows.gives_up, id="again-1", retry_policy=policy)
-    found, page = served.why("again-1", "delayed")
+    served_stage.client.start_workflow(why_flows.gives_up, id="again-1", retry_policy=policy)
+    found, page = served_stage.wait_for_cause("again-1", "delayed")
     assert "failed and is retried by its retry policy: attempt 2 has not started" in page
     assert "SoldOut: the shelf is empty" in page
     assert line_of('type="SoldOut"') in page
     assert found["until"] is not None
 
 
-def test_why_no_free_activity_slot(stage: Stage) -> None:
-    """The page says that the worker has no free slot, and how to add slots."""
+def test_why_reports_that_the_worker_has_no_free_activity_slot(stage: Stage) -> None:
     why_flows.released.clear()
     options: dict[str, Any] = {"workflows": why_flows.WORKFLOWS, "activities": why_flows.ACTIVITIES}
     with stage.worker(**options, max_concurrent_activities=1):
         stage.client.start_workflow(why_flows.crowds, id="crowds-1")
-        stage.why("crowds-1", "activity_runs")
-        until("a word about room", lambda: "no free slot for the activity" in stage.ask("crowds-1")[1])
-        assert "which no worker has started yet (×2)" in stage.ask("crowds-1")[1]
+        stage.wait_for_cause("crowds-1", "activity_runs")
+        until("a word about room", lambda: "no free slot for the activity" in stage.run_why("crowds-1")[1])
+        assert "which no worker has started yet (×2)" in stage.run_why("crowds-1")[1]
         why_flows.released.set()
 
 
 @pytest.mark.server
-def test_why_paused_activity(quick_server: DevServer, capsys: pytest.CaptureFixture[str]) -> None:
-    """Somebody paused it by hand: that it waits for them, not for its next attempt."""
+def test_why_of_a_paused_activity_shows_the_unpause_command(
+    quick_server: DevServer, capsys: pytest.CaptureFixture[str]
+) -> None:
     with Client.connect(quick_server.target) as client:
         stage = Stage(client, quick_server.target, capsys)
         with stage.worker("why-paused"):
             handle = client.start_workflow(why_flows.pays, "o-1", id="paused-1", task_queue="why-paused")
-            stage.why("paused-1", "activity_fails")
+            stage.wait_for_cause("paused-1", "activity_fails")
             named = ("--workflow-id", "paused-1", "--activity-id", "1", "--address", quick_server.target)
             subprocess.run(
                 [temporal_cli(), "activity", "pause", *named], check=True, capture_output=True, timeout=30
             )
-            found, page = stage.why("paused-1", "paused")
+            found, page = stage.wait_for_cause("paused-1", "paused")
             assert "which is paused: it is not retried until it is unpaused" in page
             assert found["do"][0]["command"].endswith(f"--activity-id 1 --address {quick_server.target}")
             handle.terminate()
@@ -547,26 +525,25 @@ def test_why_paused_activity(quick_server: DevServer, capsys: pytest.CaptureFixt
 # --- nothing to look at ----------------------------------------------------------------------------------------------
 
 
-def test_why_unknown_id(served: Stage) -> None:
-    """Similar ids are named; the exit code is 1."""
-    served.client.start_workflow(why_flows.sleeps, id="order-17")
-    code, page = served.ask("ordr-17")
+def test_why_of_an_unknown_id_suggests_similar_ids(served_stage: Stage) -> None:
+    served_stage.client.start_workflow(why_flows.sleeps, id="order-17")
+    code, page = served_stage.run_why("ordr-17")
     assert code == 1
     assert "ordr-17 does not exist on this target" in page
     assert "similar ids: order-17" in page
     assert "hourglass why order-17 --target" in page
 
 
-def test_why_missing_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A question makes no file."""
+def test_why_on_a_missing_file_creates_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "none.db"
     assert main(["why", "order-1", "--target", f"local:{path}"]) == 1
     assert f"file {path} does not exist" in capsys.readouterr().out
     assert not path.exists()
 
 
-def test_why_unreachable_server(unused_port: Callable[[], int], capsys: pytest.CaptureFixture[str]) -> None:
-    """The target is named, and what it answered; the exit code is 1."""
+def test_why_on_an_unreachable_server_names_the_target(
+    unused_port: Callable[[], int], capsys: pytest.CaptureFixture[str]
+) -> None:
     target = f"127.0.0.1:{unused_port()}"
     assert main(["why", "order-1", "--target", target, "--json"]) == 1
     document = json.loads(capsys.readouterr().out)
@@ -577,5 +554,4 @@ def test_why_unreachable_server(unused_port: Callable[[], int], capsys: pytest.C
 
 @pytest.fixture
 def unused_port() -> Callable[[], int]:
-    """Ports of the loopback interface that nobody listens on."""
     return free_port

@@ -1,4 +1,4 @@
-"""`hourglass why` where the run's own steps do not say it: a slot that others hold, a pause, a local activity, a schedule."""
+"""`hourglass why` for causes outside the run's own steps: slots held by others, pauses, local activities, schedules."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hourglass._history.codec import events_from
 from hourglass._tools.diagnosis.asking import added, is_paused, with_slots
 from hourglass._tools.diagnosis.diagnosis import Cause, Facts
 from hourglass._tools.diagnosis.reasons import diagnose
-from hourglass._tools.timeline.faults import Stand, Waits
+from hourglass._tools.timeline.faults import Position, Waits
 from hourglass._tools.timeline.timeline import build_story
 from hourglass.client import (
     Schedule,
@@ -32,65 +32,66 @@ number = workflow.Channel("number", int)
 
 
 @activity.defn(retry_policy=RetryPolicy(maximum_attempts=1))
-def stands() -> None:
-    """Runs until it is let go."""
+def blocks_until_released() -> None:
     released.wait(30)
 
 
 @workflow.defn
-def crane() -> None:
-    """Holds a slot for an hour."""
+def holds_crane_slot() -> None:
     with limits.slot("crane"):
         workflow.sleep(3600)
 
 
 @workflow.defn
-def hourly() -> None:
-    """One an hour."""
+def runs_hourly() -> None:
     limits.throttle("hourly", 1, per=3600)
 
 
 @workflow.defn
-def at_once() -> None:
-    """Waits for a slot and for a timer."""
+def waits_for_slot_and_timer() -> None:
     workflow.spawn(lambda: workflow.sleep(7200))
     with limits.slot("crane"):
         pass
 
 
 @workflow.defn
-def counts() -> int:
-    """Waits for a number."""
+def waits_for_number() -> int:
     return number.receive()
 
 
 @workflow.defn
-def locally() -> None:
-    """Waits for a local activity."""
-    stands.local()
+def runs_local_activity() -> None:
+    blocks_until_released.local()
 
 
 @pytest.fixture
 def target(tmp_path: Path) -> str:
-    """An empty file."""
     return f"local:{tmp_path / 'b.db'}"
 
 
 @pytest.fixture
 def client(target: str) -> Iterator[Client]:
-    """A client of it, with a worker."""
     released.clear()
-    options: dict[str, Any] = {"workflows": [crane, hourly, at_once, counts, locally], "activities": [stands]}
+    options: dict[str, Any] = {
+        "workflows": [
+            holds_crane_slot,
+            runs_hourly,
+            waits_for_slot_and_timer,
+            waits_for_number,
+            runs_local_activity,
+        ],
+        "activities": [blocks_until_released],
+    }
     with Client.connect(target) as client, Worker(client, **options):
         yield client
         released.set()
 
 
 @pytest.fixture
-def ask(target: str, capsys: pytest.CaptureFixture[str]) -> Callable[..., dict[str, Any]]:
-    """What is said of an id, once this is its cause."""
+def wait_for_cause(target: str, capsys: pytest.CaptureFixture[str]) -> Callable[..., dict[str, Any]]:
+    """Return a function that repeats `hourglass why` until it reports the cause."""
 
-    def asked(workflow_id: str, cause: str, *options: str) -> dict[str, Any]:
+    def repeat_why(workflow_id: str, cause: str, *options: str) -> dict[str, Any]:
         deadline = time.monotonic() + 30
         while True:
             capsys.readouterr()
@@ -100,44 +101,45 @@ def ask(target: str, capsys: pytest.CaptureFixture[str]) -> Callable[..., dict[s
                 return found
             assert time.monotonic() < deadline, found
 
-    return asked
+    return repeat_why
 
 
 # --- slots -----------------------------------------------------------------------------------------------------------
 
 
-def test_why_slot_held_by_another_run(
-    client: Client, ask: Callable[..., dict[str, Any]], target: str
+def test_why_names_the_holder_of_a_slot_and_the_runs_before(
+    client: Client, wait_for_cause: Callable[..., dict[str, Any]], target: str
 ) -> None:
-    """The key, who holds it, who is before it, and the command that says why the holder takes so long."""
-    client.start_workflow(crane, id="first")
-    assert [each["cause"] for each in ask("first", "timer")["findings"]] == ["timer"]
-    client.start_workflow(crane, id="second")
-    ask("second", "lock")
-    client.start_workflow(crane, id="third")
-    found = ask("third", "lock")["findings"]
+    client.start_workflow(holds_crane_slot, id="first")
+    assert [each["cause"] for each in wait_for_cause("first", "timer")["findings"]] == ["timer"]
+    client.start_workflow(holds_crane_slot, id="second")
+    wait_for_cause("second", "lock")
+    client.start_workflow(holds_crane_slot, id="third")
+    found = wait_for_cause("third", "lock")["findings"]
     assert [each["what"] for each in found] == ["waits for a slot of 'crane', held by other workflows"]
     assert found[0]["details"] == ["held by first; 1 at a time", "workflows ahead of it: 1"]
     assert [each["command"] for each in found[0]["do"]] == [f"hourglass why first --target {target}"]
 
 
-def test_why_slot_hides_internal_timers(client: Client, ask: Callable[..., dict[str, Any]]) -> None:
-    """The slot comes first, and the timers behind it are not told: only the author's own."""
-    client.start_workflow(crane, id="first")
-    ask("first", "timer")
-    client.start_workflow(at_once, id="both")
-    found = ask("both", "lock")["findings"]
+def test_why_of_a_run_waiting_for_a_slot_hides_internal_timers(
+    client: Client, wait_for_cause: Callable[..., dict[str, Any]]
+) -> None:
+    client.start_workflow(holds_crane_slot, id="first")
+    wait_for_cause("first", "timer")
+    client.start_workflow(waits_for_slot_and_timer, id="both")
+    found = wait_for_cause("both", "lock")["findings"]
     assert [each["what"] for each in found] == [
         "waits for a slot of 'crane', held by other workflows",
         "waits for a timer",
     ]
 
 
-def test_why_keeper_that_does_not_answer() -> None:
-    """Without its answer the key is told all the same, nobody is accused, and the keeper is the next to ask about."""
-    facts = told(
-        event(5, "SIGNAL_EXTERNAL_WORKFLOW_EXECUTION_INITIATED", **to_keeper("ask")),
-        event(6, "TIMER_STARTED", {"summary": text("waits for a slot of 'crane'")}, **ONE_MINUTE),
+def test_why_of_a_slot_with_unknown_holder_suggests_asking_its_keeper() -> None:
+    facts = facts_of(
+        history_event(5, "SIGNAL_EXTERNAL_WORKFLOW_EXECUTION_INITIATED", **signal_to_keeper("ask")),
+        history_event(
+            6, "TIMER_STARTED", {"summary": text_payload("waits for a slot of 'crane'")}, **ONE_MINUTE
+        ),
     )
     found = with_slots(diagnose(facts), facts, lambda keeper: None).findings[0]
     assert found.cause is Cause.LOCK
@@ -145,28 +147,31 @@ def test_why_keeper_that_does_not_answer() -> None:
     assert found.details == ("the holder is unknown: the keeper of the limit does not respond",)
 
 
-def test_why_throttled(client: Client, ask: Callable[..., dict[str, Any]]) -> None:
-    """One wait, at the author's line, not the lock and the timer that it is made of, and no signal of ours to be sent by hand."""
-    client.start_workflow(hourly, id="first").result()
-    client.start_workflow(hourly, id="second")
-    found = ask("second", "lock")["findings"]
+def test_why_of_a_throttled_run_reports_one_wait(
+    client: Client, wait_for_cause: Callable[..., dict[str, Any]]
+) -> None:
+    client.start_workflow(runs_hourly, id="first").result()
+    client.start_workflow(runs_hourly, id="second")
+    found = wait_for_cause("second", "lock")["findings"]
     assert [each["what"] for each in found] == ["waits for a turn of 'hourly'"]
     assert found[0]["do"] == [{"text": "Nothing: the workflow gets its turn automatically.", "command": ""}]
 
 
-def test_why_start_with_wrong_arguments(client: Client, ask: Callable[..., dict[str, Any]]) -> None:
-    """The code is not blamed for what the run was given."""
-    client.start_workflow("crane", 1, 2, 3, id="wrong")
-    found = ask("wrong", "undecodable")["findings"][0]
+def test_why_of_a_start_with_wrong_arguments_does_not_blame_the_code(
+    client: Client, wait_for_cause: Callable[..., dict[str, Any]]
+) -> None:
+    client.start_workflow("holds_crane_slot", 1, 2, 3, id="wrong")
+    found = wait_for_cause("wrong", "undecodable")["findings"][0]
     assert found["what"] == "cannot continue, because its code does not accept its arguments"
 
 
-def test_why_returned_slot_is_ignored() -> None:
-    """A timer of the same words is a slot only while the key is asked for."""
-    facts = told(
-        event(5, "SIGNAL_EXTERNAL_WORKFLOW_EXECUTION_INITIATED", **to_keeper("ask")),
-        event(6, "SIGNAL_EXTERNAL_WORKFLOW_EXECUTION_INITIATED", **to_keeper("give_back")),
-        event(7, "TIMER_STARTED", {"summary": text("waits for a slot of 'crane'")}, **ONE_MINUTE),
+def test_why_ignores_a_slot_that_was_returned() -> None:
+    facts = facts_of(
+        history_event(5, "SIGNAL_EXTERNAL_WORKFLOW_EXECUTION_INITIATED", **signal_to_keeper("ask")),
+        history_event(6, "SIGNAL_EXTERNAL_WORKFLOW_EXECUTION_INITIATED", **signal_to_keeper("give_back")),
+        history_event(
+            7, "TIMER_STARTED", {"summary": text_payload("waits for a slot of 'crane'")}, **ONE_MINUTE
+        ),
     )
     assert with_slots(diagnose(facts), facts, lambda keeper: None).cause is not Cause.LOCK
 
@@ -174,9 +179,8 @@ def test_why_returned_slot_is_ignored() -> None:
 # --- paused ----------------------------------------------------------------------------------------------------------
 
 
-def test_why_paused_run() -> None:
-    """That it is paused, by whom and why, and the command that lets it continue, on either engine."""
-    facts = told(event(5, "WORKFLOW_EXECUTION_PAUSED", identity="ann@desk", reason="audit first"))
+def test_why_of_a_paused_run_shows_identity_reason_and_command() -> None:
+    facts = facts_of(history_event(5, "WORKFLOW_EXECUTION_PAUSED", identity="ann@desk", reason="audit first"))
     found = added(diagnose(facts), facts, "--address localhost:7233")
     assert (found.cause, found.wrong) == (Cause.PAUSED, True)
     assert len(found.findings) == 1
@@ -184,17 +188,17 @@ def test_why_paused_run() -> None:
     assert found.findings[0].actions[0].command == "hourglass resume order-1"
 
 
-def test_why_resumed_run() -> None:
-    """Somebody let it continue: it is said no more."""
-    events = told(event(5, "WORKFLOW_EXECUTION_PAUSED"), event(6, "WORKFLOW_EXECUTION_UNPAUSED")).events
+def test_resumed_run_is_not_paused() -> None:
+    events = facts_of(
+        history_event(5, "WORKFLOW_EXECUTION_PAUSED"), history_event(6, "WORKFLOW_EXECUTION_UNPAUSED")
+    ).events
     assert is_paused(events) is None
     assert is_paused(events[:-1]) is events[-2]
 
 
-def test_why_paused_activity_on_a_server() -> None:
-    """Temporal's command is told where the server is, also if that was not said on our command line."""
-    scheduled = event(5, "ACTIVITY_TASK_SCHEDULED", activityId="7", activityType={"name": "weigh"})
-    facts = told(scheduled)
+def test_why_of_a_paused_activity_adds_the_server_address_to_the_command() -> None:
+    scheduled = history_event(5, "ACTIVITY_TASK_SCHEDULED", activityId="7", activityType={"name": "weigh"})
+    facts = facts_of(scheduled)
     paused = replace(facts.story.spans[-1], paused=True, target="7")
     facts = replace(facts, story=replace(facts.story, spans=(*facts.story.spans[:-1], paused)))
     found = added(diagnose(facts), facts, "--address prod:7233 --namespace shop").findings[0]
@@ -207,13 +211,14 @@ def test_why_paused_activity_on_a_server() -> None:
 # --- signals ---------------------------------------------------------------------------------------------------------
 
 
-def test_why_undecodable_signal(client: Client, ask: Callable[..., dict[str, Any]]) -> None:
-    """It came, was dropped, and is still waited for: that, and where more is said."""
-    handle = client.start_workflow(counts, id="counts-1")
-    assert ask("counts-1", "signal")["findings"][0]["details"] == []
+def test_why_reports_a_dropped_undecodable_signal(
+    client: Client, wait_for_cause: Callable[..., dict[str, Any]]
+) -> None:
+    handle = client.start_workflow(waits_for_number, id="counts-1")
+    assert wait_for_cause("counts-1", "signal")["findings"][0]["details"] == []
     handle.signal("number", "three")
     deadline = time.monotonic() + 30
-    while not (details := ask("counts-1", "signal")["findings"][0]["details"]):
+    while not (details := wait_for_cause("counts-1", "signal")["findings"][0]["details"]):
         assert time.monotonic() < deadline
     assert details[0].startswith("the last signal 'number' had no effect: the worker drops signals")
 
@@ -221,23 +226,29 @@ def test_why_undecodable_signal(client: Client, ask: Callable[..., dict[str, Any
 # --- local activities ------------------------------------------------------------------------------------------------
 
 
-def test_why_local_activity(client: Client, ask: Callable[..., dict[str, Any]]) -> None:
-    """No history shows it: a task that takes so long is said to be at a local activity, and where the failures are."""
-    client.start_workflow(locally, id="local-1")
+def test_why_of_a_long_workflow_task_suggests_a_local_activity(
+    client: Client, wait_for_cause: Callable[..., dict[str, Any]]
+) -> None:
+    """No history shows running local activities."""
+    client.start_workflow(runs_local_activity, id="local-1")
     deadline = time.monotonic() + 30
     while True:
-        found = ask("local-1", "code_runs")["findings"][0]
+        found = wait_for_cause("local-1", "code_runs")["findings"][0]
         if "local activity" in found["what"] + "".join(found["details"]):
             break
         assert time.monotonic() < deadline, found
     assert "the worker logs the reason" in "".join(found["details"])
 
 
-def test_why_local_activity_names_its_line() -> None:
-    """Where the run can be asked, the line is told."""
-    stand = Stand(fiber="workflow", place="a.py:3", code="weigh.local()", waits=Waits.ACTIVITY, call="local")
-    facts = told(event(5, "WORKFLOW_TASK_SCHEDULED"), event(6, "WORKFLOW_TASK_STARTED", identity="w@vm"))
-    found = added(diagnose(facts), replace(facts, stands=(stand,)), "").findings[0]
+def test_why_shows_the_line_of_a_local_activity() -> None:
+    stand = Position(
+        fiber="workflow", place="a.py:3", code="weigh.local()", waits=Waits.ACTIVITY, call="local"
+    )
+    facts = facts_of(
+        history_event(5, "WORKFLOW_TASK_SCHEDULED"),
+        history_event(6, "WORKFLOW_TASK_STARTED", identity="w@vm"),
+    )
+    found = added(diagnose(facts), replace(facts, positions=(stand,)), "").findings[0]
     assert (
         found.what
         == "is being executed by a worker, w@vm, where a local activity is running or being retried"
@@ -248,16 +259,17 @@ def test_why_local_activity_names_its_line() -> None:
 # --- no workflow -----------------------------------------------------------------------------------------------------
 
 
-def test_why_schedule(client: Client, ask: Callable[..., dict[str, Any]], target: str) -> None:
-    """An id that is a schedule's: that it is one, whether it is paused and why, and how to see what it started."""
-    action = ScheduleActionStartWorkflow(crane, id="nightly-run")
+def test_why_of_a_schedule_id_says_that_it_is_a_schedule(
+    client: Client, wait_for_cause: Callable[..., dict[str, Any]], target: str
+) -> None:
+    action = ScheduleActionStartWorkflow(holds_crane_slot, id="nightly-run")
     spec = ScheduleSpec(intervals=[ScheduleIntervalSpec(every=3600)])
     handle = client.create_schedule("nightly", Schedule(action, spec))
-    found = ask("nightly", "not_found")["findings"][0]
+    found = wait_for_cause("nightly", "not_found")["findings"][0]
     assert found["what"] == "is a schedule, not a workflow"
     assert found["until"] is not None
     handle.pause(note="until the audit is over")
-    found = ask("nightly", "not_found")["findings"][0]
+    found = wait_for_cause("nightly", "not_found")["findings"][0]
     assert found["what"] == "is a schedule, not a workflow: it is paused (until the audit is over)"
     assert found["until"] is None
     assert "client.get_schedule_handle('nightly').unpause()" in found["do"][0]["text"]
@@ -265,10 +277,11 @@ def test_why_schedule(client: Client, ask: Callable[..., dict[str, Any]], target
     assert main(["why", "nightly", "--target", target]) == 1
 
 
-def test_why_unknown_run(client: Client, ask: Callable[..., dict[str, Any]]) -> None:
-    """The workflow is known and the run is not."""
-    handle = client.start_workflow(crane, id="known")
-    found = ask("known", "not_found", "--run-id", "123")["findings"][0]
+def test_why_of_an_unknown_run_id_names_the_latest_run(
+    client: Client, wait_for_cause: Callable[..., dict[str, Any]]
+) -> None:
+    handle = client.start_workflow(holds_crane_slot, id="known")
+    found = wait_for_cause("known", "not_found", "--run-id", "123")["findings"][0]
     assert found["what"] == "has no run '123'"
     assert found["details"] == [f"its latest run is {handle.run_id}"]
 
@@ -278,13 +291,11 @@ def test_why_unknown_run(client: Client, ask: Callable[..., dict[str, Any]]) -> 
 ONE_MINUTE = {"timerId": "1", "startToFireTimeout": "60s"}
 
 
-def to_keeper(signal: str) -> dict[str, Any]:
-    """Attributes of a signal to the keeper of a key."""
+def signal_to_keeper(signal: str) -> dict[str, Any]:
     return {"workflowExecution": {"workflowId": "hourglass.slots:crane"}, "signalName": signal}
 
 
-def text(said: str) -> dict[str, Any]:
-    """A payload."""
+def text_payload(said: str) -> dict[str, Any]:
     import base64
 
     def encoded(value: str) -> str:
@@ -293,8 +304,9 @@ def text(said: str) -> dict[str, Any]:
     return {"metadata": {"encoding": encoded("json/plain")}, "data": encoded(json.dumps(said))}
 
 
-def event(at: int, kind: str, metadata: dict[str, Any] | None = None, **attributes: Any) -> dict[str, Any]:
-    """An event of a history in JSON."""
+def history_event(
+    at: int, kind: str, metadata: dict[str, Any] | None = None, **attributes: Any
+) -> dict[str, Any]:
     return {
         "eventId": str(at),
         "eventType": f"EVENT_TYPE_{kind}",
@@ -304,13 +316,15 @@ def event(at: int, kind: str, metadata: dict[str, Any] | None = None, **attribut
     }
 
 
-def told(*more: dict[str, Any]) -> Facts:
-    """What is known of an open run whose first task is over."""
+def facts_of(*more: dict[str, Any]) -> Facts:
+    """Return the facts of an open run whose first workflow task is completed."""
     first = [
-        event(1, "WORKFLOW_EXECUTION_STARTED", workflowType={"name": "order"}, taskQueue={"name": "default"}),
-        event(2, "WORKFLOW_TASK_SCHEDULED"),
-        event(3, "WORKFLOW_TASK_STARTED"),
-        event(4, "WORKFLOW_TASK_COMPLETED"),
+        history_event(
+            1, "WORKFLOW_EXECUTION_STARTED", workflowType={"name": "order"}, taskQueue={"name": "default"}
+        ),
+        history_event(2, "WORKFLOW_TASK_SCHEDULED"),
+        history_event(3, "WORKFLOW_TASK_STARTED"),
+        history_event(4, "WORKFLOW_TASK_COMPLETED"),
     ]
     events = events_from([*first, *more])
     now = events[-1].time_ns + 60_000_000_000

@@ -1,4 +1,4 @@
-"""`hourglass why` where workers have versions: it names the version that a run needs, and what to do."""
+"""`hourglass why` with worker versions: the version that a run needs."""
 
 from __future__ import annotations
 
@@ -18,71 +18,74 @@ go = workflow.Channel("go", str)
 
 
 @workflow.defn(versioning_behavior=VersioningBehavior.PINNED)
-def stays() -> None:
-    """Waits to continue."""
+def waits_pinned() -> None:
     go.receive()
 
 
-def worker(client: Client, deployment: str, build_id: str) -> Worker:
-    """A worker of a version."""
+def versioned_worker(client: Client, deployment: str, build_id: str) -> Worker:
     config = WorkerDeploymentConfig(WorkerDeploymentVersion(deployment, build_id))
-    return Worker(client, deployment, workflows=[stays], deployment_config=config)
+    return Worker(client, deployment, workflows=[waits_pinned], deployment_config=config)
 
 
-def first(target: str, workflow_id: str, what: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    """What is said first of a run, once it is this."""
+def wait_for_finding(
+    target: str, workflow_id: str, text: str, capsys: pytest.CaptureFixture[str]
+) -> dict[str, Any]:
+    """Repeat `hourglass why` until the first finding contains the text."""
     deadline = time.monotonic() + 30
     while True:
         capsys.readouterr()
         main(["why", workflow_id, "--target", target, "--json"])
         found: dict[str, Any] = json.loads(capsys.readouterr().out)["findings"][0]
-        if what in found["what"]:
+        if text in found["what"]:
             return found
         assert time.monotonic() < deadline, found
 
 
-def check(client: Client, target: str, deployment: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """No version is current; the run's version has gone; the current version has gone."""
-    with worker(client, deployment, "1"):
-        handle = client.start_workflow(stays, task_queue=deployment)
-        found = first(target, handle.id, "waits for a worker without a version", capsys)
+def check_missing_current_version(
+    client: Client, target: str, deployment: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Check the finding before a version is current, and after."""
+    with versioned_worker(client, deployment, "1"):
+        handle = client.start_workflow(waits_pinned, task_queue=deployment)
+        found = wait_for_finding(target, handle.id, "waits for a worker without a version", capsys)
         assert found["cause"] == "no_version"
         assert found["details"] == [f"workers of version {deployment}.1 poll the queue"]
         client.set_current_version(deployment, "1")
-        first(target, handle.id, "waits for signal", capsys)
+        wait_for_finding(target, handle.id, "waits for signal", capsys)
 
 
-def test_why_no_current_version(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Versioned workers are there, but nobody has said which of them is to take new runs."""
+def test_why_reports_that_no_worker_version_is_current(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     target = f"local:{tmp_path / 'v.db'}"
     with Client.connect(target) as client:
-        check(client, target, "shop", capsys)
+        check_missing_current_version(client, target, "shop", capsys)
 
 
 @pytest.mark.server
-def test_why_no_current_version_on_a_server(
+def test_why_reports_that_no_worker_version_is_current_on_a_server(
     quick_server: DevServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The same on a server."""
     with Client.connect(quick_server.target) as client:
-        check(client, quick_server.target, "why-versions", capsys)
+        check_missing_current_version(client, quick_server.target, "why-versions", capsys)
 
 
-def test_why_pinned_run_without_a_worker(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A pinned run names the version that it waits for; a new one, the version that is current."""
+def test_why_names_the_version_that_a_pinned_or_new_run_waits_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     target = f"local:{tmp_path / 'v.db'}"
     with Client.connect(target) as client:
-        with worker(client, "shop", "1"):
+        with versioned_worker(client, "shop", "1"):
             client.set_current_version("shop", "1")
-            handle = client.start_workflow(stays, task_queue="shop")
-            first(target, handle.id, "waits for signal", capsys)
-        with worker(client, "shop", "2"):
-            new = client.start_workflow(stays, task_queue="shop")
-            found = first(target, new.id, "waits for version shop.1, which is current", capsys)
+            handle = client.start_workflow(waits_pinned, task_queue="shop")
+            wait_for_finding(target, handle.id, "waits for signal", capsys)
+        with versioned_worker(client, "shop", "2"):
+            new = client.start_workflow(waits_pinned, task_queue="shop")
+            found = wait_for_finding(target, new.id, "waits for version shop.1, which is current", capsys)
             assert (
                 found["do"][0]["text"] == "Start a worker of version shop.1, with the code of that version:"
             )
             client.set_current_version("shop", "2")
             handle.signal(go, "")
-            found = first(target, handle.id, "is pinned to version shop.1", capsys)
+            found = wait_for_finding(target, handle.id, "is pinned to version shop.1", capsys)
             assert found["details"] == ["workers of version shop.2 poll the queue"]

@@ -1,4 +1,4 @@
-"""`hourglass worker` on a real server: it works, drains, survives the death of its process, and ends as it is told."""
+"""`hourglass worker` on a real server and on a file: tasks, drain, crashes of its processes, and signals."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import pytest
 from hourglass import Client
 from hourglass.testing import DevServer
 
-from .command import SHOP, Command, is_gone, run, until
+from .command import SHOP, Command, is_gone, run_command, until
 
 pytestmark = pytest.mark.server
 
@@ -52,8 +52,9 @@ def worker(quick_server: DevServer, folder: Path, queue: str) -> Iterator[Comman
         yield command
 
 
-def test_worker_stops_on_sigterm_with_code_0(worker: Command, client: Client, queue: str) -> None:
-    """A workflow runs; SIGTERM ends both processes politely."""
+def test_worker_command_stops_on_sigterm_with_exit_code_0(
+    worker: Command, client: Client, queue: str
+) -> None:
     assert client.execute_workflow("checkout", "1", id=f"{queue}-1", task_queue=queue) == "charged 1"
     worker.signal(signal.SIGTERM)
     assert worker.wait_end() == 0, worker.text
@@ -61,8 +62,9 @@ def test_worker_stops_on_sigterm_with_code_0(worker: Command, client: Client, qu
     assert is_gone(worker.pids()[0])
 
 
-def test_running_activity_finishes_at_sigterm(worker: Command, client: Client, queue: str) -> None:
-    """What is running at SIGTERM is finished and reported within the drain timeout."""
+def test_worker_command_completes_a_running_activity_after_sigterm(
+    worker: Command, client: Client, queue: str
+) -> None:
     handle = client.start_workflow("slowly", 2.0, id=f"{queue}-1", task_queue=queue)
     until("the activity runs", lambda: handle.describe().pending_activities)
     until("it has begun", lambda: handle.describe().pending_activities[0].last_started_time is not None)
@@ -73,8 +75,9 @@ def test_running_activity_finishes_at_sigterm(worker: Command, client: Client, q
     ), worker.text
 
 
-def test_second_signal_ends_the_worker_at_once(worker: Command, client: Client, queue: str) -> None:
-    """The second SIGTERM waits for nothing, and the exit code says so."""
+def test_second_sigterm_ends_the_worker_command_immediately(
+    worker: Command, client: Client, queue: str
+) -> None:
     handle = client.start_workflow("slowly", 60.0, id=f"{queue}-1", task_queue=queue)
     until("the activity runs", lambda: handle.describe().pending_activities)
     worker.signal(signal.SIGTERM)
@@ -85,8 +88,8 @@ def test_second_signal_ends_the_worker_at_once(worker: Command, client: Client, 
     handle.terminate("seen enough")
 
 
-def test_signals_to_the_process_group_count_once(worker: Command, client: Client, queue: str) -> None:
-    """Ctrl-C in a terminal, and a service manager, signal parent and child: that is a polite request, not two."""
+def test_signal_to_parent_and_child_counts_once(worker: Command, client: Client, queue: str) -> None:
+    """Ctrl-C in a terminal and service managers signal the whole process group."""
     handle = client.start_workflow("slowly", 2.0, id=f"{queue}-1", task_queue=queue)
     until("the activity runs", lambda: handle.describe().pending_activities)
     until("it has begun", lambda: handle.describe().pending_activities[0].last_started_time is not None)
@@ -99,8 +102,7 @@ def test_signals_to_the_process_group_count_once(worker: Command, client: Client
     ), worker.text
 
 
-def test_killed_process_is_replaced(worker: Command, client: Client, queue: str) -> None:
-    """The parent says how it died, starts another one, and work continues."""
+def test_worker_command_replaces_a_killed_process(worker: Command, client: Client, queue: str) -> None:
     os.kill(worker.pids()[0], signal.SIGKILL)
     worker.wait_for("was killed by SIGKILL; a new process starts in 1 s")
     worker.wait_running(2)
@@ -109,36 +111,36 @@ def test_killed_process_is_replaced(worker: Command, client: Client, queue: str)
     assert worker.wait_end() == 0
 
 
-def test_run_that_kills_its_process_twice_is_quarantined(worker: Command, client: Client, queue: str) -> None:
-    """The third process does not execute it, says why to the server and to `why`, and does everybody else's work."""
+def test_run_that_kills_two_worker_processes_is_quarantined(
+    worker: Command, client: Client, queue: str
+) -> None:
+    """The third process executes the other runs."""
     handle = client.start_workflow("aborts", id=f"{queue}-1", task_queue=queue, task_timeout=1)
     worker.wait_for("was killed by SIGABRT", 2)
     worker.wait_for("2 times so far: the run is quarantined")
     assert client.execute_workflow("checkout", "2", id=f"{queue}-2", task_queue=queue) == "charged 2"
-    told = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "hourglass", "why", f"{queue}-1", "--target", client.target],
         capture_output=True,
         text=True,
         check=False,
     )
-    assert "is quarantined, because the worker's process died while it was executing" in told.stdout
-    assert "ProcessDied: 2× while the workflow's code was executing" in told.stdout
+    assert "is quarantined, because the worker's process died while it was executing" in process.stdout
+    assert "ProcessDied: 2× while the workflow's code was executing" in process.stdout
     handle.terminate("seen enough")
     worker.signal(signal.SIGTERM)
     assert worker.wait_end() == 0
 
 
-def test_worker_ends_with_its_parent(worker: Command) -> None:
-    """No worker is left behind that nobody watches."""
+def test_worker_process_ends_with_its_parent(worker: Command) -> None:
     child = worker.pids()[0]
     worker.process.kill()
     until("the child has ended", lambda: is_gone(child), 10)
 
 
-def test_several_queues_and_processes_with_json_logs(
+def test_worker_command_serves_several_queues_with_json_logs(
     quick_server: DevServer, client: Client, folder: Path, queue: str
 ) -> None:
-    """Every queue is served by every process; each line of the log is a document."""
     queues = [f"{queue}-{each}" for each in ("a", "b")]
     options = [text for each in queues for text in ("--task-queue", each)]
     with Command(
@@ -161,8 +163,9 @@ def test_several_queues_and_processes_with_json_logs(
     assert len({each["process"] for each in documents}) == 3
 
 
-def test_worker_without_a_parent(quick_server: DevServer, client: Client, folder: Path, queue: str) -> None:
-    """`--no-parent` works in this process alone, with its status endpoint, and ends as politely."""
+def test_worker_command_without_parent_serves_status_and_stops_on_sigterm(
+    quick_server: DevServer, client: Client, folder: Path, queue: str
+) -> None:
     with Command(
         "worker",
         "shop.py",
@@ -174,7 +177,7 @@ def test_worker_without_a_parent(quick_server: DevServer, client: Client, folder
         HOURGLASS_TARGET=quick_server.target,
     ) as command:
         command.wait_for("status on http://")
-        command.wait_running_alone()
+        command.wait_until_ready()
         address = next(line for line in command.lines if "status on" in line).partition("http://")[2]
         with urllib.request.urlopen(f"http://{address}", timeout=10) as answer:
             status = json.loads(answer.read())
@@ -185,8 +188,8 @@ def test_worker_without_a_parent(quick_server: DevServer, client: Client, folder
         assert command.pids() == []
 
 
-def test_one_process_per_processor_on_a_file(folder: Path, tmp_path: Path) -> None:
-    """Without a number there are as many as processors, all of them work, and each status page shows all."""
+def test_worker_command_on_a_file_starts_one_process_per_processor(folder: Path, tmp_path: Path) -> None:
+    """Killing the owner of the file does not stop the work."""
     target = f"local:{tmp_path / 'shop.db'}"
     processors = len(os.sched_getaffinity(0))
     with Command("worker", "shop.py", "--target", target, cwd=folder) as command:
@@ -237,8 +240,10 @@ def look() -> list:
 
 
 @pytest.mark.parametrize("option", [(), ("--no-pin",)])
-def test_each_process_is_bound_to_a_processor(tmp_path: Path, option: tuple[str, ...]) -> None:
-    """As many processes as processors: each has its own, for brief activities. Loops and processes of activities use all."""
+def test_worker_processes_are_pinned_to_processors_unless_disabled(
+    tmp_path: Path, option: tuple[str, ...]
+) -> None:
+    """Event loops and process activities use all processors."""
     processors = sorted(os.sched_getaffinity(0))
     if len(processors) < 2:
         pytest.skip("there is but one processor")
@@ -266,8 +271,7 @@ def test_each_process_is_bound_to_a_processor(tmp_path: Path, option: tuple[str,
         assert ("bound to processor" in command.text) == (not option)
 
 
-def test_memory_engine_has_one_process(folder: Path) -> None:
-    """Several could not share it, and are refused with what to do; unasked there is one."""
-    told = run("worker", "shop.py", "--target", "local:", "--processes", "2", cwd=folder)
-    assert told.returncode == 2
-    assert "use a file, such as local:orders.db, or a server" in told.stderr
+def test_worker_command_rejects_several_processes_in_memory(folder: Path) -> None:
+    process = run_command("worker", "shop.py", "--target", "local:", "--processes", "2", cwd=folder)
+    assert process.returncode == 2
+    assert "use a file, such as local:orders.db, or a server" in process.stderr

@@ -1,4 +1,4 @@
-"""Workflows that stand, fail or wait, each in a way of its own, for `hourglass why`."""
+"""Workflows that wait, fail or hang, each in another way, for `hourglass why`."""
 
 from __future__ import annotations
 

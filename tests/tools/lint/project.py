@@ -19,11 +19,11 @@ HEADER = "from hourglass import activity, workflow\n"
 _FILE = re.compile(r"^--- (\S+)\n", re.M)
 _CODES = re.compile(r"#\s*((?:HG\d+[ ,]*)+)$")
 
-Found = set[tuple[str, int, str]]
+Findings = set[tuple[str, int, str]]
 
 
-def write(folder: Path, text: str) -> None:
-    """Write the files of a project; a text without a file's name is `app.py`."""
+def write_project(folder: Path, text: str) -> None:
+    """Write the files of a project. A text without file names becomes `app.py`."""
     parts = _FILE.split(text.strip("\n") if text.lstrip().startswith("---") else f"--- app.py\n{text}")
     for name, content in zip(parts[1::2], parts[2::2], strict=True):
         path = folder / name
@@ -31,19 +31,18 @@ def write(folder: Path, text: str) -> None:
         path.write_text(HEADER + content)
 
 
-def checked(folder: Path, text: str) -> CheckReport:
-    """What a check of the whole project says."""
-    write(folder, text)
+def check_text(folder: Path, text: str) -> CheckReport:
+    write_project(folder, text)
     return check([folder], base=folder)
 
 
-def found(report: CheckReport) -> Found:
-    """File, line and code of each finding."""
+def findings_of(report: CheckReport) -> Findings:
+    """Return file, line and code of each finding."""
     return {(each.place.file, each.place.line, each.code) for each in report.findings}
 
 
-def expected(folder: Path) -> Found:
-    """What the comments in a project expect."""
+def marked_findings(folder: Path) -> Findings:
+    """Return the findings that the comments in a project mark."""
     return {
         (str(path.relative_to(folder)), number, code)
         for path in sorted(folder.rglob("*.py"))

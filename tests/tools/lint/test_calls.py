@@ -1,4 +1,4 @@
-"""Calls that are not deterministic, under whatever name they go, in whatever place they stand."""
+"""Nondeterministic calls: by every name and in every construct; harmless calls are not reported."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from .project import checked, expected, found
+from .project import check_text, findings_of, marked_findings
 
 CALLS = {
     "import time\ntime.time()": "HG101",
@@ -88,22 +88,24 @@ HARMLESS = [
 
 
 @pytest.mark.parametrize(("code", "rule"), CALLS.items())
-def test_forbidden_call_is_found(code: str, rule: str, tmp_path: Path) -> None:
-    """Each is found once, at its own line, with its code."""
+def test_linter_reports_nondeterministic_call_once_with_its_rule(
+    code: str, rule: str, tmp_path: Path
+) -> None:
     imports, statement = code.split("\n")
-    report = checked(tmp_path, f"{imports}\n@workflow.defn\ndef flow():\n    {statement}  # {rule}\n")
-    assert found(report) == expected(tmp_path) != set()
+    report = check_text(tmp_path, f"{imports}\n@workflow.defn\ndef flow():\n    {statement}  # {rule}\n")
+    assert findings_of(report) == marked_findings(tmp_path) != set()
 
 
 @pytest.mark.parametrize("code", HARMLESS)
-def test_harmless_calls_are_ignored(code: str, tmp_path: Path) -> None:
-    """What gives the same on every execution, or is told to be meant, is not found."""
+def test_linter_ignores_deterministic_or_explicitly_allowed_calls(code: str, tmp_path: Path) -> None:
     imports, statement = code.split("\n")
-    assert found(checked(tmp_path, f"{imports}\n@workflow.defn\ndef flow():\n    {statement}\n")) == set()
+    assert (
+        findings_of(check_text(tmp_path, f"{imports}\n@workflow.defn\ndef flow():\n    {statement}\n"))
+        == set()
+    )
 
 
-def test_only_workflow_code_is_checked(tmp_path: Path) -> None:
-    """Activities, functions that no workflow calls and the module's own statements may do what they like."""
+def test_linter_ignores_activities_uncalled_functions_and_module_code(tmp_path: Path) -> None:
     text = """
 import time
 print(time.time())
@@ -116,10 +118,10 @@ def elsewhere() -> float:
 def flow() -> float:
     return stamp() + stamp.start().result() + stamp.options(summary="x")() + stamp.fn()
 """
-    assert found(checked(tmp_path, text)) == set()
+    assert findings_of(check_text(tmp_path, text)) == set()
 
 
-PLACES = """
+CONSTRUCTS = """
 import time
 from dataclasses import dataclass
 
@@ -154,21 +156,19 @@ def flow(order):
 """
 
 
-def test_calls_are_found_in_every_construct(tmp_path: Path) -> None:
-    """Comprehensions, lambdas, defaults, handlers, patterns, texts: and not in functions that nobody calls."""
-    assert found(checked(tmp_path, PLACES)) == expected(tmp_path)
+def test_linter_reports_calls_in_every_language_construct(tmp_path: Path) -> None:
+    assert findings_of(check_text(tmp_path, CONSTRUCTS)) == marked_findings(tmp_path)
 
 
-def test_finding_location_is_exact(tmp_path: Path) -> None:
-    """Columns are those of characters, not of bytes, and span the call."""
+def test_finding_columns_count_characters_and_span_the_call(tmp_path: Path) -> None:
     text = "import time\n@workflow.defn\ndef flow():\n    größe = 'ä', time.time()\n"
-    (finding,) = checked(tmp_path, text).findings
+    (finding,) = check_text(tmp_path, text).findings
     assert (finding.place.line, finding.place.column, finding.place.end_column) == (5, 18, 29)
     assert finding.source[17:28] == "time.time()"
 
 
-def test_coroutines_may_use_asyncio(tmp_path: Path) -> None:
-    """In `async def` code asyncio's tasks, timers and locks break no rule; what goes by sets, and threads, do."""
+def test_linter_allows_asyncio_tasks_timers_and_locks_in_coroutine_workflows(tmp_path: Path) -> None:
+    """Sets of tasks and threads are still reported."""
     text = """
 import asyncio, time
 from hourglass.aio import workflow as flow
@@ -199,5 +199,5 @@ def flat():
     asyncio.Lock()  # HG109
     asyncio.create_task(helper())  # HG108
 """
-    report = checked(tmp_path, text)
-    assert found(report) == expected(tmp_path)
+    report = check_text(tmp_path, text)
+    assert findings_of(report) == marked_findings(tmp_path)

@@ -1,4 +1,6 @@
-"""Handlers that never catch what an activity or a child raises; and those that catch something, which are left alone."""
+"""Exception handlers that never catch what an activity or child raises (HG116), and handlers that may catch something
+else.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from .project import checked, expected, found
+from .project import check_text, findings_of, marked_findings
 
 SHOP = """
 import asyncio, json, logging
@@ -422,26 +424,23 @@ except Declined:  # hourglass: allow HG116
 
 
 @pytest.mark.parametrize("text", FOUND.values(), ids=FOUND)
-def test_handler_that_never_catches_is_found(text: str, tmp_path: Path) -> None:
-    """Each exception that comes as a cause alone is found where the handler names it."""
-    report = checked(tmp_path, text if text.lstrip().startswith("---") else f"{SHOP}{text}")
-    assert found(report) == expected(tmp_path) != set()
+def test_linter_reports_handler_that_catches_only_the_cause_of_an_error(text: str, tmp_path: Path) -> None:
+    report = check_text(tmp_path, text if text.lstrip().startswith("---") else f"{SHOP}{text}")
+    assert findings_of(report) == marked_findings(tmp_path) != set()
 
 
 @pytest.mark.parametrize("text", HARMLESS.values(), ids=HARMLESS)
-def test_handler_that_may_catch_is_ignored(text: str, tmp_path: Path) -> None:
-    """Where anything else in the body may raise it, or the text does not tell, nothing is said."""
+def test_linter_ignores_handler_that_other_code_in_the_body_may_need(text: str, tmp_path: Path) -> None:
     body = "\n".join(f"    {line}" for line in text.strip().splitlines())
-    assert found(checked(tmp_path, f"{SHOP}@workflow.defn\ndef flow(order):\n{body}\n")) == set()
+    assert findings_of(check_text(tmp_path, f"{SHOP}@workflow.defn\ndef flow(order):\n{body}\n")) == set()
 
 
-def test_message_names_the_exception_to_catch(tmp_path: Path) -> None:
-    """The error that wraps, by what is called, and how the cause is told."""
+def test_handler_finding_names_the_exception_to_catch(tmp_path: Path) -> None:
     text = (
         f"{SHOP}@workflow.defn\ndef flow(order):\n    try:\n        child(order)\n    except Declined: ...\n"
     )
-    (only,) = checked(tmp_path, text).findings
-    assert only.message == (
+    (finding,) = check_text(tmp_path, text).findings
+    assert finding.message == (
         "the exception of a child workflow is the cause of a ChildWorkflowError, which `except Declined` does not catch"
     )
-    assert "error.cause" in only.rule.remedy
+    assert "error.cause" in finding.rule.remedy

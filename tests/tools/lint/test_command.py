@@ -1,4 +1,4 @@
-"""`hourglass check`: what people see, what programs read, exit codes."""
+"""`hourglass check`: text, JSON and GitHub output, and exit codes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from command_line import main
 from hourglass._tools.lint import RULES
 
-from .project import write
+from .project import write_project
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -46,34 +46,39 @@ shop/prices.py:6:19 HG101 reads a clock
 
 
 @pytest.fixture
-def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project in the current directory, with one finding behind two calls."""
-    write(tmp_path, SHOP)
+def project_with_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project in the current directory with one finding behind two calls."""
+    write_project(tmp_path, SHOP)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-def test_text_output_shows_line_reason_and_remedy(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The source line with a caret, why, what instead, and the way from the workflow; exit code 1."""
+def test_check_prints_source_line_reason_remedy_and_call_path(
+    project_with_finding: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["check"]) == 1
     assert capsys.readouterr().out == PRETTY
 
 
-def test_no_findings(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit code 0, and how much was looked at."""
-    (shop / "shop" / "prices.py").write_text("def price(order): return order\n")
+def test_check_without_findings_prints_counts_and_exits_with_0(
+    project_with_finding: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project_with_finding / "shop" / "prices.py").write_text("def price(order): return order\n")
     assert main(["check", "shop"]) == 0
     assert capsys.readouterr().out == "no findings in 3 files, 1 workflow\n"
 
 
-def test_missing_workflows_are_reported(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A check of the wrong folder does not look like a clean one."""
+def test_check_reports_files_without_workflows(
+    project_with_finding: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A check of the wrong directory must not look successful."""
     assert main(["check", "shop/prices.py"]) == 0
     assert capsys.readouterr().out == "no workflows found in 1 file\n"
 
 
-def test_json_output_is_one_document(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One document with everything in it."""
+def test_check_json_output_is_one_document(
+    project_with_finding: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["check", "--json", "shop"]) == 1
     document = json.loads(capsys.readouterr().out)
     assert (document["files"], document["workflows"]) == (3, 1)
@@ -98,9 +103,10 @@ def test_json_output_is_one_document(shop: Path, capsys: pytest.CaptureFixture[s
     }
 
 
-def test_github_annotations(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One annotation for each finding, on one line, with everything escaped that GitHub would take for its own."""
-    (shop / "a,b.py").write_text("def (\n")
+def test_check_github_output_has_one_escaped_annotation_per_finding(
+    project_with_finding: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project_with_finding / "a,b.py").write_text("def (\n")
     assert main(["check", "--github"]) == 1
     broken, found = capsys.readouterr().out.splitlines()
     assert broken.startswith("::error file=a%2Cb.py,line=1,col=5,endLine=1,endColumn=6,title=HG001 ")
@@ -113,16 +119,15 @@ def test_github_annotations(shop: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 
 @pytest.mark.parametrize("code", RULES)
-def test_every_rule_is_explained(code: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """`--explain` says what a rule is about, and how to keep a place as it is."""
+def test_check_explain_describes_every_rule(code: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "--explain", code.lower()]) == 0
-    said = capsys.readouterr().out
-    assert said.startswith(f"{code} {RULES[code].title}\n")
-    assert f"# hourglass: allow {code}" in said
+    message = capsys.readouterr().out
+    assert message.startswith(f"{code} {RULES[code].title}\n")
+    assert f"# hourglass: allow {code}" in message
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["nowhere"], "file or directory nowhere does not exist"),
         (["--explain", "HG999"], "unknown rule HG999; known rules: HG001, HG101"),
@@ -130,53 +135,53 @@ def test_every_rule_is_explained(code: str, capsys: pytest.CaptureFixture[str]) 
         (["--what"], "--what"),
     ],
 )
-def test_wrong_arguments_are_rejected(
-    arguments: list[str], said: str, shop: Path, capsys: pytest.CaptureFixture[str]
+def test_check_rejects_invalid_arguments_with_exit_code_2(
+    arguments: list[str], message: str, project_with_finding: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A message and exit code 2."""
     assert main(["check", *arguments]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
-def test_unparsable_file_fails_the_check(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What cannot be checked is no success."""
-    (shop / "shop" / "prices.py").write_text("def price(order:\n    return 1\n")
+def test_check_fails_on_an_unparsable_file(
+    project_with_finding: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project_with_finding / "shop" / "prices.py").write_text("def price(order:\n    return 1\n")
     assert main(["check"]) == 1
-    said = capsys.readouterr().out
-    assert "shop/prices.py:1:10 HG001 file cannot be read" in said
-    assert "  1 | def price(order:\n    |          ^\n" in said
-    assert "'(' was never closed" in said
+    message = capsys.readouterr().out
+    assert "shop/prices.py:1:10 HG001 file cannot be read" in message
+    assert "  1 | def price(order:\n    |          ^\n" in message
+    assert "'(' was never closed" in message
 
 
-def test_narrow_terminal_keeps_the_caret(shop: Path) -> None:
-    """In a process of its own, with 40 columns and no colour: no traceback, no escape codes, the same findings."""
-    done = subprocess.run(
+def test_check_output_is_unchanged_in_a_narrow_terminal(project_with_finding: Path) -> None:
+    process = subprocess.run(
         [sys.executable, "-m", "hourglass", "check"],
-        cwd=shop,
+        cwd=project_with_finding,
         env={**os.environ, "COLUMNS": "40", "NO_COLOR": "1"},
         capture_output=True,
         text=True,
         timeout=60,
     )
-    assert done.returncode == 1
-    assert done.stdout == PRETTY
-    assert done.stderr == ""
+    assert process.returncode == 1
+    assert process.stdout == PRETTY
+    assert process.stderr == ""
 
 
-def test_linter_loads_neither_engine_nor_project(shop: Path) -> None:
-    """Checking imports nothing of the project, nor of our engine: it is quick, and safe on code that is not trusted."""
-    (shop / "shop" / "__init__.py").write_text("raise SystemExit('imported')\n")
+def test_check_imports_neither_the_engine_nor_the_project(project_with_finding: Path) -> None:
+    """It must be fast, and safe for untrusted code."""
+    (project_with_finding / "shop" / "__init__.py").write_text("raise SystemExit('imported')\n")
     code = (
         "import sys; from hourglass._tools.cli import main; main(['check', '.']); "
         "sys.exit(' '.join(n for n in sys.modules if n.startswith(('shop', 'temporalio', 'hourglass._evaluator'))) or None)"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=shop, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    assert "1 finding" in done.stdout
+    process = subprocess.run(
+        [sys.executable, "-c", code], cwd=project_with_finding, capture_output=True, text=True, timeout=60
+    )
+    assert process.returncode == 0, process.stderr
+    assert "1 finding" in process.stdout
 
 
-def test_pre_commit_hook() -> None:
-    """The hook runs the command that exists, on the whole project, with the packages that the command needs."""
+def test_pre_commit_hook_runs_hourglass_check_on_the_whole_project() -> None:
     text = (ROOT / ".pre-commit-hooks.yaml").read_text()
     values = dict(re.findall(r"^[- ] (\w+): (.+)$", text, re.M))
     assert values["id"] == "hourglass-check"

@@ -1,4 +1,6 @@
-"""No false alarm on code that is known to be good: the examples, the conformance workflows, the docs, the twins."""
+"""No false positives in the examples, the conformance workflows, the manual and the ported Temporal workflows;
+completeness of the rules.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +14,13 @@ import pytest
 import hourglass._tools.lint
 from hourglass._tools.lint import RULES, check
 
-from .project import found
+from .project import findings_of
 
 ROOT = Path(__file__).resolve().parents[3]
 _PYTHON = re.compile(r"^```python\n(.*?)^```$", re.M | re.S)
 
 # These workflows are broken on purpose: the alarm is a true one.
-TRUE_ALARMS = {
+INTENDED_FINDINGS = {
     ("tests/conformance/changing_code.py", "HG110"),
     ("tests/conformance/test_lifecycle.py", "HG110"),
     ("tests/conformance/unconvertible.py", "HG109"),
@@ -28,26 +30,24 @@ TRUE_ALARMS = {
 @pytest.mark.parametrize(
     ("folder", "workflows"), [("examples", 2), ("tests/conformance", 60), ("tests/compat/twins", 50)]
 )
-def test_good_code_has_no_findings(folder: str, workflows: int) -> None:
-    """Many workflows are looked at, and nothing is found."""
+def test_linter_reports_nothing_in_correct_workflows(folder: str, workflows: int) -> None:
     report = check([ROOT / folder], base=ROOT)
-    assert {(file, code) for file, _, code in found(report)} - TRUE_ALARMS == set()
+    assert {(file, code) for file, _, code in findings_of(report)} - INTENDED_FINDINGS == set()
     assert report.workflows >= workflows
 
 
-def test_documentation_has_no_findings(tmp_path: Path) -> None:
-    """The Python in README and docs, each page a module; the page about the check itself shows what is wrong."""
+def test_linter_reports_nothing_in_the_manual(tmp_path: Path) -> None:
+    """Except in the page about the linter, which shows wrong code."""
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
         if page.name != "check.md":
             code = "\n".join(_PYTHON.findall(page.read_text()))
             (tmp_path / f"page_{page.stem.lower().replace('-', '_')}.py").write_text(code)
     report = check([tmp_path], base=tmp_path)
-    assert found(report) == set()
+    assert findings_of(report) == set()
     assert report.workflows >= 20
 
 
 def test_linter_imports_only_the_standard_library() -> None:
-    """The linter imports the standard library and itself, nothing else."""
     folder = Path(hourglass._tools.lint.__file__).parent
     imported = set()
     for file in folder.glob("*.py"):
@@ -65,8 +65,7 @@ def test_linter_imports_only_the_standard_library() -> None:
     } == set()
 
 
-def test_every_rule_is_complete() -> None:
-    """Each rule has reason, remedy and explanation, and code before and after, which differ."""
+def test_every_lint_rule_has_reason_remedy_explanation_and_examples() -> None:
     for rule in RULES.values():
         assert rule.title
         assert rule.reason
@@ -76,7 +75,6 @@ def test_every_rule_is_complete() -> None:
             assert rule.wrong != rule.right != ""
 
 
-def test_every_rule_is_in_the_manual() -> None:
-    """The page on checking names the code of each rule."""
+def test_check_page_names_every_lint_rule() -> None:
     page = (ROOT / "docs" / "check.md").read_text()
     assert [code for code in RULES if code not in page] == []

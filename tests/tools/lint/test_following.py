@@ -1,4 +1,4 @@
-"""The way from a workflow through a project: what is followed, what is a boundary, and how the way is told."""
+"""Call paths from a workflow through a project: calls that the linter follows, boundaries, and the path in a finding."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from hourglass._tools.lint import check
 
-from .project import checked, expected, found, write
+from .project import check_text, findings_of, marked_findings, write_project
 
 CASES = {
     "a function of the same file": """
@@ -336,15 +336,13 @@ def make():
 
 
 @pytest.mark.parametrize("text", CASES.values(), ids=list(CASES))
-def test_followed_calls_are_found(text: str, tmp_path: Path) -> None:
-    """Exactly the marked lines are found."""
-    assert found(checked(tmp_path, text)) == expected(tmp_path) != set()
+def test_linter_follows_calls_through_the_project(text: str, tmp_path: Path) -> None:
+    assert findings_of(check_text(tmp_path, text)) == marked_findings(tmp_path) != set()
 
 
-def test_finding_shows_the_call_path(tmp_path: Path) -> None:
-    """A finding names the workflow and every call on the way, each with the line that makes it."""
+def test_finding_contains_every_call_from_the_workflow(tmp_path: Path) -> None:
     text = CASES["two calls in other modules, with aliases"]
-    (finding,) = checked(tmp_path, text).findings
+    (finding,) = check_text(tmp_path, text).findings
     assert [(step.function, step.file, step.line) for step in finding.path] == [
         ("flow", "shop/flows.py", 4),
         ("price", "shop/flows.py", 5),
@@ -353,8 +351,7 @@ def test_finding_shows_the_call_path(tmp_path: Path) -> None:
     assert finding.workflow == "flow"
 
 
-def test_shortest_call_path_is_shown(tmp_path: Path) -> None:
-    """A place that several ways lead to is told once, with the shortest."""
+def test_finding_reached_by_several_paths_shows_the_shortest(tmp_path: Path) -> None:
     text = """
 import time
 def now():
@@ -366,13 +363,13 @@ def flow():
     longer()
     now()
 """
-    (finding,) = checked(tmp_path, text).findings
+    (finding,) = check_text(tmp_path, text).findings
     assert [step.function for step in finding.path] == ["flow", "now"]
 
 
-def test_unnamed_files_are_followed(tmp_path: Path) -> None:
-    """A check of one file sees what it calls in others, and reports only what workflows of this file reach."""
-    write(
+def test_check_of_one_file_follows_calls_into_other_files(tmp_path: Path) -> None:
+    """It reports only what workflows of that file reach."""
+    write_project(
         tmp_path,
         """
 --- flows.py
@@ -392,12 +389,11 @@ def other():
 """,
     )
     report = check([tmp_path / "flows.py"], base=tmp_path)
-    assert found(report) == {("helpers.py", 4, "HG101")}
+    assert findings_of(report) == {("helpers.py", 4, "HG101")}
     assert (report.files, report.workflows) == (1, 1)
 
 
-def test_src_layout_is_recognised(tmp_path: Path) -> None:
-    """Modules below `src` are found under their names."""
+def test_linter_resolves_modules_below_src(tmp_path: Path) -> None:
     text = """
 --- src/shop/__init__.py
 --- src/shop/clock.py
@@ -410,11 +406,10 @@ from shop.clock import now
 def flow():
     now()
 """
-    assert found(checked(tmp_path, text)) == expected(tmp_path)
+    assert findings_of(check_text(tmp_path, text)) == marked_findings(tmp_path)
 
 
-def test_hourglass_itself_is_not_followed(tmp_path: Path) -> None:
-    """What belongs to Hourglass is known by name, even where its source lies in the project."""
+def test_linter_does_not_follow_calls_into_hourglass(tmp_path: Path) -> None:
     text = """
 --- hourglass/__init__.py
 --- hourglass/workflow.py
@@ -426,6 +421,6 @@ def sleep(seconds):
 def flow():
     workflow.sleep(3)
 """
-    report = checked(tmp_path, text)
-    assert found(report) == set()
+    report = check_text(tmp_path, text)
+    assert findings_of(report) == set()
     assert report.workflows == 1

@@ -1,4 +1,4 @@
-"""Order of sets, globals, caches, branches on replay, collections that change: what needs more than a name to be seen."""
+"""Global state, set order, caches, branches on replay, and collections that change during iteration."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from .project import checked, expected, found
+from .project import check_text, findings_of, marked_findings
 
 CASES = {
     "a workflow that calls itself whatever happens": """
@@ -369,12 +369,10 @@ def flow():
 
 
 @pytest.mark.parametrize("text", CASES.values(), ids=list(CASES))
-def test_global_state_is_found(text: str, tmp_path: Path) -> None:
-    """Exactly the marked lines are found."""
-    assert found(checked(tmp_path, text)) == expected(tmp_path)
+def test_linter_reports_use_of_mutable_global_and_unordered_state(text: str, tmp_path: Path) -> None:
+    assert findings_of(check_text(tmp_path, text)) == marked_findings(tmp_path)
 
 
-def test_message_names_the_line_that_changes_a_global(tmp_path: Path) -> None:
-    """The message says which line changes what the workflow reads."""
-    (first, *_) = checked(tmp_path, CASES["globals that others change"]).findings
+def test_global_state_finding_names_the_line_that_changes_it(tmp_path: Path) -> None:
+    (first, *_) = check_text(tmp_path, CASES["globals that others change"]).findings
     assert first.message == "it reads LIMITS, which config.py:8 changes while the program runs"

@@ -1,4 +1,4 @@
-"""A workflow for the embedded engine whose story is told."""
+"""Workflows for timelines of the embedded engine."""
 
 from __future__ import annotations
 

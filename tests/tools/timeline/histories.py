@@ -1,4 +1,4 @@
-"""Histories made by hand, event by event: each call adds events, the clock moves only when it is told to."""
+"""A builder of histories: each method adds events, and only some of them advance the clock."""
 
 from __future__ import annotations
 
@@ -17,19 +17,17 @@ START = 1_788_000_000 * S
 
 
 def payload(value: object) -> dict[str, Any]:
-    """A value as JSON in a payload."""
     data = base64.b64encode(json.dumps(value).encode()).decode()
     return {"metadata": {"encoding": base64.b64encode(b"json/plain").decode()}, "data": data}
 
 
 def failure(message: str, type: str = "ValueError", cause: dict[str, Any] | None = None) -> dict[str, Any]:
-    """An application's failure."""
-    made: dict[str, Any] = {"message": message, "applicationFailureInfo": {"type": type}}
-    return made if cause is None else {**made, "cause": cause}
+    builder: dict[str, Any] = {"message": message, "applicationFailureInfo": {"type": type}}
+    return builder if cause is None else {**builder, "cause": cause}
 
 
-class Made:
-    """A history in the making; `at` is the clock, in nanoseconds."""
+class HistoryBuilder:
+    """A history under construction; `at` is the clock in nanoseconds."""
 
     def __init__(
         self, workflow_type: str = "checkout", workflow_id: str = "order-1", **attributes: Any
@@ -45,13 +43,12 @@ class Made:
             **attributes,
         )
 
-    def wait(self, seconds: float) -> Made:
-        """Let time pass."""
+    def wait(self, seconds: float) -> HistoryBuilder:
         self.at += round(seconds * S)
         return self
 
     def add(self, kind: str, **attributes: Any) -> int:
-        """Any event; gives its number."""
+        """Add an event and return its id."""
         words = [each.capitalize() for each in kind.split("_")]
         key = words[0].lower() + "".join(words[1:]) + "EventAttributes"
         seconds, rest = divmod(self.at, S)
@@ -66,8 +63,7 @@ class Made:
         )
         return len(self.events)
 
-    def task(self, seconds: float = 0.004, queued: float = 0.002) -> Made:
-        """A workflow task that goes well."""
+    def task(self, seconds: float = 0.004, queued: float = 0.002) -> HistoryBuilder:
         scheduled = self.add("WORKFLOW_TASK_SCHEDULED", attempt=1)
         self.wait(queued)
         started = self.add("WORKFLOW_TASK_STARTED", scheduledEventId=str(scheduled))
@@ -75,8 +71,7 @@ class Made:
         self.add("WORKFLOW_TASK_COMPLETED", scheduledEventId=str(scheduled), startedEventId=str(started))
         return self
 
-    def task_fails(self, message: str = "boom", seconds: float = 0.01) -> Made:
-        """A workflow task that fails."""
+    def task_fails(self, message: str = "boom", seconds: float = 0.01) -> HistoryBuilder:
         scheduled = self.add("WORKFLOW_TASK_SCHEDULED", attempt=1)
         started = self.add("WORKFLOW_TASK_STARTED", scheduledEventId=str(scheduled))
         self.wait(seconds)
@@ -90,7 +85,6 @@ class Made:
         return self
 
     def schedule(self, name: str, **attributes: Any) -> int:
-        """An activity is asked for."""
         return self.add(
             "ACTIVITY_TASK_SCHEDULED",
             activityId=str(len(self.events)),
@@ -102,8 +96,7 @@ class Made:
 
     def activity(
         self, name: str, seconds: float = 0.2, queued: float = 0.02, attempt: int = 1, fails: str = ""
-    ) -> Made:
-        """An activity from its schedule to its end."""
+    ) -> HistoryBuilder:
         scheduled = self.schedule(name, input={"payloads": [payload("secret")]})
         self.wait(queued)
         last = {"lastFailure": failure("not yet", "TimeoutError")} if attempt > 1 else {}
@@ -124,8 +117,7 @@ class Made:
             )
         return self
 
-    def timer(self, seconds: float) -> Made:
-        """A timer from its start to when it fires."""
+    def timer(self, seconds: float) -> HistoryBuilder:
         started = self.add(
             "TIMER_STARTED",
             timerId="1",
@@ -136,8 +128,7 @@ class Made:
         self.add("TIMER_FIRED", startedEventId=str(started))
         return self
 
-    def child(self, name: str, seconds: float = 1.0, run_id: str = "child-run") -> Made:
-        """A child from its start to its end."""
+    def child(self, name: str, seconds: float = 1.0, run_id: str = "child-run") -> HistoryBuilder:
         asked = str(
             self.add(
                 "START_CHILD_WORKFLOW_EXECUTION_INITIATED",
@@ -153,19 +144,17 @@ class Made:
         self.add("CHILD_WORKFLOW_EXECUTION_COMPLETED", initiatedEventId=asked)
         return self
 
-    def signal(self, name: str) -> Made:
-        """A signal."""
+    def signal(self, name: str) -> HistoryBuilder:
         self.add("WORKFLOW_EXECUTION_SIGNALED", signalName=name, input={"payloads": [payload("secret")]})
         return self
 
-    def complete(self) -> Made:
-        """The run returns."""
+    def complete(self) -> HistoryBuilder:
         self.task()
         self.add("WORKFLOW_EXECUTION_COMPLETED", result={"payloads": [payload("secret")]})
         return self
 
-    def fail(self, message: str) -> Made:
-        """The run fails, because of an activity."""
+    def fail(self, message: str) -> HistoryBuilder:
+        """Fail the run because of a failed activity."""
         self.task()
         outer = {
             "message": "Activity task failed",
@@ -177,7 +166,7 @@ class Made:
 
     @property
     def read(self) -> tuple[HistoryEvent, ...]:
-        """The events, as the story takes them."""
+        """The parsed events."""
         return events_from(self.events)
 
     @property
@@ -186,24 +175,24 @@ class Made:
         return json.dumps({"events": self.events})
 
 
-def order(days: float = 30) -> Made:
-    """A checkout with all that can happen: retries, a signal, a long wait, a child, a failure."""
-    made = Made().wait(0.01)
-    made.task().activity("reserve_stock", 0.18).task()
-    made.activity("charge_card", 0.4, queued=3.9, attempt=3).task()
-    made.wait(0.6).signal("address_changed").task().child("invoice", 1.2).task()
-    made.timer(days * 86_400).task().activity("ask_for_review", 0.7).task()
-    return made.activity("ship", 0.9, fails="no carrier serves this address").fail(
+def order_history(days: float = 30) -> HistoryBuilder:
+    """Return the history of a checkout with retries, a signal, a long timer, a child and a failure."""
+    builder = HistoryBuilder().wait(0.01)
+    builder.task().activity("reserve_stock", 0.18).task()
+    builder.activity("charge_card", 0.4, queued=3.9, attempt=3).task()
+    builder.wait(0.6).signal("address_changed").task().child("invoice", 1.2).task()
+    builder.timer(days * 86_400).task().activity("ask_for_review", 0.7).task()
+    return builder.activity("ship", 0.9, fails="no carrier serves this address").fail(
         "no carrier serves this address"
     )
 
 
-def many(spans: int) -> Made:
-    """So many activities of different names, some of which fail, in bursts of five."""
-    made = Made("fan_out", f"fan-{spans}").wait(0.01).task()
+def fan_out_history(spans: int) -> HistoryBuilder:
+    """Return a history of activities with different names in batches of five; some fail."""
+    builder = HistoryBuilder("fan_out", f"fan-{spans}").wait(0.01).task()
     for number in range(spans):
         fails = f"item {number} is broken" if number % 17 == 5 else ""
-        made.activity(f"process_item_{number}", 0.02 + 0.01 * (number % 7), fails=fails)
+        builder.activity(f"process_item_{number}", 0.02 + 0.01 * (number % 7), fails=fails)
         if number % 5 == 4:
-            made.task()
-    return made.complete()
+            builder.task()
+    return builder.complete()

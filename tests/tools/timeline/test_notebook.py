@@ -1,4 +1,4 @@
-"""A handle draws itself in a notebook: the picture of its run, up to now."""
+"""Workflow handles in notebooks: they display the run's timeline."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from hourglass.testing import DevServer
 
 
 @pytest.mark.parametrize("target", ["local:", pytest.param("server", marks=pytest.mark.server)])
-def test_handle_is_drawn_in_a_notebook(request: pytest.FixtureRequest, target: str) -> None:
-    """Open and closed; what the values are is not in it. A workflow that is not there is told as text."""
+def test_handle_html_repr_shows_the_timeline_without_payloads(
+    request: pytest.FixtureRequest, target: str
+) -> None:
+    """The repr is None if the workflow is unknown or the client is closed."""
     if target == "server":
         server: DevServer = request.getfixturevalue("quick_server")
         target = server.target
@@ -38,10 +40,8 @@ def test_handle_is_drawn_in_a_notebook(request: pytest.FixtureRequest, target: s
     assert handle._repr_html_() is None  # its client is closed
 
 
-def test_async_handle_is_drawn_in_a_notebook() -> None:
-    """It is shown by a notebook in the midst of its event loop."""
-
-    async def shown() -> Any:
+def test_async_handle_html_repr_works_inside_an_event_loop() -> None:
+    async def render() -> Any:
         async with (
             await AsyncClient.connect("local:") as client,
             Worker(client, workflows=flows.WORKFLOWS, activities=flows.ACTIVITIES),
@@ -50,4 +50,4 @@ def test_async_handle_is_drawn_in_a_notebook() -> None:
             await handle.result()
             return handle._repr_html_()
 
-    assert "charge" in asyncio.run(shown())
+    assert "charge" in asyncio.run(render())

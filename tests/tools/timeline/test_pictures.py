@@ -1,4 +1,4 @@
-"""What the pictures look like: parsed and measured, nothing overlaps and nothing leaves the frame, however much there is."""
+"""Timelines as SVG, HTML and terminal text: nothing overlaps or exceeds the frame, whatever the history."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hourglass._tools.timeline.terminal import lines
 from hourglass._tools.timeline.text import MIN, MS, US, YEAR, D, H, S, cells, duration, mono, sans
 from hourglass._tools.timeline.timeline import build_story
 
-from .histories import START, Made, many, order
+from .histories import START, HistoryBuilder, fan_out_history, order_history
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -55,17 +55,19 @@ def _bar_box(node: ElementTree.Element) -> Box:
     return Box(x, y, x + width, y + height, node.attrib["class"])
 
 
-def check(text: str) -> int:
-    """No two labels and no two bars of a row meet, no label meets a bar, all are in the frame; gives the number of rows."""
+def check_layout(text: str) -> int:
+    """Check that labels and bars do not overlap and are inside the frame. Return the number of rows."""
     root = ElementTree.fromstring(text)
     _, _, width, height = map(float, root.attrib["viewBox"].split())
     labels = [_text_box(each) for each in root.iter(f"{SVG}text")]
     bars: list[Box] = []
     rows = [each for each in root.iter(f"{SVG}g") if each.attrib.get("class") == "row"]
     for row in rows:
-        drawn = [_bar_box(each) for each in row.iter(f"{SVG}rect") if "bar" in each.attrib["class"].split()]
-        bars += drawn
-        for one, other in pairwise(sorted(drawn, key=lambda each: each.left)):
+        text_lines = [
+            _bar_box(each) for each in row.iter(f"{SVG}rect") if "bar" in each.attrib["class"].split()
+        ]
+        bars += text_lines
+        for one, other in pairwise(sorted(text_lines, key=lambda each: each.left)):
             assert not one.meets(other)
     for each in (*labels, *bars):
         assert each.left >= -0.01, each
@@ -86,17 +88,15 @@ def check(text: str) -> int:
 
 
 @pytest.mark.parametrize("spans", [3, 40, 200])
-def test_rows_do_not_overlap(spans: int) -> None:
-    """With 3, 40 and 200 activities, each in a row of its own, nothing overlaps; in the file and in the panels of the page."""
-    story = build_story(many(spans).read)
-    assert check(svg.draw(story)) == spans + 1
-    assert sum(check(each) for each in svg.panels(story, html.ROWS)) == spans + 1
+def test_svg_timeline_rows_do_not_overlap(spans: int) -> None:
+    story = build_story(fan_out_history(spans).read)
+    assert check_layout(svg.draw(story)) == spans + 1
+    assert sum(check_layout(each) for each in svg.panels(story, html.ROWS)) == spans + 1
 
 
-def test_long_timer_is_drawn_with_a_break() -> None:
-    """A month's timer among seconds is cut short by a visible break that says how long it is; its length stays true."""
-    text = svg.draw(build_story(order().read))
-    assert check(text) == 8
+def test_svg_timeline_shortens_a_long_timer_with_a_visible_break() -> None:
+    text = svg.draw(build_story(order_history().read))
+    assert check_layout(text) == 8
     assert "time omitted" in text
     assert '<line x1="' in text
     assert text.count(">30 d<") >= 3
@@ -160,65 +160,63 @@ def _stories(draw: st.DrawFn) -> Story:
 
 @settings(max_examples=cases(30, 600), deadline=None, suppress_health_check=list(HealthCheck))
 @given(_stories())
-def test_random_timelines_do_not_overlap(story: Story) -> None:
-    """Whatever the spans, names and lengths are, nothing overlaps and nothing leaves the frame."""
-    assert check(svg.draw(story)) == len(story.spans)
+def test_random_svg_timelines_do_not_overlap(story: Story) -> None:
+    assert check_layout(svg.draw(story)) == len(story.spans)
 
 
 @settings(max_examples=cases(30, 600), deadline=None, suppress_health_check=list(HealthCheck))
 @given(_stories(), st.integers(40, 220), st.booleans())
-def test_random_timelines_fit_into_a_terminal(story: Story, width: int, plain: bool) -> None:
-    """No line is wider than the terminal, every style is known, and pieces of one line never run into each other."""
+def test_random_terminal_timelines_fit_the_width(story: Story, width: int, plain: bool) -> None:
     for line in lines(story, width, plain=plain):
         assert cells("".join(text for text, _ in line)) <= width
         assert {style for _, style in line} <= STYLES.keys()
 
 
 @pytest.mark.parametrize("width", [80, 200])
-def test_terminal_timeline_is_complete(width: int) -> None:
-    """At 80 and 200 columns every span, the reason of a failure, the waits and the axis are there."""
-    drawn = ["".join(text for text, _ in line) for line in lines(build_story(order().read), width)]
-    whole = "\n".join(drawn)
-    for said in (
+def test_terminal_timeline_shows_spans_failures_waits_and_axis(width: int) -> None:
+    text_lines = [
+        "".join(text for text, _ in line) for line in lines(build_story(order_history().read), width)
+    ]
+    output = "\n".join(text_lines)
+    for text in (
         "charge_card (3 attempts)",
         "address_changed",
         "timer 30 d",
         "no carrier serves this address",
         "2 s",
     ):
-        assert said in whole
-    assert "waited" in whole
-    assert whole.count("✗") >= 2
-    rows = [each for each in drawn if "█" in each and "workflow code" not in each]
+        assert text in output
+    assert "waited" in output
+    assert output.count("✗") >= 2
+    rows = [each for each in text_lines if "█" in each and "workflow code" not in each]
     assert max(map(cells, rows)) > width - 3
 
 
-def test_ascii_timeline_contains_only_ascii() -> None:
-    """The plain picture of a plain history holds nothing but ASCII, and tells failed from done without colour."""
-    drawn = "\n".join(
-        "".join(text for text, _ in line) for line in lines(build_story(order().read), 100, plain=True)
+def test_plain_terminal_timeline_is_ascii_and_marks_failures_without_colour() -> None:
+    text_lines = "\n".join(
+        "".join(text for text, _ in line)
+        for line in lines(build_story(order_history().read), 100, plain=True)
     )
-    assert drawn.isascii()
-    assert "xX" in drawn
+    assert text_lines.isascii()
+    assert "xX" in text_lines
 
 
-def test_picture_is_readable_without_a_style_sheet() -> None:
-    """Programs that are no browsers know no variables and no media: every shape and text has its colour as an attribute."""
-    drawn = svg.draw(build_story(order().read))
-    assert "var(" not in drawn
+def test_svg_timeline_has_colours_as_attributes() -> None:
+    """Programs other than browsers support neither CSS variables nor media queries."""
+    text_lines = svg.draw(build_story(order_history().read))
+    assert "var(" not in text_lines
     outside = re.sub(
-        r"@media [^{]*\{(?:[^{}]*\{[^}]*\})*\}", "", re.findall(r"<style>(.*?)</style>", drawn)[0]
+        r"@media [^{]*\{(?:[^{}]*\{[^}]*\})*\}", "", re.findall(r"<style>(.*?)</style>", text_lines)[0]
     )
     assert outside == ".hg .row:hover .hit{fill-opacity:.05}"
-    shapes = re.findall(r"<(?:rect|path|circle|line|text)\b[^>]*>", drawn)
+    shapes = re.findall(r"<(?:rect|path|circle|line|text)\b[^>]*>", text_lines)
     assert len(shapes) > 20
     for each in shapes:
         assert re.search(r' (?:fill|stroke)="(?:#[0-9a-f]{6}|url\(#[\w-]+\))"', each), each
 
 
-def test_page_is_self_contained() -> None:
-    """The page and the picture load nothing, run nothing, and carry light, dark and paper."""
-    story = build_story(order().read)
+def test_html_and_svg_timelines_load_no_external_resources() -> None:
+    story = build_story(order_history().read)
     for text in (html.draw(story), svg.draw(story)):
         assert "<script" not in text
         assert not re.search(r"(?:src|href)=|@import|url\((?!#)", text)
@@ -226,9 +224,8 @@ def test_page_is_self_contained() -> None:
         assert "@media print" in text
 
 
-def test_pictures_are_accessible() -> None:
-    """A picture has a role, a title and a description; its rows have tooltips, the page a table of them."""
-    story = build_story(order().read)
+def test_svg_timeline_has_role_title_description_and_tooltips() -> None:
+    story = build_story(order_history().read)
     root = ElementTree.fromstring(svg.draw(story))
     assert root.attrib["role"] == "img"
     named = root.attrib["aria-labelledby"].split()
@@ -241,19 +238,21 @@ def test_pictures_are_accessible() -> None:
     assert len(ids) == len(set(ids))
 
 
-def test_text_of_a_history_is_escaped() -> None:
-    """Names and messages cannot become markup."""
-    made = Made("<script>alert(1)</script>", '"><b>').task().activity("<img src=x>", fails="</text><script>")
-    story = build_story(made.fail("</style><script>").read)
+def test_timeline_escapes_markup_in_names_and_messages() -> None:
+    history = (
+        HistoryBuilder("<script>alert(1)</script>", '"><b>')
+        .task()
+        .activity("<img src=x>", fails="</text><script>")
+    )
+    story = build_story(history.fail("</style><script>").read)
     for text in (html.draw(story), svg.draw(story)):
         assert "<script" not in text
         assert "<img" not in text
-    assert check(svg.draw(story)) == 2
+    assert check_layout(svg.draw(story)) == 2
 
 
-def test_axis_and_legend_are_drawn() -> None:
-    """A picture explains itself: an axis with times, a legend for what it shows, and how long each row took."""
-    text = svg.draw(build_story(many(3).read))
+def test_svg_timeline_has_axis_legend_and_durations() -> None:
+    text = svg.draw(build_story(fan_out_history(3).read))
     root = ElementTree.fromstring(text)
     classes = [each.attrib["class"] for each in root.iter(f"{SVG}text")]
     assert sum("tick" in each for each in classes) >= 3
@@ -265,8 +264,7 @@ def test_axis_and_legend_are_drawn() -> None:
     "length", [3 * US, 40 * MS, 2 * S, 59 * S, 90 * MIN, 20 * H, 9 * D, 100 * D, 7 * YEAR]
 )
 @pytest.mark.parametrize("width", [40.0, 150.0, 900.0])
-def test_axis_ticks_from_microseconds_to_years(length: int, width: float) -> None:
-    """Every length has at least two ticks where there is room, in order, with labels that keep apart and do not repeat."""
+def test_axis_ticks_are_ordered_and_distinct_from_microseconds_to_years(length: int, width: float) -> None:
     story = Story(
         workflow_id="",
         run_id="",
@@ -285,7 +283,7 @@ def test_axis_ticks_from_microseconds_to_years(length: int, width: float) -> Non
 
 
 @pytest.mark.parametrize(
-    ("ns", "said"),
+    ("ns", "text"),
     [
         (0, "0"),
         (420 * US, "420 µs"),
@@ -298,9 +296,8 @@ def test_axis_ticks_from_microseconds_to_years(length: int, width: float) -> Non
         (3 * YEAR, "3 y"),
     ],
 )
-def test_durations_are_readable(ns: int, said: str) -> None:
-    """Durations are short, in at most two units, and rounded to what matters."""
-    assert duration(ns) == said
+def test_duration_text_has_at_most_two_units(ns: int, text: str) -> None:
+    assert duration(ns) == text
 
 
 def _luminance(colour: str) -> float:
@@ -312,8 +309,7 @@ def _luminance(colour: str) -> float:
 
 
 @pytest.mark.parametrize("colours", [svg.LIGHT, svg.DARK], ids=["light", "dark"])
-def test_colours_have_enough_contrast(colours: dict[str, str]) -> None:
-    """Text stands out from the paper by 4.5 to 1, and bars by 3 to 1 (but for local activities, 2.5), light and dark."""
+def test_timeline_colours_have_enough_contrast(colours: dict[str, str]) -> None:
     paper = _luminance(colours["paper"])
     for name, least in {
         "ink": 7,

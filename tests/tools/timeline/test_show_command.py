@@ -1,4 +1,4 @@
-"""`hourglass show` as people call it: on files, on runs of a target, and when it is asked for wrongly."""
+"""`hourglass show` on history files and on runs of a target."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from hourglass.client import Client
 from hourglass.worker import Worker
 
 from . import flows
-from .histories import order
+from .histories import order_history
 
 
 @pytest.fixture
 def history(tmp_path: Path) -> Path:
     path = tmp_path / "order.json"
-    path.write_text(order().text)
+    path.write_text(order_history().text)
     return path
 
 
-def test_exported_history_is_shown(history: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """An exported history is drawn, without payloads and without escape sequences where no terminal is."""
+def test_show_draws_an_exported_history_without_payloads(
+    history: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["show", str(history), "--width", "100"]) == 0
     out = capsys.readouterr().out
     assert "charge_card (3 attempts)" in out
@@ -31,8 +32,9 @@ def test_exported_history_is_shown(history: Path, capsys: pytest.CaptureFixture[
     assert "\x1b" not in out
 
 
-def test_payloads_are_shown_on_request(history: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Arguments and results are in the JSON only with --payloads."""
+def test_show_includes_payloads_only_with_the_option(
+    history: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["show", str(history), "--json"]) == 0
     assert "secret" not in capsys.readouterr().out
     assert main(["show", str(history), "--json", "--payloads"]) == 0
@@ -40,43 +42,42 @@ def test_payloads_are_shown_on_request(history: Path, capsys: pytest.CaptureFixt
     assert document["spans"][1]["values"]["input"] == '"secret"'
 
 
-def test_files_are_written(history: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A page and a picture are written at once, and said so on stderr."""
+def test_show_writes_html_and_svg_files(
+    history: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     page, picture = tmp_path / "o.html", tmp_path / "o.svg"
     assert main(["show", str(history), "--html", str(page), "--svg", str(picture)]) == 0
     assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
     assert picture.read_text(encoding="utf-8").startswith("<svg")
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert "o.html" in said.err
+    message = capsys.readouterr()
+    assert message.out == ""
+    assert "o.html" in message.err
 
 
 @pytest.mark.parametrize(
-    ("content", "arguments", "code", "said"),
+    ("content", "arguments", "code", "message"),
     [
         ("{}", (), 1, "list of events"),
         (None, (), 2, "cannot be read"),
         ("{}", ("--follow",), 2, "--follow"),
     ],
 )
-def test_unreadable_files_are_reported(
+def test_show_reports_invalid_missing_and_unfollowable_files(
     content: str | None,
     arguments: tuple[str, ...],
     code: int,
-    said: str,
+    message: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A file that is no history, is missing, or cannot be followed is an error in words."""
     path = tmp_path / "some.json"
     if content is not None:
         path.write_text(content)
     assert main(["show", str(path), *arguments]) == code
-    assert said in " ".join(capsys.readouterr().err.split())
+    assert message in " ".join(capsys.readouterr().err.split())
 
 
-def test_open_run_is_followed_to_its_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A run on a target is shown by its id, open or closed; --follow ends when it does; an unknown id is an error."""
+def test_show_follow_ends_with_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = f"local:{tmp_path / 'trips.db'}"
     with Client.connect(target) as client:
         client.start_workflow(flows.trip, "there", id="trip-1")

@@ -1,4 +1,4 @@
-"""`hourglass show` against a real Temporal server."""
+"""`hourglass show` with a real Temporal server."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from . import flows
 
 
 @pytest.mark.server
-def test_run_with_an_update_and_a_child(quick_server: DevServer, capsys: pytest.CaptureFixture[str]) -> None:
-    """On a server, too: an update, a child, and with --children what the child did."""
+def test_show_on_a_server_includes_updates_and_steps_of_children(
+    quick_server: DevServer, capsys: pytest.CaptureFixture[str]
+) -> None:
     target = quick_server.target
     with (
         Client.connect(target) as client,
@@ -27,9 +28,9 @@ def test_run_with_an_update_and_a_child(quick_server: DevServer, capsys: pytest.
         assert handle.result() == "there and back"
     assert main(["show", "tour-1", "--target", target, "--children", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    told = [(each["depth"], each["kind"], each["name"]) for each in document["spans"]]
-    assert told[0] == (0, "run", "tour")
-    assert (0, "update", "stop") in told
-    assert (0, "child", "leg") in told
-    assert (1, "local", "flaky") in told
+    spans = [(each["depth"], each["kind"], each["name"]) for each in document["spans"]]
+    assert spans[0] == (0, "run", "tour")
+    assert (0, "update", "stop") in spans
+    assert (0, "child", "leg") in spans
+    assert (1, "local", "flaky") in spans
     assert document["outcome"] == "done"

@@ -1,4 +1,4 @@
-"""A worker on an engine in memory, and its page: asked by a program, or shown in a browser."""
+"""A worker on an in-memory engine and its web UI, for HTTP clients and for a real browser."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
 @pytest.fixture
 def client() -> Iterator[Client]:
-    """A client of an engine in memory, with a worker."""
     with (
         Client.connect("local:") as client,
         Worker(client, workflows=flows.WORKFLOWS, activities=flows.ACTIVITIES),
@@ -36,7 +35,7 @@ def client() -> Iterator[Client]:
 
 @pytest.fixture
 def site(client: Client) -> Iterator[Site]:
-    """All of it, with the code loaded."""
+    """The web UI with the workflows' code loaded."""
     made = Site(client, target="local:", modules=[flows])
     yield made
     made.close()
@@ -44,13 +43,12 @@ def site(client: Client) -> Iterator[Site]:
 
 @pytest.fixture
 def web(site: Site) -> Iterator[httpx.Client]:
-    """The page, asked by a program."""
-    with asked(site) as web:
+    with http_client(site) as web:
         yield web
 
 
 def site_of(client: Client, target: str = "local:", codec: Any = None, **options: Any) -> Site:
-    """Return the web UI of a client, without a server; with a codec it shows decoded values."""
+    """Return the web UI of a client, without a server. With a codec it can show decoded values."""
     if codec is not None:
         options["decode"] = decoder(codec)
     return Site(client, target=target, **options)
@@ -64,8 +62,8 @@ def serving(site: Site, token: str = TOKEN) -> Iterator[str]:
 
 
 @contextmanager
-def asked(site: Site, token: str | None = None) -> Iterator[httpx.Client]:
-    """Serve the web UI of a site, and yield a program that sends what its forms send. With `token` it is not logged in."""
+def http_client(site: Site, token: str | None = None) -> Iterator[httpx.Client]:
+    """Serve a web UI and yield an HTTP client that sends the headers of its forms. With `token` it is not logged in."""
     with (
         serving(site, token or TOKEN) as address,
         httpx.Client(base_url=address, headers={"origin": address}, follow_redirects=True, timeout=60) as web,
@@ -77,13 +75,12 @@ def asked(site: Site, token: str | None = None) -> Iterator[httpx.Client]:
 
 @pytest.fixture
 def address(site: Site) -> Iterator[str]:
-    """The page, served on a socket."""
     with serving(site) as address:
         yield address
 
 
 def bulk_form(text: str) -> dict[str, Any]:
-    """Return the fields of the form that asks whether a bulk action is meant."""
+    """Return the fields of the form that confirms a bulk action."""
     fields: dict[str, Any] = {}
     for name, value in re.findall(r'<input type="hidden" name="([^"]*)" value="([^"]*)">', text):
         fields.setdefault(name, []).append(html.unescape(value))
@@ -91,7 +88,7 @@ def bulk_form(text: str) -> dict[str, Any]:
 
 
 def bulk(web: httpx.Client, data: dict[str, Any]) -> httpx.Response:
-    """Ask for a bulk action, and confirm it; the number is typed where that is asked for."""
+    """Send a bulk action and confirm it, with the number of workflows if the form asks for it."""
     question = web.post("/bulk", data=data)
     assert question.status_code == 200, question.text
     form = bulk_form(question.text)
@@ -105,7 +102,9 @@ CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.whic
 
 @pytest.fixture(scope="package")
 def browser() -> Iterator[Any]:
-    """A real browser. Its driver has an event loop on the test's thread until it ends, which tests elsewhere do not stand."""
+    """A real browser. Its driver runs an event loop in the test's thread, which tests outside this package cannot
+    tolerate.
+    """
     if CHROMIUM is None:
         pytest.skip("there is no Chromium here: apt-get install chromium, or set CHROMIUM to its path")
     from playwright.sync_api import sync_playwright
@@ -118,13 +117,13 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def page(browser: Any) -> Iterator[Any]:
-    """A page of the browser; a script that fails, and anything that the policy of the page forbids, fails the test."""
+    """A page of the browser. The test fails after a script error or a violation of the content security policy."""
     context = browser.new_context(viewport={"width": 1280, "height": 900}, extra_http_headers=BEARER)
-    opened = context.new_page()
-    wrong: list[str] = []
-    opened.on("pageerror", lambda error: wrong.append(str(error)))
-    opened.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
-    yield opened
+    new_page = context.new_page()
+    errors: list[str] = []
+    new_page.on("pageerror", lambda error: errors.append(str(error)))
+    new_page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+    yield new_page
     context.close()
     # What the server refuses on purpose is logged by the browser as well.
-    assert [each for each in wrong if "Failed to load resource" not in each] == []
+    assert [each for each in errors if "Failed to load resource" not in each] == []

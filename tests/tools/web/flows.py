@@ -1,4 +1,4 @@
-"""Workflows that the page's tests look at."""
+"""Workflows for tests of the web UI."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from hourglass.errors import ActivityError
 
 @dataclass
 class Order:
-    """What is ordered."""
-
     name: str
     amount: int = 1
 
@@ -28,7 +26,7 @@ def refuse(name: str) -> str:
 
 @workflow.defn
 class Purchase:
-    """Buys something, and waits until it is told to ship."""
+    """Charges, and waits for the signal `ship`."""
 
     def __init__(self) -> None:
         self.shipped = False

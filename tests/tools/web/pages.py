@@ -1,4 +1,4 @@
-"""Addresses of pages of the web UI. An id is quoted twice: servers undo one quoting, and browsers resolve dots."""
+"""Paths of pages of the web UI. Ids are quoted twice, because servers undo one quoting and browsers resolve dots."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page in a real browser: what a reader sees and does."""
+"""The web UI in a real browser."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ def _purchase(client: Client, name: str) -> None:
     handle.execute_update(flows.Purchase.note, "seen")
 
 
-def test_list_updates_without_a_reload(page: Any, address: str, client: Client) -> None:
-    """A run that begins is added to the open list; one that ends changes its status."""
+def test_workflow_list_updates_without_a_reload(page: Any, address: str, client: Client) -> None:
     page.goto(f"{address}/workflows")
     page.wait_for_selector("text=No workflow yet")
     page.evaluate("window.same = true")
@@ -31,8 +30,7 @@ def test_list_updates_without_a_reload(page: Any, address: str, client: Client) 
     assert page.evaluate("window.same")
 
 
-def test_timeline_of_an_open_run_grows(page: Any, address: str, client: Client) -> None:
-    """The timeline of an open run grows, and its status changes."""
+def test_run_page_updates_timeline_and_status_live(page: Any, address: str, client: Client) -> None:
     _purchase(client, "ada")
     page.goto(f"{address}/workflows/buy-ada")
     page.wait_for_selector(".head .s-running")
@@ -41,8 +39,7 @@ def test_timeline_of_an_open_run_grows(page: Any, address: str, client: Client) 
     page.wait_for_selector("li.k-signal >> text=ship")
 
 
-def test_workers_page_updates_live(page: Any, address: str, client: Client) -> None:
-    """What begins to wait on a queue appears without a reload."""
+def test_workers_page_updates_backlog_without_a_reload(page: Any, address: str, client: Client) -> None:
     client.start_workflow("stuck", "x", id="one", task_queue="lonely")
     page.goto(f"{address}/workers")
     page.evaluate("window.same = true")
@@ -52,8 +49,7 @@ def test_workers_page_updates_live(page: Any, address: str, client: Client) -> N
     assert page.evaluate("window.same")
 
 
-def test_selection_survives_updates(page: Any, address: str, client: Client) -> None:
-    """A list that is shown again keeps what the reader has chosen and typed."""
+def test_selection_and_input_survive_live_updates(page: Any, address: str, client: Client) -> None:
     _purchase(client, "ada")
     page.goto(f"{address}/workflows")
     page.check('input[aria-label="select buy-ada"]')
@@ -65,8 +61,7 @@ def test_selection_survives_updates(page: Any, address: str, client: Client) -> 
     assert page.inner_text("[data-chosen]") == "1 selected"
 
 
-def test_signal_is_sent_by_its_form(page: Any, address: str, client: Client) -> None:
-    """Typed, sent, heard."""
+def test_signal_form_sends_a_signal(page: Any, address: str, client: Client) -> None:
     _purchase(client, "ada")
     page.goto(f"{address}/workflows/buy-ada")
     page.fill('form[action$="/signal"] input[name="name"]', "ship")
@@ -75,8 +70,7 @@ def test_signal_is_sent_by_its_form(page: Any, address: str, client: Client) -> 
     assert client.get_workflow_handle("buy-ada").result() == "ada paid 1"
 
 
-def test_bulk_action_with_a_confirmation(page: Any, address: str, client: Client) -> None:
-    """Chosen, confirmed, done; a reader who says no has done nothing."""
+def test_bulk_action_runs_only_after_its_confirmation(page: Any, address: str, client: Client) -> None:
     for name in ("ada", "bob"):
         _purchase(client, name)
     page.goto(f"{address}/workflows")
@@ -93,8 +87,9 @@ def test_bulk_action_with_a_confirmation(page: Any, address: str, client: Client
     assert client.get_workflow_handle("buy-ada").describe().status.name == "TERMINATED"
 
 
-def test_large_bulk_action_requires_the_number(page: Any, address: str, client: Client) -> None:
-    """Above 20 runs the number must be typed; a wrong one does nothing; times show their zone."""
+def test_bulk_action_above_20_runs_requires_typing_the_number(
+    page: Any, address: str, client: Client
+) -> None:
     for number in range(21):
         client.start_workflow("stuck", "x", id=f"s-{number}")
     page.goto(f"{address}/workflows?type=stuck")
@@ -114,8 +109,7 @@ def test_large_bulk_action_requires_the_number(page: Any, address: str, client: 
     page.wait_for_selector("text=21 of 21")
 
 
-def test_time_travel_by_slider_and_keys(page: Any, address: str, client: Client) -> None:
-    """Each step shows the values that the code had then."""
+def test_time_travel_moves_by_slider_and_arrow_keys(page: Any, address: str, client: Client) -> None:
     _purchase(client, "ada")
     client.get_workflow_handle("buy-ada").signal("ship")
     client.get_workflow_handle("buy-ada").result()
@@ -133,8 +127,7 @@ def test_time_travel_by_slider_and_keys(page: Any, address: str, client: Client)
     assert "completed" in page.inner_text(".at")
 
 
-def test_keyboard_navigation(page: Any, address: str, client: Client) -> None:
-    """Search, next, open, without a mouse."""
+def test_keyboard_shortcuts_search_select_and_open_a_run(page: Any, address: str, client: Client) -> None:
     for name in ("ada", "bob"):
         _purchase(client, name)
     page.goto(f"{address}/workflows")
@@ -148,8 +141,7 @@ def test_keyboard_navigation(page: Any, address: str, client: Client) -> None:
     page.wait_for_url("**/workflows/buy-ada/**")
 
 
-def test_filter_fields_are_completed(page: Any, address: str, client: Client) -> None:
-    """The first letters and the tabulator."""
+def test_tab_key_completes_filter_field_names(page: Any, address: str, client: Client) -> None:
     page.goto(f"{address}/workflows")
     page.focus('input[name="query"]')
     page.keyboard.type("executionst")
@@ -157,8 +149,7 @@ def test_filter_fields_are_completed(page: Any, address: str, client: Client) ->
     assert page.input_value('input[name="query"]') == "ExecutionStatus"
 
 
-def test_zoom_by_dragging(page: Any, address: str, client: Client) -> None:
-    """A part of the time fills the width; one click shows all of it again."""
+def test_dragging_over_the_timeline_zooms_into_a_period(page: Any, address: str, client: Client) -> None:
     _purchase(client, "ada")
     client.get_workflow_handle("buy-ada").terminate()
     page.goto(f"{address}/workflows/buy-ada")
@@ -176,10 +167,9 @@ def test_zoom_by_dragging(page: Any, address: str, client: Client) -> None:
 
 @pytest.mark.parametrize("width", [360, 768, 2560])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_page_fits_its_window(
+def test_every_page_fits_narrow_and_wide_windows_in_both_colour_schemes(
     browser: Any, address: str, client: Client, width: int, scheme: str
 ) -> None:
-    """Narrow and wide, light and dark: nothing makes the page scroll sideways, and ids keep their lines."""
     _purchase(client, "ada")
     run_id = client.get_workflow_handle("buy-ada").describe().run_id
     context = browser.new_context(
@@ -207,8 +197,7 @@ def test_every_page_fits_its_window(
     context.close()
 
 
-def test_pages_work_without_scripts(browser: Any, address: str, client: Client) -> None:
-    """With JavaScript off every page can be read, and a step be looked at."""
+def test_pages_work_without_javascript(browser: Any, address: str, client: Client) -> None:
     _purchase(client, "ada")
     context = browser.new_context(extra_http_headers=BEARER, java_script_enabled=False)
     page = context.new_page()
@@ -221,8 +210,9 @@ def test_pages_work_without_scripts(browser: Any, address: str, client: Client) 
     context.close()
 
 
-def test_message_form_shows_its_fields_at_once(page: Any, address: str, client: Client) -> None:
-    """A name that is chosen or typed brings its fields; one that is not known brings general ones."""
+def test_message_form_shows_fields_of_the_chosen_message_without_a_reload(
+    page: Any, address: str, client: Client
+) -> None:
     _purchase(client, "ada")
     page.goto(f"{address}/workflows/buy-ada")
     page.click('#update a[data-message="note"]')
@@ -237,28 +227,29 @@ def test_message_form_shows_its_fields_at_once(page: Any, address: str, client: 
     assert page.locator("#update .arguments label").count() == 2
 
 
-def test_open_page_does_not_grow(page: Any, address: str, client: Client) -> None:
-    """However often it is shown again, it has as many nodes and listeners as at first."""
+def test_open_page_does_not_leak_nodes_or_listeners_after_updates(
+    page: Any, address: str, client: Client
+) -> None:
     _purchase(client, "ada")
     page.goto(f"{address}/workflows/buy-ada")
     page.wait_for_selector(".diagnosis")
     session = page.context.new_cdp_session(page)
     session.send("HeapProfiler.enable")
 
-    def used() -> tuple[int, int]:
+    def dom_counters() -> tuple[int, int]:
         session.send("HeapProfiler.collectGarbage")
         found = session.send("Memory.getDOMCounters")
         return int(found["nodes"]), int(found["jsEventListeners"])
 
-    again = "async () => { for (let n = 0; n < 15; n++) await refresh(location.href); }"
+    refresh_15_times = "async () => { for (let n = 0; n < 15; n++) await refresh(location.href); }"
 
-    def after_more() -> tuple[int, int]:
-        page.evaluate(again)
-        return used()
+    def counters_after_refreshes() -> tuple[int, int]:
+        page.evaluate(refresh_15_times)
+        return dom_counters()
 
-    after_more()  # what a page has only once something was shown again
-    nodes, listeners = after_more()
-    later = [after_more() for _ in range(3)]
+    counters_after_refreshes()  # what a page has only once something was shown again
+    nodes, listeners = counters_after_refreshes()
+    later = [counters_after_refreshes() for _ in range(3)]
     # A fetch that is on its way has nodes for a moment: what stays is the least.
     assert min(each[0] for each in later) < nodes * 1.2
     assert min(each[1] for each in later) <= listeners

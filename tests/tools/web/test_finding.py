@@ -1,4 +1,4 @@
-"""From the fields of a form to a filter."""
+"""Conversion of search form fields to a filter and a URL."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from hourglass._tools.web.finding import Search, filter_of
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
 
-def test_search_fields_become_one_filter() -> None:
-    """Each field narrows it; what the reader typed stands in brackets."""
+def test_search_fields_are_combined_into_one_filter() -> None:
     search = Search(
         status=("FAILED", "TIMED_OUT"), type="Order", id="o-", within="1h", query="Amount > 1 OR Vip = true"
     )
@@ -27,22 +26,19 @@ def test_search_fields_become_one_filter() -> None:
 
 
 @given(st.text(max_size=30), st.text(max_size=30))
-def test_search_text_cannot_escape_the_filter(kind: str, prefix: str) -> None:
-    """Whatever is typed as a type or an id is one text of the filter."""
+def test_arbitrary_search_text_stays_a_valid_filter(kind: str, prefix: str) -> None:
     query = filter_of(Search(type=kind, id=prefix), NOW)
     if query:
         parse(query)
 
 
 @pytest.mark.parametrize("value", ["yesterday", "2026-13-01 25:00", "'; DROP", "2026-01-01T00:00:00Z OR 1=1"])
-def test_invalid_time_is_reported(value: str) -> None:
-    """It does not reach the filter."""
+def test_invalid_search_time_raises_before_the_filter(value: str) -> None:
     with pytest.raises(ValueError, match=r"time|month|hour"):
         filter_of(Search(since=value), NOW)
 
 
-def test_address_contains_the_search() -> None:
-    """What is looked for is in the address, so that it can be kept and sent; a change begins at the first page."""
+def test_search_url_contains_all_fields_and_resets_the_page() -> None:
     search = Search(status=("RUNNING",), id="a b&c", page="ff")
     assert search.url() == "/workflows?status=RUNNING&id=a+b%26c"
     assert search.url(page="00") == "/workflows?status=RUNNING&id=a+b%26c&page=00"

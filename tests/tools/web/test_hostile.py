@@ -1,4 +1,4 @@
-"""Text of others on the page: nothing executes, nothing breaks out of where it stands."""
+"""Hostile text in ids, inputs, memos and failures: the web UI escapes it on every page."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ HOSTILE = (
 )
 
 
-class _Elements(HTMLParser):
-    """What a browser would make of a page: its elements and their attributes."""
+class _PageParser(HTMLParser):
+    """Collects a page's tags, scripts, event handlers and addresses, as a browser would see them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ class _Elements(HTMLParser):
 
 
 def _check(text: str) -> None:
-    found = _Elements()
+    found = _PageParser()
     found.feed(text)
     assert found.scripts == [{"src": "/static/page.js", "defer": None}]
     assert found.handlers == []
@@ -120,8 +120,8 @@ def _check(text: str) -> None:
 
 
 @pytest.fixture
-def hostile(client: Client) -> list[str]:
-    """A run for each text: in its id, its input, its memo and its failure."""
+def hostile_runs(client: Client) -> list[str]:
+    """One run for each text, in its id, input, memo and failure."""
     ids = []
     for text in HOSTILE:
         name = text.replace("\x00", "")[:900]
@@ -131,10 +131,9 @@ def hostile(client: Client) -> list[str]:
     return ids
 
 
-def test_hostile_text_is_escaped_on_all_pages(web: httpx.Client, hostile: list[str]) -> None:
-    """The list, each run with its values and its failure, its history and its moments."""
+def test_hostile_text_is_escaped_on_all_pages(web: httpx.Client, hostile_runs: list[str]) -> None:
     _check(web.get("/workflows").text)
-    for name in hostile:
+    for name in hostile_runs:
         answer = web.get(workflow_page(name))
         assert answer.status_code == 200, name
         _check(answer.text)
@@ -147,7 +146,6 @@ def test_hostile_text_is_escaped_on_all_pages(web: httpx.Client, hostile: list[s
 
 
 def test_hostile_text_is_escaped_in_search_fields(web: httpx.Client) -> None:
-    """What comes back in the form."""
     for text in HOSTILE:
         for field in ("id", "type", "query", "since", "until", "within", "status", "page"):
             if field == "page":
@@ -156,15 +154,14 @@ def test_hostile_text_is_escaped_in_search_fields(web: httpx.Client) -> None:
 
 
 def test_hostile_text_is_escaped_in_notices(web: httpx.Client, client: Client) -> None:
-    """An address can carry a notice, which anyone may write: it is shown, and does nothing."""
+    """Anyone can write a URL with a notice."""
     client.start_workflow("stuck", "x", id="one")
     path = web.get("/workflows/one").url.path
     for text in HOSTILE:
         _check(web.get(path, params={"notice": text, "error": text}).text)
 
 
-def test_hostile_text_runs_no_script_in_a_browser(page: Any, address: str, hostile: list[str]) -> None:
-    """The real thing: no text becomes a script, the list keeps its columns, the page does not grow wider than the window."""
+def test_hostile_text_runs_no_script_in_a_browser(page: Any, address: str, hostile_runs: list[str]) -> None:
     page.goto(f"{address}/workflows")
     page.wait_for_selector("table.list tbody tr")
     assert page.evaluate("window.hit") is None

@@ -1,4 +1,4 @@
-"""Time travel in a child process: deadlines, what the process inherits, codecs."""
+"""Time travel in a child process: timeouts, inherited environment and codecs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from tests.tools.web import flows
-from tests.tools.web.conftest import asked, site_of
+from tests.tools.web.conftest import http_client, site_of
 
 from hourglass import Client, Worker
 from hourglass._tools.web.replay_child import WalkResult
@@ -61,8 +61,8 @@ def dies() -> str:
 
 
 @pytest.fixture
-def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """A module of workflows that behave in another way in the child process, since its environment is another."""
+def replayed_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """A module of workflows that behave differently in the child process, whose environment lacks a variable."""
     (tmp_path / "replayed_code.py").write_text(CODE)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("ONLY_IN_THE_WORKER", "1")
@@ -71,11 +71,18 @@ def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType
 
 
 @pytest.fixture
-def client(code: ModuleType) -> Iterator[Client]:
-    """A client of an engine in memory, with a worker of that code."""
+def client(replayed_module: ModuleType) -> Iterator[Client]:
     with (
         Client.connect("local:") as client,
-        Worker(client, workflows=[code.looks, code.backtracks, code.dies, *flows.WORKFLOWS]),
+        Worker(
+            client,
+            workflows=[
+                replayed_module.looks,
+                replayed_module.backtracks,
+                replayed_module.dies,
+                *flows.WORKFLOWS,
+            ],
+        ),
     ):
         yield client
 
@@ -86,13 +93,15 @@ def _history(client: Client, name: str) -> History:
     return handle.history()
 
 
-def test_hung_replay_is_killed_while_the_web_ui_answers(client: Client, code: ModuleType) -> None:
-    """A regular expression that backtracks holds the lock of its own interpreter only; the next replay has a new process."""
+def test_hung_replay_is_killed_and_replaced_while_the_web_ui_answers(
+    client: Client, replayed_module: ModuleType
+) -> None:
+    """The regular expression blocks only the interpreter of the child process."""
     _history(client, "backtracks")
     _history(client, "looks")
-    site = site_of(client, modules=[code])
-    site._time_travel = TimeTravel([code], client, limit=8)
-    with asked(site) as web, ThreadPoolExecutor() as threads:
+    site = site_of(client, modules=[replayed_module])
+    site._time_travel = TimeTravel([replayed_module], client, limit=8)
+    with http_client(site) as web, ThreadPoolExecutor() as threads:
         run = client.get_workflow_handle("backtracks").describe().run_id
         hung = threads.submit(web.get, f"/workflows/backtracks/{run}/moments")
         while not hung.done():
@@ -104,10 +113,9 @@ def test_hung_replay_is_killed_while_the_web_ui_answers(client: Client, code: Mo
         assert "start timer" in web.get(f"/workflows/looks/{run}/moments").text
 
 
-def test_closing_ends_a_running_replay(client: Client, code: ModuleType) -> None:
-    """Its process is killed, whatever it does; whoever waits for the replay gets an error."""
+def test_closing_time_travel_kills_a_running_replay(client: Client, replayed_module: ModuleType) -> None:
     history = _history(client, "backtracks")
-    travel = TimeTravel([code], client, limit=300)
+    travel = TimeTravel([replayed_module], client, limit=300)
     failures: list[Exception] = []
 
     def walk() -> None:
@@ -128,10 +136,11 @@ def test_closing_ends_a_running_replay(client: Client, code: ModuleType) -> None
     assert process.exit_code() is not None
 
 
-def test_dead_replay_process_is_reported_and_replaced(client: Client, code: ModuleType) -> None:
-    """With its exit code."""
+def test_dead_replay_process_is_reported_with_its_exit_code_and_replaced(
+    client: Client, replayed_module: ModuleType
+) -> None:
     dying, fine = _history(client, "dies"), _history(client, "looks")
-    travel = TimeTravel([code], client)
+    travel = TimeTravel([replayed_module], client)
     try:
         with pytest.raises(ReplayFailedError, match="exit code 7"):
             travel.walk(dying, None)
@@ -140,17 +149,16 @@ def test_dead_replay_process_is_reported_and_replaced(client: Client, code: Modu
         travel.close()
 
 
-def _seen(walked: WalkResult) -> dict[str, Any]:
+def _first_values(walked: WalkResult) -> dict[str, Any]:
     fibers = walked.moments[0].fibers
     assert fibers is not None
     assert len(fibers) == 1
     return fibers[0].frames[0].values
 
 
-def test_replay_process_inherits_no_secrets(
-    client: Client, code: ModuleType, monkeypatch: pytest.MonkeyPatch
+def test_replay_process_inherits_only_listed_variables_and_no_descriptors(
+    client: Client, replayed_module: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither variables, but for those that an interpreter needs and those that are named, nor descriptors."""
     monkeypatch.setenv("HOURGLASS_UI_TOKEN", "a-token-for-the-web-ui")
     monkeypatch.setenv("DATABASE_PASSWORD", "hush")
     monkeypatch.setenv("SHOP_REGION", "eu")
@@ -158,9 +166,9 @@ def test_replay_process_inherits_no_secrets(
     history = _history(client, "looks")
     inherited, sent = os.pipe()
     os.set_inheritable(inherited, True)
-    travel = TimeTravel([code], client)
+    travel = TimeTravel([replayed_module], client)
     try:
-        values = _seen(travel.walk(history, 0))
+        values = _first_values(travel.walk(history, 0))
     finally:
         travel.close()
         os.close(inherited)
@@ -174,12 +182,11 @@ def test_replay_process_inherits_no_secrets(
     assert int(values["here"]) != os.getpid()
 
 
-def test_code_that_does_not_load_names_the_variable_to_set(
-    client: Client, code: ModuleType, monkeypatch: pytest.MonkeyPatch
+def test_replay_import_error_names_the_variable_that_passes_environment(
+    client: Client, replayed_module: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The error of the import, and how to give the code what it reads from the environment."""
     monkeypatch.setenv("HOME", "/BROKEN_WITHOUT")
-    travel = TimeTravel([code], client)
+    travel = TimeTravel([replayed_module], client)
     try:
         with pytest.raises(UsageError, match=r"KeyError: 'NEEDED_BY_THE_CODE'[^$]*HOURGLASS_REPLAY_ENV"):
             travel.walk(_history(client, "looks"), 0)
@@ -194,34 +201,30 @@ def _history_of(client: Client, workflow_id: str) -> History:
     return client.get_workflow_handle(workflow_id).history()
 
 
-class Keyed:
-    """A codec with a key that is in this process only, another for each workflow."""
+class KeyedCodec:
+    """A codec with a key for each workflow, which exists only in this process."""
 
     def __init__(self, key: str = "") -> None:
         self._key = key
 
-    def with_context(self, context: object) -> Keyed:
-        """The codec of a workflow."""
+    def with_context(self, context: object) -> KeyedCodec:
         assert isinstance(context, WorkflowSerializationContext | ActivitySerializationContext)
-        return Keyed(f"{os.getpid()} {context.workflow_id}")
+        return KeyedCodec(f"{os.getpid()} {context.workflow_id}")
 
     def encode(self, payloads: Sequence[Payload]) -> list[Payload]:
-        """Turned around, with the key."""
         return [
             Payload(each.data[::-1], "keyed", {"was": each.encoding.encode(), "key": self._key.encode()})
             for each in payloads
         ]
 
     def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
-        """Turned back, with the same key."""
         assert all((each.metadata or {})["key"].decode() == self._key for each in payloads)
         return [Payload(each.data[::-1], (each.metadata or {})["was"].decode()) for each in payloads]
 
 
-def test_codec_stays_in_the_process_of_the_web_ui() -> None:
-    """The child asks for what it needs decoded, with the context of each payload."""
+def test_replay_process_requests_decoding_from_the_web_ui_process() -> None:
     with (
-        Client.connect("local:", codec=Keyed()) as client,
+        Client.connect("local:", codec=KeyedCodec()) as client,
         Worker(client, workflows=flows.WORKFLOWS, activities=flows.ACTIVITIES),
     ):
         handle = client.start_workflow(flows.quick, "ada", id="secret")
@@ -232,4 +235,4 @@ def test_codec_stays_in_the_process_of_the_web_ui() -> None:
         finally:
             travel.close()
     assert walked.error == ""
-    assert _seen(walked)["name"] == "'ada'"
+    assert _first_values(walked)["name"] == "'ada'"

@@ -1,4 +1,4 @@
-"""The page over many runs, and over a run with many events: what the server's side of it costs, in time of its processor."""
+"""CPU time of the web UI's pages with many runs, and for a run with many events."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.tools.web.conftest import asked, site_of
+from tests.tools.web.conftest import http_client, site_of
 
 from hourglass import Client, Worker, activity, workflow
 
@@ -22,15 +22,14 @@ def nothing(number: int) -> int:
 
 
 @workflow.defn
-def steps(number: int) -> int:
-    """Three events a step, besides those of its tasks."""
+def many_steps(number: int) -> int:
     for started in range(0, number, 100):
         workflow.gather(*(workflow.start_activity(nothing, each) for each in range(started, started + 100)))
     return number
 
 
-def _fill(path: Path) -> None:
-    """Many runs, as far as lists know them."""
+def _fill_visibility(path: Path) -> None:
+    """Insert many runs into the table from which lists are read."""
     now = time.time_ns() // 1000
     columns = (
         "run_id, rank, start_time, execution_time, close_time, status, workflow_id, workflow_type, "
@@ -53,52 +52,50 @@ def _fill(path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    """A client of the file, with a worker that executes runs once: many steps shall not take long here."""
+    """A client of the file. Its worker executes runs once, without verification."""
     path = tmp_path_factory.mktemp("scale") / "many.db"
     with (
         Client.connect(f"local:{path}") as client,
-        Worker(client, workflows=[steps], activities=[nothing], verify="off"),
+        Worker(client, workflows=[many_steps], activities=[nothing], verify="off"),
     ):
-        client.execute_workflow(steps, 0, id="first")
-    _fill(path)
+        client.execute_workflow(many_steps, 0, id="first")
+    _fill_visibility(path)
     with (
         Client.connect(f"local:{path}") as client,
-        Worker(client, workflows=[steps], activities=[nothing], verify="off"),
+        Worker(client, workflows=[many_steps], activities=[nothing], verify="off"),
     ):
         yield client
 
 
-def _cost(act: Callable[[], str]) -> tuple[str, float]:
-    """What it gives, and the least time of the processor that it took of three times: the machine may be busy."""
-    text, least = "", float("inf")
+def _measure_cpu(call: Callable[[], str]) -> tuple[str, float]:
+    """Return the result of the call, and the least CPU time of three calls, since the machine may be busy."""
+    text, minimum = "", float("inf")
     for _ in range(3):
-        begun = time.process_time()
-        text = act()
-        least = min(least, time.process_time() - begun)
-    return text, least
+        start = time.process_time()
+        text = call()
+        minimum = min(minimum, time.process_time() - start)
+    return text, minimum
 
 
-def test_list_of_many_runs_is_fast(client: Client) -> None:
-    """The list, a status of it, a type, a search, a page further on, the chart."""
-    with asked(site_of(client)) as web:
-        text, cost = _cost(lambda: web.get("/workflows").text)
+def test_workflow_list_of_101000_runs_needs_little_cpu_time(client: Client) -> None:
+    with http_client(site_of(client)) as web:
+        text, cost = _measure_cpu(lambda: web.get("/workflows").text)
         assert "100,00" in text or "85,71" in text
         assert cost < 0.3
         for path in ("/workflows?status=FAILED", "/workflows?type=Ship", "/workflows?id=order-999"):
-            text, cost = _cost(lambda path=path: web.get(path).text)  # type: ignore[misc]
+            text, cost = _measure_cpu(lambda path=path: web.get(path).text)  # type: ignore[misc]
             assert "order-" in text
             assert cost < 0.6
-        text, cost = _cost(lambda: web.get("/workflows/chart").text)
+        text, cost = _measure_cpu(lambda: web.get("/workflows/chart").text)
         assert "started" in text
         assert cost < 0.5
 
 
-def test_run_with_ten_thousand_events_is_fast(client: Client) -> None:
-    """Its timeline is folded; it costs a second and a half at most."""
-    client.execute_workflow(steps, 3_300, id="long")
-    with asked(site_of(client)) as web:
+def test_run_page_with_ten_thousand_events_needs_little_cpu_time(client: Client) -> None:
+    client.execute_workflow(many_steps, 3_300, id="long")
+    with http_client(site_of(client)) as web:
         path = web.get("/workflows/long").url.path
-        text, cost = _cost(lambda: web.get(path).text)
+        text, cost = _measure_cpu(lambda: web.get(path).text)
         assert "of them grouped" in text
         assert client.get_workflow_handle("long").describe().history_length > 9_900
         assert cost < 1.5

@@ -1,4 +1,4 @@
-"""Which requests the web UI answers, and what its answers allow."""
+"""Access control of the web UI: host names, origins, tokens, cookies, limits and the content security policy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import ExitStack
 
 import httpx
 import pytest
-from tests.tools.web.conftest import asked, bulk
+from tests.tools.web.conftest import bulk, http_client
 
 from hourglass import Client
 from hourglass._http.access import (
@@ -65,8 +65,8 @@ def _refusal(
         "0",
     ],
 )
-def test_unknown_host_names_are_rejected(host: str) -> None:
-    """A page of the web that lets its own name point here (DNS rebinding) is refused, whatever it asks for."""
+def test_web_ui_rejects_unknown_host_names(host: str) -> None:
+    """DNS rebinding: a page lets its own name point to this host."""
     assert _refusal(host=host) == 421
     assert _refusal("POST", host=host, origin=f"http://{host}") == 421
 
@@ -83,21 +83,19 @@ def test_unknown_host_names_are_rejected(host: str) -> None:
         {"origin": "http://evil.example", "sec_fetch_site": "same-origin"},
     ],
 )
-def test_posts_from_other_origins_are_rejected(headers: dict[str, str]) -> None:
-    """A form on another page cannot change anything here."""
+def test_web_ui_rejects_posts_from_other_origins(headers: dict[str, str]) -> None:
     assert _refusal("POST", "/bulk", **headers) == 403
     assert _refusal("DELETE", "/bulk", **headers) == 403
 
 
 @pytest.mark.parametrize("headers", [{"origin": f"http://{HOST}"}, {"sec_fetch_site": "same-origin"}, {}])
-def test_posts_of_the_page_itself_are_accepted(headers: dict[str, str]) -> None:
-    """Its own forms, and programs, which send neither header."""
+def test_web_ui_accepts_posts_of_its_own_pages_and_of_programs(headers: dict[str, str]) -> None:
     assert _refusal("POST", "/bulk", **headers) is None
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site", "Cross-Site", "unknown-to-us"])
-def test_reads_for_other_sites_are_rejected(site: str) -> None:
-    """Also with a valid login: a page on another port of this host is of the same site, and its requests carry the cookie."""
+def test_web_ui_rejects_reads_from_other_sites_even_with_a_login(site: str) -> None:
+    """A page on another port of this host is of the same site, so its requests carry the cookie."""
     assert _refusal(sec_fetch_site=site) == 403
     assert _refusal(path="/login", sec_fetch_site=site) is None
     for own in ("same-origin", "none"):
@@ -118,16 +116,14 @@ def test_reads_for_other_sites_are_rejected(site: str) -> None:
 )
 @pytest.mark.parametrize("host", ["flows.example", "flows.example:443", "Flows.Example"])
 @pytest.mark.parametrize("origin", ["https://flows.example", "https://flows.example:443"])
-def test_default_ports_behind_tls_are_accepted(name: str, host: str, origin: str) -> None:
-    """Browsers leave port 443 out of both headers, proxies may not."""
+def test_web_ui_accepts_host_and_origin_with_or_without_port_443(name: str, host: str, origin: str) -> None:
     assert _refusal("POST", "/bulk", name, host=host, origin=origin) is None
     assert _refusal("POST", "/bulk", name, host=host, origin="https://flows.example:8443") == 403
     assert _refusal("POST", "/bulk", name, host="other.example", origin=origin) == 421
     assert OwnNames("127.0.0.1", 8300, [name]).is_secure({"host": host, "origin": origin})
 
 
-def test_host_names_with_other_ports() -> None:
-    """A name with a port of its own is meant with that port; loopback has several names."""
+def test_own_host_names_include_their_port_and_all_loopback_names() -> None:
     names = OwnNames("127.0.0.1", 8300, ["flows.example:8443"])
     assert names.is_host("flows.example:8443")
     assert names.is_host("localhost:8300")
@@ -139,8 +135,8 @@ def test_host_names_with_other_ports() -> None:
     assert names.is_secure({"host": "localhost:8300", "x-forwarded-proto": "https"})
 
 
-def test_access_needs_a_token_or_cookie() -> None:
-    """A wrong one is none; cookies of other programs on this host may be malformed."""
+def test_web_ui_access_needs_a_valid_token_or_cookie() -> None:
+    """Cookies of other programs on this host may be malformed."""
     access = Access(Credentials.create(TOKEN), 8300)
     cookie = access.set_cookie(secure=False).partition(";")[0]
     name, _, value = cookie.partition("=")
@@ -164,8 +160,7 @@ def test_access_needs_a_token_or_cookie() -> None:
     assert rejection("/static/page.css") is None
 
 
-def test_cookies_expire_and_belong_to_one_server() -> None:
-    """Their time is signed; another server, also on another port, does not take them."""
+def test_login_cookies_expire_and_are_valid_for_one_server() -> None:
     now = [1000.0]
     credentials = Credentials.create(TOKEN)
     access = Access(credentials, 8300, clock=lambda: now[0])
@@ -177,8 +172,8 @@ def test_cookies_expire_and_belong_to_one_server() -> None:
     assert access.check_request(cookie, "") is AccessDecision.REFUSED
 
 
-def test_one_time_links_work_once_across_processes() -> None:
-    """A child of `hourglass dev` that is replaced knows that the link was used; a wrong code does not use it up."""
+def test_one_time_link_can_be_redeemed_once_across_processes() -> None:
+    """A wrong code does not use it up."""
     parent = Credentials.create()
     first, second = Credentials.from_text(parent.to_text()), Credentials.from_text(parent.to_text())
     assert not first.link.redeem("wrong")
@@ -189,8 +184,7 @@ def test_one_time_links_work_once_across_processes() -> None:
     parent.link.close()
 
 
-def test_reprs_hide_secrets() -> None:
-    """Debuggers and logs of errors show it."""
+def test_credentials_and_request_reprs_hide_secrets() -> None:
     credentials = Credentials.create(TOKEN)
     request = HttpRequest("GET", f"/login?code={credentials.link.code}", {"authorization": BEARER}, "::1")
     shown = f"{credentials!r} {request!r}"
@@ -198,17 +192,16 @@ def test_reprs_hide_secrets() -> None:
         assert secret not in shown
 
 
-def test_tokens_from_options_and_files(tmp_path: os.PathLike[str]) -> None:
-    """A token is long, and fit for a header; `@` names a file."""
+def test_read_token_accepts_long_tokens_and_files(tmp_path: os.PathLike[str]) -> None:
     file = os.path.join(tmp_path, "token")
     with open(file, "w") as written:
         written.write(f"{TOKEN}\n")
     assert read_token(f"@{file}", "--token") == TOKEN
     assert read_token(TOKEN, "--token") == TOKEN
     assert read_token("", "--token") is None
-    for wrong in ("short", f"@{file}.gone", "with spaces in the middle", "non-ascii-é-characters"):
+    for invalid in ("short", f"@{file}.gone", "with spaces in the middle", "non-ascii-é-characters"):
         with pytest.raises(UsageError, match="--token"):
-            read_token(wrong, "--token")
+            read_token(invalid, "--token")
 
 
 @pytest.mark.parametrize(
@@ -224,17 +217,16 @@ def test_tokens_from_options_and_files(tmp_path: os.PathLike[str]) -> None:
         ("/bulk", {"transfer-encoding": "chunked", "authorization": BEARER}, 411),
     ],
 )
-def test_bodies_are_limited_before_they_are_read(
+def test_request_bodies_are_limited_before_they_are_read(
     path: str, headers: dict[str, str], status: int | None
 ) -> None:
-    """Those of strangers to the size of the login form."""
+    """Without a login, to the size of the login form."""
     rejection = _guard().rejection("POST", path, {"host": HOST, **headers}, "")
     assert (None if rejection is None else rejection.status) == status
 
 
-def test_login_form(site: object) -> None:
-    """The cookie is not the token, is for this site alone, and no script can read it."""
-    with asked(site, TOKEN) as web:
+def test_login_form_sets_a_strict_http_only_cookie(site: object) -> None:
+    with http_client(site, TOKEN) as web:
         refused = web.get("/workflows", headers={"accept": "text/html"}, follow_redirects=False)
         assert (refused.status_code, refused.headers["location"]) == (303, "/login")
         assert web.get("/workflows").status_code == 401
@@ -250,8 +242,7 @@ def test_login_form(site: object) -> None:
         assert web.get("/workflows").status_code == 200
 
 
-def test_one_time_link_logs_in(site: object) -> None:
-    """Once; behind TLS the cookie is for TLS only."""
+def test_one_time_link_logs_in_once_with_a_secure_cookie_behind_tls(site: object) -> None:
     credentials = Credentials.create()
     with served(site, port=0, credentials=credentials) as address, httpx.Client(base_url=address) as web:
         link = f"/login?code={credentials.link.code}"
@@ -260,13 +251,12 @@ def test_one_time_link_logs_in(site: object) -> None:
         assert answer.status_code == 200
         assert answer.headers["refresh"] == "0;url=/workflows"
         assert "; Secure" in answer.headers["set-cookie"]
-        again = httpx.get(address + link)
-        assert again.status_code == 403
-        assert "set-cookie" not in again.headers
+        second = httpx.get(address + link)
+        assert second.status_code == 403
+        assert "set-cookie" not in second.headers
 
 
-def test_shutdown_closes_connections_of_peers_that_do_not_read(site: object) -> None:
-    """A connection with unsent data does not outlast its server."""
+def test_web_ui_shutdown_closes_connections_with_unsent_data(site: object) -> None:
     with socket.socket() as peer:
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         with served(site, port=0) as address:
@@ -283,9 +273,9 @@ def test_shutdown_closes_connections_of_peers_that_do_not_read(site: object) -> 
                 pass
 
 
-def test_token_guesses_are_limited(site: object) -> None:
-    """After ten wrong tokens none is checked for a while, whatever the header says of the address; cookies continue."""
-    with asked(site, TOKEN) as web:
+def test_web_ui_blocks_a_peer_after_ten_wrong_tokens(site: object) -> None:
+    """The header with the client's address has no influence; cookies remain valid."""
+    with http_client(site, TOKEN) as web:
         web.post("/login", data={"token": TOKEN})
         stranger = httpx.Client(base_url=web.base_url, headers={"origin": str(web.base_url).rstrip("/")})
         with stranger:
@@ -317,8 +307,8 @@ def test_token_guesses_are_limited(site: object) -> None:
         ("", "10.0.0.2", False),
     ],
 )
-def test_addresses_of_one_peer_share_their_guesses(first: str, second: str, same: bool) -> None:
-    """A local user has all of 127.0.0.0/8, and who has an IPv6 address has a network of them."""
+def test_guess_limit_is_shared_by_addresses_of_one_peer(first: str, second: str, same: bool) -> None:
+    """A local user has all of 127.0.0.0/8; the owner of an IPv6 address has a whole network."""
     limit = GuessLimit()
     for _ in range(10):
         limit.count(first)
@@ -326,9 +316,9 @@ def test_addresses_of_one_peer_share_their_guesses(first: str, second: str, same
     assert limit.is_reached(second) is same
 
 
-def test_half_open_requests_do_not_stop_the_web_ui(site: object) -> None:
-    """Connections beyond the limit replace those that have sent no request; the engine keeps its descriptors."""
-    with asked(site, TOKEN) as web, ExitStack() as stack:
+def test_web_ui_answers_despite_300_half_open_requests(site: object) -> None:
+    """Connections above the limit replace those that have sent no request."""
+    with http_client(site, TOKEN) as web, ExitStack() as stack:
         before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
         for _ in range(300):
             peer = stack.enter_context(socket.create_connection(("127.0.0.1", web.base_url.port), timeout=10))
@@ -338,9 +328,9 @@ def test_half_open_requests_do_not_stop_the_web_ui(site: object) -> None:
             assert len(os.listdir("/proc/self/fd")) - before - 300 < 200
 
 
-def test_peers_that_do_not_read_do_not_stop_the_web_ui(site: object) -> None:
-    """Not even if they send more requests meanwhile: a connection whose peer does not read can be replaced."""
-    with asked(site, TOKEN) as web, ExitStack() as stack:
+def test_web_ui_answers_despite_peers_that_do_not_read(site: object) -> None:
+    """Connections of such peers can be replaced, even while they send more requests."""
+    with http_client(site, TOKEN) as web, ExitStack() as stack:
         port = web.base_url.port
         request = f"GET /static/page.css HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode()
         peers = [
@@ -357,16 +347,15 @@ def test_peers_that_do_not_read_do_not_stop_the_web_ui(site: object) -> None:
 
 
 @pytest.mark.parametrize("method", ["HEAD", "GET", "POST"])
-@pytest.mark.parametrize("at_once", [True, False])
-def test_malformed_bodies_print_nothing(
-    site: object, caplog: pytest.LogCaptureFixture, method: str, at_once: bool
+@pytest.mark.parametrize("in_one_packet", [True, False])
+def test_malformed_chunked_bodies_log_nothing(
+    site: object, caplog: pytest.LogCaptureFixture, method: str, in_one_packet: bool
 ) -> None:
-    """A chunk that is none ends the connection, also where uvicorn's response would break the protocol."""
-    with asked(site, TOKEN) as web:
+    with http_client(site, TOKEN) as web:
         port = web.base_url.port
         head = f"{method} /login HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
         with socket.create_connection(("127.0.0.1", port), timeout=10) as peer:
-            peer.sendall(head + b"no chunk\r\n" if at_once else head)
+            peer.sendall(head + b"no chunk\r\n" if in_one_packet else head)
             assert peer.recv(12) in (b"HTTP/1.1 400", b"HTTP/1.1 411")
             with contextlib.suppress(OSError):  # the server may have closed the connection already
                 peer.sendall(b"no chunk\r\n")
@@ -376,11 +365,10 @@ def test_malformed_bodies_print_nothing(
     assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
 
 
-def test_bulk_action_excludes_limit_keepers(client: Client, site: object) -> None:
-    """What the list does not show is not ended with all that it shows."""
+def test_bulk_action_excludes_internal_limit_workflows(client: Client, site: object) -> None:
     client.start_workflow("stuck", "x", id="shown")
     client.start_workflow("hourglass.slots", id="keeper", task_queue="nobody")
-    with asked(site, TOKEN) as web:
+    with http_client(site, TOKEN) as web:
         web.headers["authorization"] = BEARER
         bulk(web, {"action": "terminate", "all": "1"})
         while client.get_workflow_handle("shown").describe().status.name != "TERMINATED":
@@ -390,9 +378,8 @@ def test_bulk_action_excludes_limit_keepers(client: Client, site: object) -> Non
         assert client.get_workflow_handle("keeper").describe().status.name == "RUNNING"
 
 
-def test_every_answer_has_a_content_security_policy(site: object) -> None:
-    """No script or style but the page's own files, no frame, no guessing; also of refusals and missing pages."""
-    with asked(site) as web:
+def test_every_response_has_a_content_security_policy(site: object) -> None:
+    with http_client(site) as web:
         for answer in (
             web.get("/workflows"),
             web.get("/nothing"),
@@ -406,9 +393,8 @@ def test_every_answer_has_a_content_security_policy(site: object) -> None:
             assert answer.headers["referrer-policy"] == "same-origin"
 
 
-def test_pages_hold_no_inline_script_or_style(site: object) -> None:
-    """What the policy forbids is not there to begin with."""
-    with asked(site) as web:
+def test_pages_contain_no_inline_script_or_style(site: object) -> None:
+    with http_client(site) as web:
         site.client.start_workflow("stuck", "x", id="one")
         for path in ("/workflows", "/start", "/schedules", "/workers", "/limits", "/workflows/one"):
             text = web.get(path).text
@@ -417,10 +403,9 @@ def test_pages_hold_no_inline_script_or_style(site: object) -> None:
             assert " onclick=" not in text
 
 
-def test_read_only_mode_rejects_actions(site: object) -> None:
-    """Each action is refused, and no form offers one."""
+def test_read_only_web_ui_rejects_actions_and_shows_no_forms(site: object) -> None:
     site.read_only = True
-    with asked(site) as web:
+    with http_client(site) as web:
         site.client.start_workflow("stuck", "x", id="one")
         run = web.get("/workflows/one").url.path
         for path in (

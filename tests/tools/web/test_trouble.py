@@ -1,4 +1,4 @@
-"""The page while the worker is busy, while the disk is full and while the server is away: it answers, and says which it is."""
+"""The web UI while a worker is busy, the disk is full, or the server is unavailable."""
 
 from __future__ import annotations
 
@@ -10,54 +10,52 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.durability.test_full_disk import Steps, disk_full, step, store_of
-from tests.tools.web.conftest import BEARER, asked, serving, site_of
+from tests.durability.test_full_disk import Steps, full_disk, step, store_of
+from tests.tools.web.conftest import BEARER, http_client, serving, site_of
 
 from hourglass import Client, Worker, workflow
 from hourglass._tools.diagnosis import asking
 from hourglass.testing import DevServer, dev_server
 
-_entered, _go_on = threading.Event(), threading.Event()
+_entered, _release = threading.Event(), threading.Event()
 
 
 @workflow.defn
-def busy() -> str:
-    """Blocks its thread, as code does that waits for something outside."""
+def blocks_its_thread() -> str:
     _entered.set()
-    _go_on.wait()
+    _release.wait()
     return "done"
 
 
-def test_pages_while_the_worker_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pages do not wait for code that does not answer; why it stands is said."""
+def test_web_ui_answers_while_a_worker_is_blocked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "PATIENCE", 0.2)
     monkeypatch.setenv("HOURGLASS_VERIFY", "off")
     _entered.clear()
-    _go_on.clear()
-    with Client.connect("local:") as client, Worker(client, workflows=[busy]):
+    _release.clear()
+    with Client.connect("local:") as client, Worker(client, workflows=[blocks_its_thread]):
         try:
-            handle = client.start_workflow(busy, id="busy")
+            handle = client.start_workflow(blocks_its_thread, id="busy")
             assert _entered.wait(30)
             path = f"/workflows/busy/{handle.describe().run_id}"
-            with asked(site_of(client)) as web:
+            with http_client(site_of(client)) as web:
                 assert ">busy<" in web.get("/workflows").text
                 assert web.get(path).status_code == 200
                 assert web.get(f"{path}/history").status_code == 200
                 assert "is being executed by a worker" in web.get(f"{path}/why").text
         finally:
-            _go_on.set()
+            _release.set()
         assert handle.result(timeout=30) == "done"
 
 
-class _Full:
-    """A file whose disk is full, with a signal that waits for room."""
+class _FullDisk:
+    """A file on a full disk, with a signal that waits for free space."""
 
     def __init__(self, path: Path, client: Client) -> None:
         self.path, self.client = path, client
         self.handle = client.start_workflow(Steps.run, id="steps")
 
-    def __enter__(self) -> _Full:
-        self._room = disk_full(store_of(self.path))
+    def __enter__(self) -> _FullDisk:
+        self._room = full_disk(store_of(self.path))
         self._room.__enter__()
         self._pool = ThreadPoolExecutor(1)
         self._told = self._pool.submit(self.handle.signal, Steps.go, "x" * 100_000)
@@ -66,7 +64,7 @@ class _Full:
         return self
 
     def end(self) -> None:
-        """There is room again."""
+        """Free the space, and wait until the signal is stored."""
         self._room.__exit__(None, None, None)
         self._told.result(30)
         assert self.handle.result(timeout=30) == 2
@@ -76,41 +74,39 @@ class _Full:
 
 
 @pytest.fixture
-def full(tmp_path: Path) -> Iterator[_Full]:
+def file_on_full_disk(tmp_path: Path) -> Iterator[_FullDisk]:
     path = tmp_path / "steps.db"
     with Client.connect(f"local:{path}") as client, Worker(client, workflows=[Steps], activities=[step]):
-        yield _Full(path, client)
+        yield _FullDisk(path, client)
 
 
 _NO_ROOM = "its disk has no space left"
 
 
-def test_pages_while_the_disk_is_full(full: _Full) -> None:
-    """What is written is shown, with what is the matter; what would be written is refused with the reason."""
-    with asked(site_of(full.client)) as web, full:
-        path = f"/workflows/steps/{full.handle.describe().run_id}"
+def test_web_ui_shows_data_and_rejects_writes_while_the_disk_is_full(file_on_full_disk: _FullDisk) -> None:
+    with http_client(site_of(file_on_full_disk.client)) as web, file_on_full_disk:
+        path = f"/workflows/steps/{file_on_full_disk.handle.describe().run_id}"
         while _NO_ROOM not in (listed := web.get("/workflows").text):
             pass
         assert ">steps<" in listed
         assert _NO_ROOM in web.get(path).text
-        refused = web.post("/start", data={"type": "Steps", "id": "other"})
-        assert refused.status_code == 400
-        assert "no space left" in refused.text
+        response = web.post("/start", data={"type": "Steps", "id": "other"})
+        assert response.status_code == 400
+        assert "no space left" in response.text
         assert web.get("/health").status_code == 503
-        full.end()
+        file_on_full_disk.end()
         while _NO_ROOM in web.get("/workflows").text:
             pass
         assert web.get("/health").json() == {"ok": True}
 
 
-def test_open_page_shows_a_full_disk(page: Any, full: _Full) -> None:
-    """The banner comes and goes without a reload."""
-    with serving(site_of(full.client)) as address:
+def test_open_page_shows_and_removes_the_full_disk_banner(page: Any, file_on_full_disk: _FullDisk) -> None:
+    with serving(site_of(file_on_full_disk.client)) as address:
         page.goto(f"{address}/workflows")
         page.wait_for_selector("#trouble", state="hidden")
-        with full:
+        with file_on_full_disk:
             page.wait_for_selector(f"#trouble >> text={_NO_ROOM}")
-            full.end()
+            file_on_full_disk.end()
         page.wait_for_selector("#trouble", state="hidden")
         page.wait_for_selector("td .s-completed")
 
@@ -122,8 +118,9 @@ def server(tmp_path: Path) -> Iterator[DevServer]:
 
 
 @pytest.mark.server
-def test_pages_while_the_server_is_unavailable(browser: Any, page: Any, server: DevServer) -> None:
-    """An open page says so and continues when it is back; one that is opened meanwhile says so at once, and appears then."""
+def test_open_pages_recover_after_the_server_was_unavailable(
+    browser: Any, page: Any, server: DevServer
+) -> None:
     with Client.connect(server.target) as client:
         handle = client.start_workflow("purchase", id="waits")
         with serving(site_of(client, server.target)) as address:
@@ -135,14 +132,14 @@ def test_pages_while_the_server_is_unavailable(browser: Any, page: Any, server: 
             other = browser.new_page(extra_http_headers=BEARER)
             other.goto(f"{address}/workflows")
             other.wait_for_selector("h1 >> text=Unavailable")
-            refused = httpx.post(
+            response = httpx.post(
                 f"{address}{path}/signal",
                 data={"name": "ship"},
                 headers={"origin": address, **BEARER},
                 timeout=30,
             )
-            assert refused.status_code == 503
-            assert "no action was performed" in refused.text
+            assert response.status_code == 503
+            assert "no action was performed" in response.text
             server.start()
             page.wait_for_selector("#trouble", state="hidden")
             other.wait_for_selector("td.id >> text=waits")

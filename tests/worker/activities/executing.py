@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import Executor
+from contextlib import asynccontextmanager
 from typing import Any
 
 from tests.specs import made
@@ -75,9 +76,9 @@ def attempt(activity_type: str, *args: Any, token: bytes = b"t", **facts: Any) -
     return made(ActivityTask, token=token, activity_type=activity_type, arguments=payloads(*args), **fields)
 
 
-def with_executor(
+@asynccontextmanager
+async def running_executor(
     activities: list[Any],
-    script: Script,
     *,
     max_threads: int = 4,
     converter: Converter = default_converter,
@@ -86,25 +87,31 @@ def with_executor(
     beat_interval: float = 10.0,
     heartbeat: Callable[[bytes, Payloads], None] | None = None,
     **limits: Any,
-) -> Any:
-    """Run a script on an event loop with an executor."""
+) -> AsyncIterator[tuple[AwaitedExecutor, Beats]]:
+    """An executor on the running event loop, and the heartbeats of its attempts."""
+    beats: Beats = []
+    executor = AwaitedExecutor(
+        Resolver(activities=activities, modules=modules),
+        converter,
+        heartbeat or (lambda token, details: beats.append((token, details))),
+        max_threads=max_threads,
+        beat_interval=beat_interval,
+        limits=ExecutorLimits(**{"max_processes": 1, **limits}),
+        client=client,
+    )
+    try:
+        async with asyncio.timeout(60):
+            yield executor, beats
+    finally:
+        executor.stop()
+
+
+def with_executor(activities: list[Any], script: Script, **options: Any) -> Any:
+    """Run a script on a new event loop with an executor."""
 
     async def main() -> Any:
-        beats: Beats = []
-        executor = AwaitedExecutor(
-            Resolver(activities=activities, modules=modules),
-            converter,
-            heartbeat or (lambda token, details: beats.append((token, details))),
-            max_threads=max_threads,
-            beat_interval=beat_interval,
-            limits=ExecutorLimits(**{"max_processes": 1, **limits}),
-            client=client,
-        )
-        try:
-            async with asyncio.timeout(60):
-                return await script(executor, beats)
-        finally:
-            executor.stop()
+        async with running_executor(activities, **options) as (executor, beats):
+            return await script(executor, beats)
 
     return asyncio.run(main())
 

@@ -1,3 +1,5 @@
+"""Definitions of activities: defaults, durable calls in workflows, plain calls outside, and rejected definitions."""
+
 from __future__ import annotations
 
 import asyncio
@@ -59,7 +61,7 @@ def test_activity_definition_has_default_timeouts_and_the_functions_name():
     assert definition.name == "double"
     assert definition.settings.spec.start_to_close_timeout == 600
     assert definition.settings.spec.heartbeat_timeout == 30
-    assert definition.beats_by_itself
+    assert definition.sends_heartbeats
     assert not definition.is_async
     assert "test_activity_definition.py:" in definition.place
 
@@ -121,7 +123,7 @@ def test_explicit_heartbeat_timeout_of_30_seconds_differs_from_the_automatic_one
     none = activity_definition(double.options(heartbeat_timeout=None))
     assert explicit is not None
     assert none is not None
-    assert not explicit.beats_by_itself
+    assert not explicit.sends_heartbeats
     assert explicit.settings.spec.heartbeat_timeout == pytest.approx(30.001)
     assert none.settings.spec.heartbeat_timeout == 0
 

@@ -46,12 +46,9 @@ def test_daemon_executor_shutdown_cancels_pending_jobs_and_rejects_new_ones():
     executor.shutdown()
 
 
-def test_asyncio_to_thread_runs_on_the_daemon_executor():
-    async def main():
-        asyncio.get_running_loop().set_default_executor(DaemonExecutor("mine"))
-        return await asyncio.to_thread(lambda: threading.current_thread().name)
-
-    assert asyncio.run(main()).startswith("mine-")
+async def test_asyncio_to_thread_runs_on_the_daemon_executor():
+    asyncio.get_running_loop().set_default_executor(DaemonExecutor("mine"))
+    assert (await asyncio.to_thread(lambda: threading.current_thread().name)).startswith("mine-")
 
 
 def test_hung_job_of_the_daemon_executor_does_not_block_interpreter_exit():

@@ -1,23 +1,27 @@
+"""The activity executor: threads and coroutines, contexts, failures, cancellation and heartbeats."""
+
 from __future__ import annotations
 
 import asyncio
 import logging
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from tests.worker.activities.executing import AwaitedExecutor
 
 from hourglass import activity
-from hourglass._contract.handle import ActivityDeferred, ActivityOk, AttemptCancelled, AttemptFailed
-from hourglass._evaluator.specs import Payloads
-from hourglass.converter import ApplicationFailure, CanceledFailure, default_converter
+from hourglass._contract.handle import ActivityDeferred, AttemptCancelled, AttemptFailed
+from hourglass.converter import CanceledFailure, default_converter
 from hourglass.errors import ApplicationError, Cancelled, UsageError
 
 from ..scripted import attempt, payloads, settled
+from .executing import Beats, failure, value
 
 pytestmark = pytest.mark.usefixtures("each_event_loop")
 
@@ -202,47 +206,34 @@ def logs() -> None:
 
 ALL = [value for value in list(globals().values()) if isinstance(value, activity.Activity)]
 
-Script = Callable[[AwaitedExecutor, list[tuple[bytes, Payloads]]], Awaitable[object]]
 
-
-def with_executor(script: Script, **options) -> object:
-    """Run a script on an event loop with an executor, and check afterwards that its activity loop has ended."""
-
-    async def main() -> object:
-        beats: list[tuple[bytes, Payloads]] = []
-        executor = AwaitedExecutor(
-            ALL,
-            default_converter,
-            lambda token, details: beats.append((token, details)),
-            **{"max_threads": 8, **options},
-        )
-        try:
-            async with asyncio.timeout(20):
-                return await script(executor, beats)
-        finally:
-            executor.stop()
-            thread = executor.runner.loop.current._thread
-            if thread is not None:
-                await asyncio.to_thread(thread.join, 10)
-                assert not thread.is_alive()
-
-    return asyncio.run(main())
+@asynccontextmanager
+async def executing(**options: Any) -> AsyncIterator[tuple[AwaitedExecutor, Beats]]:
+    """An executor on the running event loop; afterwards its activity loop must have ended."""
+    beats: Beats = []
+    executor = AwaitedExecutor(
+        ALL,
+        default_converter,
+        lambda token, details: beats.append((token, details)),
+        **{"max_threads": 8, **options},
+    )
+    try:
+        async with asyncio.timeout(20):
+            yield executor, beats
+    finally:
+        executor.stop()
+        thread = executor.runner.loop.current._thread
+        if thread is not None:
+            await asyncio.to_thread(thread.join, 10)
+            assert not thread.is_alive()
 
 
 def run(activity_type: str, *args: object, **facts: object) -> object:
-    return with_executor(lambda executor, _: executor.execute(attempt(activity_type, *args, **facts)))
+    async def main() -> object:
+        async with executing() as (executor, _):
+            return await executor.execute(attempt(activity_type, *args, **facts))
 
-
-def value(result: object) -> object:
-    assert isinstance(result, ActivityOk), result
-    assert result.result is not None
-    return default_converter.decode(result.result)
-
-
-def failure(result: object) -> tuple[str, bool, str]:
-    assert isinstance(result, AttemptFailed), result
-    assert isinstance(result.failure.info, ApplicationFailure)
-    return result.failure.info.type, result.failure.info.non_retryable, result.failure.message
+    return asyncio.run(main())
 
 
 async def begun() -> None:
@@ -283,16 +274,13 @@ def test_activity_exception_becomes_a_failure_with_its_type():
 
 @pytest.mark.parametrize("kind", ["exit", "interrupt"])
 @pytest.mark.parametrize("activity_type", ["raises", "raises_async"])
-def test_system_exit_in_an_activity_fails_only_the_attempt(activity_type, kind):
-    async def script(executor, _):
+async def test_system_exit_in_an_activity_fails_only_the_attempt(activity_type, kind):
+    async with executing() as (executor, _):
         first = await executor.execute(attempt(activity_type, kind))
-        return (
-            first,
+        second, third = (
             await executor.execute(attempt("shout", "on")),
             await executor.execute(attempt("add", 1)),
         )
-
-    first, second, third = with_executor(script)
     assert failure(first)[0] in ("SystemExit", "KeyboardInterrupt")
     assert value(second) == "ON"
     assert value(third) == 11
@@ -318,13 +306,11 @@ def test_activity_context_reaches_tasks_and_threads_of_an_async_activity():
     assert value(run("activity_ids", activity_id="7")) == ["7", "7", "7"]
 
 
-def test_activities_run_by_the_same_thread_do_not_share_context_variables():
-    async def script(executor, _):
+async def test_activities_run_by_the_same_thread_do_not_share_context_variables():
+    async with executing(max_threads=1) as (executor, _):
         first = await executor.execute(attempt("dirty"))
         second = await executor.execute(attempt("dirty"))
-        return value(first), value(second)
-
-    assert with_executor(script, max_threads=1) == ("clean", "clean")
+        assert (value(first), value(second)) == ("clean", "clean")
 
 
 def test_activity_functions_are_rejected_outside_an_activity():
@@ -341,14 +327,12 @@ def test_activity_functions_are_rejected_outside_an_activity():
     assert not activity.in_activity()
 
 
-def test_heartbeat_raises_cancelled_once_in_a_threaded_activity():
-    async def script(executor, beats):
+async def test_heartbeat_raises_cancelled_once_in_a_threaded_activity():
+    async with executing() as (executor, beats):
         running = asyncio.ensure_future(executor.execute(attempt("beats_until_cancelled")))
         await begun()
         executor.cancel(b"t", "CANCELLED")
-        return await running, list(beats)
-
-    result, beats = with_executor(script)
+        result, beats = await running, list(beats)
     assert isinstance(result, AttemptCancelled)
     assert isinstance(result.failure.info, CanceledFailure)
     assert place.seen == [True]
@@ -356,14 +340,12 @@ def test_heartbeat_raises_cancelled_once_in_a_threaded_activity():
     assert beats[-1] == (b"t", payloads("cleaning"))
 
 
-def test_activity_completes_normally_after_wait_cancelled():
-    async def script(executor, _):
+async def test_activity_completes_normally_after_wait_cancelled():
+    async with executing() as (executor, _):
         running = asyncio.ensure_future(executor.execute(attempt("waits")))
         await begun()
         executor.cancel(b"t", "CANCELLED")
-        return await running
-
-    assert value(with_executor(script)) is True
+        assert value(await running) is True
 
 
 @pytest.mark.parametrize(
@@ -376,44 +358,37 @@ def test_activity_completes_normally_after_wait_cancelled():
         ("PAUSED", AttemptFailed),
     ],
 )
-def test_async_activity_is_cancelled_by_asyncio(reason, kind):
+async def test_async_activity_is_cancelled_by_asyncio(reason, kind):
     """Reported as cancelled only if the server expects that."""
-
-    async def script(executor, _):
+    async with executing() as (executor, _):
         running = asyncio.ensure_future(executor.execute(attempt("sleeps_async")))
         await begun()
         executor.cancel(b"t", reason)
-        return await running
-
-    assert isinstance(with_executor(script), kind)
+        assert isinstance(await running, kind)
     assert place.seen == ["cancelled"]
 
 
-def test_heartbeat_raises_cancelled_in_a_thread_of_an_async_activity():
-    async def script(executor, _):
+async def test_heartbeat_raises_cancelled_in_a_thread_of_an_async_activity():
+    async with executing() as (executor, _):
         running = asyncio.ensure_future(executor.execute(attempt("sleeps_in_thread")))
         await begun()
         executor.cancel(b"t", "CANCELLED")
-        return await running
-
-    assert isinstance(with_executor(script), AttemptCancelled)
+        assert isinstance(await running, AttemptCancelled)
     assert place.seen == ["thread saw it"]
 
 
-def test_later_attempt_cancels_the_earlier_attempt_of_the_same_activity():
-    async def script(executor, _):
+async def test_later_attempt_cancels_the_earlier_attempt_of_the_same_activity():
+    async with executing() as (executor, _):
         first = asyncio.ensure_future(executor.execute(attempt("beats_until_cancelled", token=b"1")))
         await begun()
         second = await executor.execute(attempt("add", 1, token=b"2", attempt=2))
-        return await first, second
-
-    first, second = with_executor(script)
+        first = await first
     assert failure(first)[0] == "AttemptStopped"
     assert value(second) == 11
 
 
-def test_abandoned_attempt_reports_no_result():
-    async def script(executor, _):
+async def test_abandoned_attempt_reports_no_result():
+    async with executing() as (executor, _):
         results = []
         waiter = SimpleNamespace(executed=results.append)
         running = executor.begin(attempt("ignores_cancellation"), waiter)
@@ -422,18 +397,13 @@ def test_abandoned_attempt_reports_no_result():
         left = executor.running, running.over, running.context.cancel_reason
         place.go.set()
         assert value(await executor.execute(attempt("add", 1, token=b"next"))) == 11
-        return left, results
-
-    left, results = with_executor(script)
     assert left == (0, True, "WORKER_SHUTDOWN")
     assert results == []
 
 
-def test_cancelling_an_attempt_with_an_unknown_token_does_nothing():
-    async def script(executor, _):
+async def test_cancelling_an_attempt_with_an_unknown_token_does_nothing():
+    async with executing() as (executor, _):
         executor.cancel(b"unknown", "CANCELLED")
-
-    with_executor(script)
 
 
 def test_attempt_reads_the_heartbeat_details_of_the_previous_attempt():
@@ -450,25 +420,22 @@ async def beats_of(executor: AwaitedExecutor, beats: list, task) -> list:
     return list(beats)
 
 
-def test_automatic_heartbeats_repeat_the_details_of_the_previous_attempt():
+async def test_automatic_heartbeats_repeat_the_details_of_the_previous_attempt():
     task = attempt("ignores_cancellation", heartbeat_timeout=30.0, heartbeat_details=payloads("cursor"))
-    beats = with_executor(lambda executor, beats: beats_of(executor, beats, task), beat_interval=0.001)
-    assert set(beats) == {(b"t", payloads("cursor"))}
+    async with executing(beat_interval=0.001) as (executor, beats):
+        assert set(await beats_of(executor, beats, task)) == {(b"t", payloads("cursor"))}
 
 
 @pytest.mark.parametrize("facts", [{"heartbeat_timeout": 7.0}, {"is_local": True, "heartbeat_timeout": 30.0}])
-def test_no_automatic_heartbeats_for_explicit_timeouts_or_local_activities(facts):
+async def test_no_automatic_heartbeats_for_explicit_timeouts_or_local_activities(facts):
     automatic = attempt("ignores_cancellation", heartbeat_timeout=30.0)
     other = attempt("ignores_cancellation", token=b"other", activity_id="other", **facts)
-
-    async def script(executor, beats):
+    async with executing(beat_interval=0.001) as (executor, beats):
         running = asyncio.ensure_future(executor.execute(other))
         await begun()
         await beats_of(executor, beats, automatic)
         await running
-        return {token for token, _ in beats}
-
-    assert with_executor(script, beat_interval=0.001) == {b"t"}
+        assert {token for token, _ in beats} == {b"t"}
 
 
 def test_complete_async_leaves_the_attempt_open():

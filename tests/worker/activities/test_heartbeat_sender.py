@@ -49,34 +49,26 @@ async def all_sent(sender):
             await asyncio.wait(set(sender._sending))
 
 
-def test_heartbeat_goes_through_the_handle_if_it_works():
-    async def main():
-        world = World(broken=False)
-        sender = world.sender()
-        sender(b"t", payloads(1))
-        await all_sent(sender)
-        return world
-
-    world = asyncio.run(main())
+async def test_heartbeat_goes_through_the_handle_if_it_works():
+    world = World(broken=False)
+    sender = world.sender()
+    sender(b"t", payloads(1))
+    await all_sent(sender)
     assert (world.taken, world.asked) == ([(b"t", payloads(1))], [])
 
 
-def test_latest_heartbeat_replaces_pending_heartbeats_of_the_attempt():
-    async def main():
-        world = World()
-        world.gate.clear()
-        sender = world.sender()
-        for number in range(4):
-            sender(b"t", payloads(number))
-            await asyncio.sleep(0)
-        sender(b"other", payloads("o"))
+async def test_latest_heartbeat_replaces_pending_heartbeats_of_the_attempt():
+    world = World()
+    world.gate.clear()
+    sender = world.sender()
+    for number in range(4):
+        sender(b"t", payloads(number))
         await asyncio.sleep(0)
-        world.gate.set()
-        await all_sent(sender)
-        return world.asked
-
-    asked = asyncio.run(main())
-    assert asked == [(b"t", payloads(0)), (b"other", payloads("o")), (b"t", payloads(3))]
+    sender(b"other", payloads("o"))
+    await asyncio.sleep(0)
+    world.gate.set()
+    await all_sent(sender)
+    assert world.asked == [(b"t", payloads(0)), (b"other", payloads("o")), (b"t", payloads(3))]
 
 
 @pytest.mark.parametrize(
@@ -89,14 +81,10 @@ def test_latest_heartbeat_replaces_pending_heartbeats_of_the_attempt():
         (HeartbeatAnswer(), []),
     ],
 )
-def test_heartbeat_response_cancels_the_attempt_unless_it_is_a_connection_error(answer, cancelled):
-    async def main():
-        world = World(answer)
-        sender = world.sender()
-        sender(b"t", payloads("cursor"))
-        await all_sent(sender)
-        return world
-
-    world = asyncio.run(main())
+async def test_heartbeat_response_cancels_the_attempt_unless_it_is_a_connection_error(answer, cancelled):
+    world = World(answer)
+    sender = world.sender()
+    sender(b"t", payloads("cursor"))
+    await all_sent(sender)
     assert world.asked == [(b"t", payloads("cursor"))]
     assert world.cancelled == cancelled

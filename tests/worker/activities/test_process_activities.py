@@ -22,9 +22,13 @@ from hourglass.converter import Converter, Payload
 from hourglass.errors import DefinitionError
 
 from . import in_processes
-from .executing import attempt, failure, payloads, until, value, with_executor
+from .executing import attempt, failure, payloads, running_executor, until, value, with_executor
 
 pytestmark = pytest.mark.usefixtures("each_event_loop")
+
+
+def executing(**options):
+    return running_executor(in_processes.ALL, **options)
 
 
 def script(run, **options):
@@ -46,58 +50,46 @@ class Reversing(Converter):
         return super().decode(Payload(payload.data[::-1], "json/plain"), type)
 
 
-def test_activity_process_is_started_once_and_reused():
-    async def twice(executor, _):
+async def test_activity_process_is_started_once_and_reused():
+    async with executing() as (executor, _):
         results = [await executor.execute(attempt("pid")) for _ in range(2)]
-        return results, executor.statistics()
-
-    results, seen = script(twice)
+        seen = executor.statistics()
     first, second = map(value, results)
     assert first == second != os.getpid()
     assert (seen.processes, seen.started_processes, seen.died_processes) == (1, 1, 0)
 
 
-def test_process_activities_run_concurrently_in_separate_processes():
-    async def both(executor, _):
-        return await asyncio.gather(
+async def test_process_activities_run_concurrently_in_separate_processes():
+    async with executing(max_processes=2) as (executor, _):
+        first, second = await asyncio.gather(
             executor.execute(attempt("pid", token=b"1", activity_id="1")),
             executor.execute(attempt("pid", token=b"2", activity_id="2")),
         )
-
-    first, second = map(value, script(both, max_processes=2))
-    assert first != second
+    assert value(first) != value(second)
 
 
-def test_process_activity_has_typed_arguments_and_info():
-    async def several(executor, _):
-        return [
-            value(await executor.execute(attempt(*call)))
-            for call in (("price", {"id": "o", "cents": 4}), ("facts",), ("static", 1), ("renamed", 2))
-        ]
-
-    assert script(several) == [{"id": "o", "cents": 8}, ["1", "facts", 1, "w", True], 2, 6]
+async def test_process_activity_has_typed_arguments_and_info():
+    async with executing() as (executor, _):
+        calls = (("price", {"id": "o", "cents": 4}), ("facts",), ("static", 1), ("renamed", 2))
+        values = [value(await executor.execute(attempt(*call))) for call in calls]
+    assert values == [{"id": "o", "cents": 8}, ["1", "facts", 1, "w", True], 2, 6]
 
 
-def test_process_activity_sends_heartbeats_and_reads_earlier_details():
-    async def beating(executor, beats):
+async def test_process_activity_sends_heartbeats_and_reads_earlier_details():
+    async with executing() as (executor, beats):
         result = await executor.execute(attempt("beats", heartbeat_details=payloads("before")))
         await until(lambda: beats)
-        return value(result), beats
-
-    assert script(beating) == ("before", [(b"t", payloads("cursor", 2))])
+        assert (value(result), beats) == ("before", [(b"t", payloads("cursor", 2))])
 
 
 @pytest.mark.parametrize("name", ["until_cancelled", "waits"])
-def test_process_activity_receives_its_cancellation(tmp_path, name):
+async def test_process_activity_receives_its_cancellation(tmp_path, name):
     sign = tmp_path / "sign"
-
-    async def cancelling(executor, beats):
+    async with executing() as (executor, beats):
         running = asyncio.ensure_future(executor.execute(attempt(name, str(sign))))
         await until(sign.exists)
         executor.cancel(b"t", "CANCELLED")
-        return await running, beats, executor.statistics()
-
-    result, beats, seen = script(cancelling)
+        result, seen = await running, executor.statistics()
     if name == "waits":
         assert value(result) is True
     else:
@@ -115,18 +107,15 @@ def _gone(process: int) -> bool:
 
 
 @pytest.mark.parametrize("reason", ["CANCELLED", "TIMED_OUT"])
-def test_activity_process_that_ignores_cancellation_is_killed_after_the_grace_period(tmp_path, reason):
+async def test_activity_process_that_ignores_cancellation_is_killed_after_the_grace_period(tmp_path, reason):
     sign = tmp_path / "sign"
-
-    async def stubborn(executor, _):
+    async with executing(cancel_grace=0.01, hang_grace=0.01) as (executor, _):
         running = asyncio.ensure_future(executor.execute(attempt("ignores_cancellation", str(sign))))
         process = int(await until(lambda: sign.exists() and sign.read_text()))
         executor.cancel(b"t", reason)
         result = await running
         await until(lambda: _gone(process))
-        return result, value(await executor.execute(attempt("static", 1))), executor.statistics()
-
-    result, following, seen = script(stubborn, cancel_grace=0.01, hang_grace=0.01)
+        following, seen = value(await executor.execute(attempt("static", 1))), executor.statistics()
     assert isinstance(result, AttemptCancelled)
     assert following == 2
     assert (seen.started_processes, seen.died_processes) == (2, 1)
@@ -179,51 +168,42 @@ def test_attempt_waiting_for_a_process_is_cancelled_without_starting(tmp_path):
         ("large failure", "ValueError", False, "more than the limit of 2,097,152"),
     ],
 )
-def test_exit_crash_or_bad_result_of_an_activity_process_fails_its_attempt(how, kind, hopeless, text):
-    async def ending(executor, _):
+async def test_exit_crash_or_bad_result_of_an_activity_process_fails_its_attempt(how, kind, hopeless, text):
+    async with executing() as (executor, _):
         first = await executor.execute(attempt("ends", how))
-        return first, await executor.execute(attempt("ends", "well"))
-
-    first, second = script(ending)
+        second = await executor.execute(attempt("ends", "well"))
     assert failure(first)[:2] == (kind, hopeless)
     assert text in failure(first)[2]
     assert len(failure(first)[2]) < 5000
     assert value(second) == "well"
 
 
-def test_crash_of_an_activity_process_fails_only_its_own_attempt(tmp_path):
+async def test_crash_of_an_activity_process_fails_only_its_own_attempt(tmp_path):
     sign = tmp_path / "sign"
-
-    async def two(executor, _):
+    async with executing(max_processes=2) as (executor, _):
         living = asyncio.ensure_future(executor.execute(attempt("waits", str(sign), token=b"1")))
         await until(sign.exists)
         dead = await executor.execute(attempt("ends", "kill", token=b"2", activity_id="2"))
         executor.cancel(b"1", "CANCELLED")
-        return await living, dead
-
-    living, dead = script(two, max_processes=2)
+        living = await living
     assert value(living) is True
     assert failure(dead)[0] == "ProcessDied"
 
 
-def test_killed_idle_activity_process_is_replaced():
-    async def killed(executor, _):
+async def test_killed_idle_activity_process_is_replaced():
+    async with executing() as (executor, _):
         first = value(await executor.execute(attempt("pid")))
         os.kill(first, 9)
         (child,) = executor.runner._processes._idle
         await until(lambda: not child.alive)
-        return first, value(await executor.execute(attempt("pid")))
-
-    first, second = script(killed)
+        second = value(await executor.execute(attempt("pid")))
     assert first != second
 
 
-def test_fork_of_an_activity_process_sends_no_result_and_no_heartbeat():
-    async def forking(executor, beats):
+async def test_fork_of_an_activity_process_sends_no_result_and_no_heartbeat():
+    async with executing() as (executor, beats):
         first = value(await executor.execute(attempt("forks")))
-        return first, value(await executor.execute(attempt("static", 1))), beats
-
-    assert script(forking) == (["original", 0], 2, [])
+        assert (first, value(await executor.execute(attempt("static", 1))), beats) == (["original", 0], 2, [])
 
 
 def test_activity_process_exit_is_detected_while_a_fork_holds_its_socket(tmp_path):
@@ -234,15 +214,13 @@ def test_activity_process_exit_is_detected_while_a_fork_holds_its_socket(tmp_pat
         sign.write_text("go")
 
 
-def test_threads_leaked_by_a_process_activity_do_not_keep_the_process_alive():
-    async def leaking(executor, _):
+async def test_threads_leaked_by_a_process_activity_do_not_keep_the_process_alive():
+    async with executing() as (executor, _):
         result = value(await executor.execute(attempt("leaks_threads")))
         process = value(await executor.execute(attempt("pid")))
         executor.stop()
         await until(lambda: _gone(process))
-        return result
-
-    assert script(leaking) >= 6
+        assert result >= 6
 
 
 def test_process_activity_output_reaches_the_workers_stdout_and_stderr(capfd):
@@ -270,19 +248,16 @@ def test_process_activity_with_wrong_arguments_fails_without_retry():
     assert "activity static" in message
 
 
-def test_process_of_an_abandoned_attempt_is_killed(tmp_path):
+async def test_process_of_an_abandoned_attempt_is_killed(tmp_path):
     sign = tmp_path / "sign"
-
-    async def abandoning(executor, _):
+    async with executing() as (executor, _):
         running = asyncio.ensure_future(executor.execute(attempt("ignores_cancellation", str(sign))))
         process = int(await until(lambda: sign.exists() and sign.read_text()))
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
         assert executor.running == 0
-        return await until(lambda: _gone(process))
-
-    assert script(abandoning)
+        assert await until(lambda: _gone(process))
 
 
 def test_process_activity_that_cannot_be_imported_by_name_is_rejected():
@@ -301,15 +276,13 @@ def test_process_imports_an_activity_by_its_module_path_not_its_type_name():
     assert place_of(definition) == f"{in_processes.__name__}:original"
 
 
-def test_custom_converter_class_is_imported_in_the_activity_process():
-    async def reversed_(executor, _):
+async def test_custom_converter_class_is_imported_in_the_activity_process():
+    async with executing(converter=Reversing()) as (executor, _):
         task = attempt("static")
         encoded = type(task)(
             token=b"t", activity_id="1", activity_type="static", arguments=(Reversing().encode(12),)
         )
-        return await executor.execute(encoded)
-
-    result = script(reversed_, converter=Reversing())
+        result = await executor.execute(encoded)
     assert (result.result.data, result.result.encoding) == (b"31", "reversed")
     stateful = Reversing()
     stateful.key = "secret"
@@ -432,12 +405,10 @@ def test_invalid_interpreter_flags_are_not_passed_to_an_activity_process(monkeyp
 
 
 @pytest.mark.parametrize("length", [0xFFFF_FFFF, 2**30, 6_000_000])
-def test_oversized_message_from_an_activity_process_fails_its_attempt(length):
-    async def flooding(executor, _):
+async def test_oversized_message_from_an_activity_process_fails_its_attempt(length):
+    async with executing() as (executor, _):
         first = await executor.execute(attempt("floods", length))
-        return first, await executor.execute(attempt("pid")), executor.statistics()
-
-    first, second, seen = script(flooding)
+        second, seen = await executor.execute(attempt("pid")), executor.statistics()
     kind, hopeless, message = failure(first)
     assert (kind, hopeless) == ("FrameTooLarge", False)
     assert f"{length:,} bytes" in message

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -60,15 +59,12 @@ def test_resource_is_opened_once_per_worker_start() -> None:
             EVENTS.clear()
 
 
-def test_resource_is_opened_for_a_worker_on_an_event_loop() -> None:
-    async def main() -> str:
-        async with (
-            await AsyncClient.connect("local:") as client,
-            Worker(client, workflows=[using], activities=[use], resources=[pool]),
-        ):
-            return await client.execute_workflow(using)
-
-    assert asyncio.run(main()) == "pool"
+async def test_resource_is_opened_for_a_worker_on_an_event_loop() -> None:
+    async with (
+        await AsyncClient.connect("local:") as client,
+        Worker(client, workflows=[using], activities=[use], resources=[pool]),
+    ):
+        assert await client.execute_workflow(using) == "pool"
     assert EVENTS == ["opened", "used", "closed"]
 
 

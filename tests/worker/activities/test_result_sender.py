@@ -121,44 +121,37 @@ def test_undeliverable_result_is_logged_without_its_payload(caplog, status, aske
     assert "detail" not in caplog.text
 
 
-def test_late_acknowledgement_by_the_handle_ends_resending():
+async def test_late_acknowledgement_by_the_handle_ends_resending():
     service = Service(*[ServiceError("down", status="UNAVAILABLE") for _ in range(9)])
+    gate = asyncio.Event()
+    sender = ResultSender(service, patience=0.0, pauses=(60.0,))
 
-    async def main():
-        gate = asyncio.Event()
-        sender = ResultSender(service, patience=0.0, pauses=(60.0,))
+    async def late(_):
+        await gate.wait()
 
-        async def late(_):
-            await gate.wait()
-
-        sending = asyncio.ensure_future(sender.send(task(), OK, late))
-        async with asyncio.timeout(20):
-            while not service.asked:  # noqa: ASYNC110 - a step of the loop
-                await asyncio.sleep(0)
-            gate.set()
-            return await sending
-
-    assert asyncio.run(main()) is Delivery.BY_HANDLE
+    sending = asyncio.ensure_future(sender.send(task(), OK, late))
+    async with asyncio.timeout(20):
+        while not service.asked:  # noqa: ASYNC110 - a step of the loop
+            await asyncio.sleep(0)
+        gate.set()
+        assert await sending is Delivery.BY_HANDLE
 
 
-def test_completion_through_the_handle_continues_if_the_sender_is_cancelled():
-    async def main():
-        begun, gate, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+async def test_completion_through_the_handle_continues_if_the_sender_is_cancelled():
+    begun, gate, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
-        async def slow(_):
-            begun.set()
-            await gate.wait()
-            ended.set()
+    async def slow(_):
+        begun.set()
+        await gate.wait()
+        ended.set()
 
-        sending = asyncio.ensure_future(ResultSender(Service()).send(task(), OK, slow))
-        async with asyncio.timeout(20):
-            await begun.wait()
-            sending.cancel()
-            await asyncio.wait({sending})
-            gate.set()
-            await ended.wait()
-
-    asyncio.run(main())
+    sending = asyncio.ensure_future(ResultSender(Service()).send(task(), OK, slow))
+    async with asyncio.timeout(20):
+        await begun.wait()
+        sending.cancel()
+        await asyncio.wait({sending})
+        gate.set()
+        await ended.wait()
 
 
 def test_result_of_a_local_activity_is_not_sent_to_the_service(caplog):

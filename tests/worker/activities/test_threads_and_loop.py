@@ -21,7 +21,7 @@ from hourglass._worker.activities.activity_threads import ThreadPool
 from hourglass._worker.activities.attempts import Attempt
 from hourglass.errors import ApplicationError
 
-from .executing import attempt, failure, payloads, until, value, with_executor
+from .executing import attempt, failure, payloads, running_executor, until, value, with_executor
 
 pytestmark = pytest.mark.usefixtures("each_event_loop")
 
@@ -152,6 +152,10 @@ async def get_client_async() -> object:
 ALL = [item for item in list(globals().values()) if isinstance(item, activity.Activity)]
 
 
+def executing(**options):
+    return running_executor(ALL, **options)
+
+
 def script(run, **options):
     return with_executor(ALL, run, **options)
 
@@ -166,8 +170,9 @@ async def begun(count: int = 1) -> None:
 
 
 @pytest.mark.parametrize("reason", ["TIMED_OUT", "NOT_FOUND"])
-def test_hung_activity_threads_are_replaced(reason, caplog):
-    async def hanging(executor, _):
+async def test_hung_activity_threads_are_replaced(reason, caplog):
+    caplog.set_level(logging.ERROR, logger="hourglass.worker")
+    async with executing(max_threads=2, hang_grace=0.01) as (executor, _):
         tokens = [b"1", b"2"]
         running = [
             asyncio.ensure_future(executor.execute(attempt("hangs", token=item, activity_id=item.decode())))
@@ -182,31 +187,27 @@ def test_hung_activity_threads_are_replaced(reason, caplog):
         lost = executor.statistics(), executor.running
         place.go.set()
         await until(lambda: executor.statistics().lost_threads == 0)
-        return results, following, lost, value(await executor.execute(attempt("echo", "after")))
-
-    with caplog.at_level(logging.ERROR, logger="hourglass.worker"):
-        results, following, lost, after = script(hanging, max_threads=2, hang_grace=0.01)
+        after = value(await executor.execute(attempt("echo", "after")))
     assert all(isinstance(item, AttemptCancelled) for item in results)
     assert (following, after) == ("next", "after")
     assert (lost[0].lost_threads, lost[1]) == (2, 0)
     assert "2 threads are abandoned now" in caplog.text
 
 
-def test_cancelled_activity_keeps_its_thread_for_clean_up():
-    async def cancelling(executor, _):
+async def test_cancelled_activity_keeps_its_thread_for_clean_up():
+    async with executing(hang_grace=0.0, cancel_grace=0.0) as (executor, _):
         running = asyncio.ensure_future(executor.execute(attempt("hangs")))
         await begun()
         executor.cancel(b"t", "CANCELLED")
         for _ in range(20):
             await asyncio.sleep(0)
         place.go.set()
-        return value(await running), executor.statistics().lost_threads
-
-    assert script(cancelling, hang_grace=0.0, cancel_grace=0.0) == ("late", 0)
+        assert (value(await running), executor.statistics().lost_threads) == ("late", 0)
 
 
-def test_hung_attempt_keeps_its_slot_at_the_limit_of_lost_threads(caplog):
-    async def hanging(executor, _):
+async def test_hung_attempt_keeps_its_slot_at_the_limit_of_lost_threads(caplog):
+    caplog.set_level(logging.ERROR, logger="hourglass.worker")
+    async with executing(max_threads=2, max_lost_threads=1, hang_grace=0.01) as (executor, _):
         running = [
             asyncio.ensure_future(executor.execute(attempt("hangs", token=item, activity_id=item.decode())))
             for item in (b"1", b"2")
@@ -218,30 +219,23 @@ def test_hung_attempt_keeps_its_slot_at_the_limit_of_lost_threads(caplog):
         await until(lambda: "keeps its slot" in caplog.text)
         seen, in_progress = executor.statistics(), executor.running
         place.go.set()
-        return seen, in_progress, await running[1]
-
-    with caplog.at_level(logging.ERROR, logger="hourglass.worker"):
-        seen, in_progress, second = script(hanging, max_threads=2, max_lost_threads=1, hang_grace=0.01)
+        second = await running[1]
     assert (seen.lost_threads, in_progress) == (1, 1)
     assert second is not None
 
 
-def test_hung_attempt_is_abandoned_when_a_later_attempt_starts():
-    async def superseding(executor, _):
+async def test_hung_attempt_is_abandoned_when_a_later_attempt_starts():
+    async with executing(max_threads=2, hang_grace=0.01) as (executor, _):
         former = asyncio.ensure_future(executor.execute(attempt("hangs", token=b"1")))
         await begun()
         later = value(await executor.execute(attempt("echo", "second", token=b"2", attempt=2)))
-        return failure(await former)[0], later
-
-    assert script(superseding, max_threads=2, hang_grace=0.01) == ("AttemptStopped", "second")
+        assert (failure(await former)[0], later) == ("AttemptStopped", "second")
 
 
-def test_dead_activity_thread_is_replaced():
-    async def dying(executor, _):
+async def test_dead_activity_thread_is_replaced():
+    async with executing(max_threads=1) as (executor, _):
         first = await executor.execute(attempt("interrupted"))
-        return first, [value(await executor.execute(attempt("echo", str(n)))) for n in range(5)]
-
-    first, following = script(dying, max_threads=1)
+        following = [value(await executor.execute(attempt("echo", str(n)))) for n in range(5)]
     assert failure(first)[0] in ("SystemExit", "ThreadDied")
     assert following == ["0", "1", "2", "3", "4"]
 
@@ -252,20 +246,20 @@ def test_thread_pool_never_runs_an_abandoned_job():
     try:
         running = pool.submit(gate.wait)
         waiting = pool.submit(lambda: place.seen.append("run"))
-        assert pool.give_up(waiting)
+        assert pool.abandon(waiting)
         pool.submit(ran.set)
         gate.set()
         assert ran.wait(30)
         assert place.seen == []
         assert pool.size == 1
-        assert pool.give_up(running)  # already over
+        assert pool.abandon(running)  # already over
         assert pool.lost == 0
     finally:
         pool.stop()
 
 
-def test_ended_attempts_are_freed_without_the_garbage_collector():
-    async def many(executor, _):
+async def test_ended_attempts_are_freed_without_the_garbage_collector():
+    async with executing() as (executor, _):
         gc.collect()
         gc.disable()
         try:
@@ -274,9 +268,6 @@ def test_ended_attempts_are_freed_without_the_garbage_collector():
             await until(lambda: not any(isinstance(item, Attempt) for item in gc.get_objects()))
         finally:
             gc.enable()
-        return True
-
-    assert script(many)
 
 
 def test_thread_pool_runs_waiting_jobs_in_parallel_up_to_its_limit():
@@ -347,11 +338,12 @@ def test_stopped_thread_pool_finishes_waiting_jobs():
         ("large heartbeat", "EncodeError", False, "a heartbeat of activity raises takes"),
     ],
 )
-def test_exception_or_oversized_value_of_an_activity_fails_only_its_attempt(how, kind, hopeless, text):
-    async def ending(executor, _):
-        return await executor.execute(attempt("raises", how)), await executor.execute(attempt("raises", "ok"))
-
-    first, second = script(ending, max_threads=1)
+async def test_exception_or_oversized_value_of_an_activity_fails_only_its_attempt(how, kind, hopeless, text):
+    async with executing(max_threads=1) as (executor, _):
+        first, second = (
+            await executor.execute(attempt("raises", how)),
+            await executor.execute(attempt("raises", "ok")),
+        )
     assert failure(first)[:2] == (kind, hopeless)
     assert text in failure(first)[2]
     assert value(second) == "ok"
@@ -378,18 +370,16 @@ def test_fork_of_the_worker_exits_when_it_leaves_the_activity(name, code, each_e
     assert done.stderr.count("forked") == 1
 
 
-def test_blocked_activity_loop_is_logged_with_its_stack_and_replaced(caplog):
-    async def blocking(executor, _):
+async def test_blocked_activity_loop_is_logged_with_its_stack_and_replaced(caplog):
+    caplog.set_level(logging.WARNING, logger="hourglass.worker")
+    async with executing(loop_tick=0.05, loop_limit=0.5) as (executor, _):
         running = asyncio.ensure_future(executor.execute(attempt("blocks")))
         await begun()
         await until(lambda: executor.statistics().loop_blocked)
         place.go.set()
         result = value(await running)
         await until(lambda: not executor.statistics().loop_blocked)
-        return result, executor.statistics()
-
-    with caplog.at_level(logging.WARNING, logger="hourglass.worker"):
-        result, seen = script(blocking, loop_tick=0.05, loop_limit=0.5)
+        seen = executor.statistics()
     assert (result, seen.replaced_loops) == ("unblocked", 1)
     assert "activity blocks (1) of workflow w (run r) blocks its event loop" in caplog.text
     assert "place.go.wait()" in caplog.text
@@ -398,23 +388,20 @@ def test_blocked_activity_loop_is_logged_with_its_stack_and_replaced(caplog):
 
 
 @pytest.mark.parametrize("name", ["blocks_in_a_task", "blocks_in_a_group"])
-def test_task_that_blocks_the_loop_is_attributed_to_its_activity(name, caplog):
-    async def blocking(executor, _):
+async def test_task_that_blocks_the_loop_is_attributed_to_its_activity(name, caplog):
+    caplog.set_level(logging.WARNING, logger="hourglass.worker")
+    async with executing(loop_tick=0.01, loop_limit=0.02) as (executor, _):
         running = asyncio.ensure_future(executor.execute(attempt(name, activity_id="7")))
         await begun()
         await until(lambda: executor.statistics().loop_blocked)
         place.go.set()
-        return value(await running)
-
-    with caplog.at_level(logging.WARNING, logger="hourglass.worker"):
-        assert script(blocking, loop_tick=0.01, loop_limit=0.02) == "unblocked"
+        assert value(await running) == "unblocked"
     assert f"activity {name} (7) of workflow w (run r) blocks its event loop" in caplog.text
 
 
-def test_activities_leave_a_blocked_activity_loop():
+async def test_activities_leave_a_blocked_activity_loop():
     """New attempts run on a new loop, waiting attempts fail retryably, and the blocking attempt may still complete."""
-
-    async def blocking(executor, _):
+    async with executing(loop_tick=0.05, loop_limit=0.5, waiting_least=0.05) as (executor, _):
         waiting = asyncio.ensure_future(executor.execute(attempt("waits_async", token=b"1", activity_id="1")))
         await begun()
         blocked = asyncio.ensure_future(executor.execute(attempt("blocks", token=b"2", activity_id="2")))
@@ -430,11 +417,7 @@ def test_activities_leave_a_blocked_activity_loop():
         lost = await waiting
         seen, in_progress = executor.statistics(), executor.running
         place.go.set()
-        return moved, following, lost, seen, in_progress, value(await blocked)
-
-    moved, following, lost, seen, in_progress, late = script(
-        blocking, loop_tick=0.05, loop_limit=0.5, waiting_least=0.05
-    )
+        late = value(await blocked)
     assert moved == [str(n) for n in range(20)]
     assert (following, late) == ("new", "unblocked")
     assert (seen.replaced_loops, seen.loop_blocked, in_progress) == (1, True, 1)
@@ -447,10 +430,9 @@ def test_activities_leave_a_blocked_activity_loop():
 @pytest.mark.parametrize(
     "rule", [RetryRule(maximum_attempts=1), RetryRule(non_retryable_error_types=("ActivityLoopBlocked",))]
 )
-def test_last_attempt_waits_for_its_blocked_activity_loop(rule):
+async def test_last_attempt_waits_for_its_blocked_activity_loop(rule):
     """An attempt without a following retry is not abandoned."""
-
-    async def blocking(executor, _):
+    async with executing() as (executor, _):
         task = attempt("waits_on_the_loop", token=b"1", retry_policy=rule)
         waiting = asyncio.ensure_future(executor.execute(task))
         await begun()
@@ -458,17 +440,15 @@ def test_last_attempt_waits_for_its_blocked_activity_loop(rule):
         await begun()
         executor.runner.still_blocked(executor.attempts[b"1"].work.loop, 3600.0)
         place.go.set()
-        return value(await waiting), value(await blocked)
-
-    assert script(blocking) == ("continued", "unblocked")
+        assert (value(await waiting), value(await blocked)) == ("continued", "unblocked")
 
 
 @pytest.mark.parametrize(
     ("ran_for", "blocked_for", "given_up"),
     [(0.5, 1.9, False), (0.5, 2.0, True), (10.0, 9.0, False), (10.0, 11.0, True), (3600.0, 30.5, True)],
 )
-def test_attempt_leaves_a_blocked_loop_after_waiting_as_long_as_it_ran(ran_for, blocked_for, given_up):
-    async def aged(executor, _):
+async def test_attempt_leaves_a_blocked_loop_after_waiting_as_long_as_it_ran(ran_for, blocked_for, given_up):
+    async with executing() as (executor, _):
         running = asyncio.ensure_future(executor.execute(attempt("waits_async")))
         await begun()
         attempt_in_progress = executor.attempts[b"t"]
@@ -477,13 +457,12 @@ def test_attempt_leaves_a_blocked_loop_after_waiting_as_long_as_it_ran(ran_for, 
         over = attempt_in_progress.over
         executor.cancel(b"t", "CANCELLED")
         await running
-        return over
-
-    assert script(aged) is given_up
+        assert over is given_up
 
 
-def test_attempts_wait_for_the_last_loop_at_the_limit_of_blocked_loops(caplog):
-    async def blocking(executor, _):
+async def test_attempts_wait_for_the_last_loop_at_the_limit_of_blocked_loops(caplog):
+    caplog.set_level(logging.WARNING, logger="hourglass.worker")
+    async with executing(loop_tick=0.05, loop_limit=0.5, max_blocked_loops=1) as (executor, _):
         blocked = []
         for number in range(2):
             task = attempt("blocks", token=b"g%d" % number, activity_id=f"g{number}")
@@ -497,17 +476,18 @@ def test_attempts_wait_for_the_last_loop_at_the_limit_of_blocked_loops(caplog):
             )
         waiting = asyncio.ensure_future(executor.execute(attempt("echo_async", "late", token=b"w")))
         place.go.set()
-        return value(await waiting), [value(await item) for item in blocked], executor.statistics()
-
-    with caplog.at_level(logging.WARNING, logger="hourglass.worker"):
-        late, ends, seen = script(blocking, loop_tick=0.05, loop_limit=0.5, max_blocked_loops=1)
+        late, ends, seen = (
+            value(await waiting),
+            [value(await item) for item in blocked],
+            executor.statistics(),
+        )
     assert (late, ends, seen.replaced_loops) == ("late", ["unblocked"] * 2, 1)
     assert "1 activity loops are blocked: no other loop" in caplog.text
 
 
 @pytest.mark.parametrize("moved", [False, True])
-def test_async_attempt_cancelled_before_its_first_line_ends(moved):
-    async def cancelling(executor, _):
+async def test_async_attempt_cancelled_before_its_first_line_ends(moved):
+    async with executing(loop_tick=0.01, loop_limit=0.02 if moved else 600.0) as (executor, _):
         blocked = asyncio.ensure_future(executor.execute(attempt("blocks", token=b"g", activity_id="g")))
         await begun()
         waiting = asyncio.ensure_future(executor.execute(attempt("waits_async")))
@@ -517,40 +497,34 @@ def test_async_attempt_cancelled_before_its_first_line_ends(moved):
             place.go.set()
         result = await waiting
         place.go.set()
-        return result, value(await blocked)
-
-    result, _ = script(cancelling, loop_tick=0.01, loop_limit=0.02 if moved else 600.0)
+        assert value(await blocked) == "unblocked"
     assert isinstance(result, AttemptCancelled)
 
 
-def test_async_activity_that_swallows_its_cancellation_is_abandoned():
-    async def stubborn(executor, _):
+async def test_async_activity_that_swallows_its_cancellation_is_abandoned():
+    async with executing(hang_grace=0.01) as (executor, _):
         running = asyncio.ensure_future(executor.execute(attempt("ignores_cancellation")))
         await begun()
         executor.cancel(b"t", "TIMED_OUT")
-        return await running, executor.running
-
-    result, left = script(stubborn, hang_grace=0.01)
+        result, left = await running, executor.running
     assert isinstance(result, AttemptCancelled)
     assert left == 0
 
 
-def test_failed_automatic_heartbeats_do_not_end_the_attempt(caplog):
+async def test_failed_automatic_heartbeats_do_not_end_the_attempt(caplog):
     tried = []
 
     def heartbeat(token, details):
         tried.append(details)
         raise HandleBroken("gone")
 
-    async def beating(executor, _):
+    caplog.set_level(logging.WARNING, logger="hourglass.worker")
+    async with executing(heartbeat=heartbeat, beat_interval=0.001) as (executor, _):
         task = attempt("hangs", heartbeat_timeout=30.0, heartbeat_details=payloads("cursor"))
         running = asyncio.ensure_future(executor.execute(task))
         await until(lambda: len(tried) >= 3)
         place.go.set()
-        return value(await running)
-
-    with caplog.at_level(logging.WARNING, logger="hourglass.worker"):
-        assert script(beating, heartbeat=heartbeat, beat_interval=0.001) == "late"
+        assert value(await running) == "late"
     assert set(tried) == {payloads("cursor")}
     assert caplog.text.count("heartbeats cannot be sent") == 1
 
@@ -561,15 +535,13 @@ def test_activity_client_is_the_workers_client(name):
     assert "connect a client" in failure(run(name))[2]
 
 
-def test_async_activity_is_cancelled_when_its_attempt_is_abandoned():
-    async def cancelled(executor, _):
+async def test_async_activity_is_cancelled_when_its_attempt_is_abandoned():
+    async with executing() as (executor, _):
         running = asyncio.ensure_future(executor.execute(attempt("waits_async")))
         await begun()
         running.cancel()
         await asyncio.wait({running})
-        return executor.running
-
-    assert script(cancelled) == 0
+        assert executor.running == 0
 
 
 class ResultCollector:
@@ -581,8 +553,8 @@ class ResultCollector:
 
 
 @pytest.mark.parametrize("is_local", [False, True])
-def test_abandoning_an_attempt_does_not_affect_another_with_the_same_token(is_local):
-    async def redelivered(executor, _):
+async def test_abandoning_an_attempt_does_not_affect_another_with_the_same_token(is_local):
+    async with executing() as (executor, _):
         first, second = ResultCollector(), ResultCollector()
         facts = {"token": b"same", "is_local": is_local}
         old = executor.begin(attempt("hangs", **facts), first, 1)
@@ -596,8 +568,6 @@ def test_abandoning_an_attempt_does_not_affect_another_with_the_same_token(is_lo
         asked = new.context.cancel_reason
         place.go.set()
         await until(lambda: second.results)
-        return seen, asked, first.results, value(second.results[0])
-
-    seen, asked, first, second = script(redelivered)
+        first, second = first.results, value(second.results[0])
     assert seen == (1, True, False, "WORKER_SHUTDOWN", None)
     assert (asked, first, second) == ("CANCELLED", [], "late")

@@ -26,7 +26,7 @@ from hourglass._worker.health.stacks import HungStack
 from hourglass._worker.targets import Target, resolve
 from hourglass.errors import ActivityError, WorkflowFailedError
 
-from ..lanes.lane_world import Clock, adds, failure_kind, stage, with_lanes
+from ..lanes.lane_world import Clock, adds, failure_kind, lanes, stage
 from ..scripted import settled, start, workflow
 
 DEADLY = Path(__file__).with_name("deadly.py")
@@ -364,36 +364,32 @@ def gate(name: str) -> int:
     return 0
 
 
-def test_suspect_runs_are_executed_one_at_a_time() -> None:
-    async def script(world):
+async def test_suspect_runs_are_executed_one_at_a_time() -> None:
+    quarantine = Quarantine()
+    quarantine.restore([death("a", times=1, code=""), death("b", times=1, code="")])
+    async with lanes(count=3, workflows=[gate, adds], context={"quarantine": quarantine}) as world:
         for name in ("a", "b"):
             world.submit(start(name, "gate", name))
         await world.begun("a")
         world.submit(start("other", "adds", "other"))
         for _ in range(10):
             world.clock.now += 0.1
-            world.lanes.look()
+            world.lanes.check()
         await settled(lambda: world.answers("other"))
         assert "b" not in stage.begun
         stage.go.set()
         await settled(lambda: world.answers("b"))
         assert stage.threads["a"] == stage.threads["b"] == ["lane-0+1"]
 
+
+async def test_quarantined_run_fails_its_task_with_process_died() -> None:
     quarantine = Quarantine()
-    quarantine.restore([death("a", times=1, code=""), death("b", times=1, code="")])
-    with_lanes(script, count=3, workflows=[gate, adds], context={"quarantine": quarantine})
-
-
-def test_quarantined_run_fails_its_task_with_process_died() -> None:
-    async def script(world):
+    quarantine.restore([death(code="")])
+    async with lanes(context={"quarantine": quarantine}) as world:
         failed = await world.evaluate(start("r", "adds", "r"))
         assert failure_kind(failed) == "ProcessDied"
         assert "the worker's process died while its code was executing (2×)" in failed.failure.message
         assert world.lanes.counts()[0].parked == {"r": "ProcessDied"}
-
-    quarantine = Quarantine()
-    quarantine.restore([death(code="")])
-    with_lanes(script, context={"quarantine": quarantine})
 
 
 class Service:

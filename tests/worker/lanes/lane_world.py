@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import greenlet
@@ -16,13 +17,13 @@ from hourglass._evaluator.context import RunSettings
 from hourglass._evaluator.events import Activation, ActivityCompleted
 from hourglass._worker.health.quarantine import Quarantine
 from hourglass._worker.lanes.evaluation import LaneContext, Verdict
-from hourglass._worker.lanes.hang_detector import LOOK
+from hourglass._worker.lanes.hang_detector import CHECK_INTERVAL
 from hourglass._worker.lanes.lane import Lane, LaneJob
 from hourglass._worker.lanes.lanes import LaneSet
 from hourglass._worker.resolver import Resolver
 from hourglass.converter import ApplicationFailure, default_converter
 
-from ..scripted import payloads, settled, workflow
+from ..scripted import on, payloads, settled, start, workflow
 
 INTERVAL = 0.5  # a quarter of the default timeout
 
@@ -194,13 +195,24 @@ class LaneWorld:
         """Advance the clock in steps of a quarter of the deadlock timeout, checking the lanes after each."""
         for _ in range(int(seconds / INTERVAL)):
             self.clock.now += INTERVAL
-            self.lanes.look()
+            self.lanes.check()
 
-    def advance_finely(self, seconds: float) -> None:
+    def advance_finely(self, seconds: float = 0.1) -> None:
         """Advance the clock in steps of the hang detector's interval, checking the lanes after each."""
-        for _ in range(round(seconds / LOOK)):
-            self.clock.now += LOOK
-            self.lanes.look()
+        for _ in range(round(seconds / CHECK_INTERVAL)):
+            self.clock.now += CHECK_INTERVAL
+            self.lanes.check()
+
+    async def block(self, run_id: str) -> None:
+        """Occupy a lane with code that does not return."""
+        await self.evaluate(start(run_id, "blocks", run_id))
+        self.submit(on(run_id, done(1)))
+        await self.begun(run_id)
+
+    async def hang_run(self, run_id: str, workflow: str, **facts: Any) -> TaskFailed:
+        """Start a run that hangs in its second activation, and let the hang be detected."""
+        await self.evaluate(start(run_id, workflow, run_id, **facts))
+        return await self.hang(run_id, on(run_id, done(1)))
 
     async def hang(self, run_id: str, activation: Activation) -> TaskFailed:
         """Submit an activation, wait until its run hangs, and let the hang be detected."""
@@ -217,33 +229,26 @@ class LaneWorld:
         return completion
 
 
-def with_lanes(
-    script: Callable[[LaneWorld], Awaitable[None]],
+@asynccontextmanager
+async def lanes(
     *,
     count: int = 1,
     workflows: list[Any] | None = None,
     context: dict[str, Any] | None = None,
-    ends: bool = True,
     **options: Any,
-) -> LaneWorld:
-    """Run a script with lanes; afterwards every thread must have ended."""
-
-    async def main() -> LaneWorld:
-        world = LaneWorld(count, workflows or WORKFLOWS, context or {}, options)
-        world.lanes.start()
-        try:
-            async with asyncio.timeout(50):
-                await script(world)
-        finally:
-            stage.go.set()
-            stage.hang = False
-            world.lanes.stop()
-            ended = await asyncio.to_thread(world.lanes.join, 10)
-        assert ended or not ends
-        return world
-
+) -> AsyncIterator[LaneWorld]:
+    """Start lanes; afterwards every thread must have ended."""
     stage.__init__()  # type: ignore[misc]
-    return asyncio.run(main())
+    world = LaneWorld(count, workflows or WORKFLOWS, context or {}, options)
+    world.lanes.start()
+    try:
+        yield world
+    finally:
+        stage.go.set()
+        stage.hang = False
+        world.lanes.stop()
+        ended = await asyncio.to_thread(world.lanes.join, 10)
+    assert ended
 
 
 def done(seq: int, value: Any = 0) -> ActivityCompleted:

@@ -1,3 +1,5 @@
+"""Evaluations of a lane, without a thread: caching, eviction, parking, verification."""
+
 from __future__ import annotations
 
 import logging

@@ -9,12 +9,12 @@ import pytest
 
 from hourglass import workflow
 from hourglass._evaluator.events import RunStarted
-from hourglass._worker.lanes.generations import DEEP, Generations
+from hourglass._worker.lanes.generations import DEEP, NestingDepths
 from hourglass.errors import UsageError, WorkflowParked
 from hourglass.testing import Environment
 
 
-def log_line_of_child(depths: Generations, number: int, kind: str = "step", *, root: str = "run-0") -> str:
+def log_line_of_child(depths: NestingDepths, number: int, kind: str = "step", *, root: str = "run-0") -> str:
     """Return the log line for a child whose parent is the run with the previous number."""
     parent = f"run-{number - 1}"
     started = RunStarted(
@@ -28,7 +28,7 @@ def log_line_of_child(depths: Generations, number: int, kind: str = "step", *, r
 
 
 def test_deeply_nested_child_is_logged_once_per_workflow_type() -> None:
-    depths = Generations()
+    depths = NestingDepths()
     lines = [log_line_of_child(depths, number) for number in range(1, DEEP + 10)]
     assert [number for number, text in enumerate(lines, 1) if text] == [DEEP]
     assert f"is nested {DEEP} levels below workflow id-0" in lines[DEEP - 1]
@@ -37,7 +37,7 @@ def test_deeply_nested_child_is_logged_once_per_workflow_type() -> None:
 
 
 def test_many_children_of_one_parent_are_not_logged() -> None:
-    depths = Generations()
+    depths = NestingDepths()
     for parent in ("run-0", "elsewhere"):
         for number in range(3 * DEEP):
             started = RunStarted(
@@ -47,7 +47,7 @@ def test_many_children_of_one_parent_are_not_logged() -> None:
 
 
 def test_replayed_child_keeps_its_depth() -> None:
-    depths = Generations(most=3)
+    depths = NestingDepths(most=3)
     for _ in range(10):
         for number in range(1, 4):
             log_line_of_child(depths, number)

@@ -132,41 +132,33 @@ class FakeLane:
         return self.ended
 
 
-def test_stopper_retries_and_reports_too_many_stuck_lanes_once():
+async def test_stopper_retries_and_reports_too_many_stuck_lanes_once():
     reports = []
-
-    async def main():
-        loop = asyncio.get_running_loop()
-        stopper = Stopper(1, lambda: reports.append(stopper.stuck()))
-        first = [FakeLane("a"), FakeLane("b")]
-        for lane in first:
-            stopper.stop(lane, loop)
-        await settled(lambda: reports)
-        assert reports == [2]
-        assert all(len(lane.attempts) > STUCK_AFTER - 1 for lane in first)
-        assert stopper.too_many
-        assert stopper.stuck("a") == 1
-        first[0].ended = True
-        assert stopper.stuck() == 1
-        stopper.stop(FakeLane("c"), loop)
-        await settled(lambda: len(reports) == 2)
-        assert len(stopper.abandoned()) == 2
-
-    asyncio.run(main())
+    loop = asyncio.get_running_loop()
+    stopper = Stopper(1, lambda: reports.append(stopper.stuck()))
+    first = [FakeLane("a"), FakeLane("b")]
+    for lane in first:
+        stopper.stop(lane, loop)
+    await settled(lambda: reports)
+    assert reports == [2]
+    assert all(len(lane.attempts) > STUCK_AFTER - 1 for lane in first)
+    assert stopper.too_many
+    assert stopper.stuck("a") == 1
+    first[0].ended = True
+    assert stopper.stuck() == 1
+    stopper.stop(FakeLane("c"), loop)
+    await settled(lambda: len(reports) == 2)
+    assert len(stopper.abandoned()) == 2
 
 
-def test_lane_that_is_unwinding_is_not_interrupted():
+async def test_lane_that_is_unwinding_is_not_interrupted():
     """An interrupted unwinding would leak fibers."""
-
-    async def main():
-        stopper, lane = Stopper(8, None), FakeLane()
-        lane.progress = 1
-        stopper.stop(lane, asyncio.get_running_loop())
-        assert lane.attempts == []
-        lane.progress = 2
-        lane.ended = True
-
-    asyncio.run(main())
+    stopper, lane = Stopper(8, None), FakeLane()
+    lane.progress = 1
+    stopper.stop(lane, asyncio.get_running_loop())
+    assert lane.attempts == []
+    lane.progress = 2
+    lane.ended = True
 
 
 def test_hung_stack_shows_only_the_users_frames():

@@ -15,28 +15,17 @@ from hourglass._worker.lanes.lane import Chore
 from hourglass._worker.lanes.relief import is_worth_moving
 
 from ..scripted import evict, on, settled, start
-from .lane_world import Clock, LaneWorld, completed, done, failure_kind, living_fibers, stage, with_lanes
+from .lane_world import Clock, completed, done, failure_kind, lanes, living_fibers, stage
 
 
-def advance(world: LaneWorld, seconds: float = 0.1) -> None:
-    """Advance the clock in steps of the hang detector's interval."""
-    world.advance_finely(seconds)
-
-
-async def block_lane(world: LaneWorld, run_id: str = "slow") -> None:
-    """Occupy a lane with code that does not return."""
-    await world.evaluate(start(run_id, "blocks", run_id))
-    world.submit(on(run_id, done(1)))
-    await world.begun(run_id)
-
-
-def test_runs_move_from_a_blocked_lane_to_a_spare_lane():
-    async def script(world):
+async def test_runs_move_from_a_blocked_lane_to_a_spare_lane():
+    fibers = living_fibers()
+    async with lanes() as world:
         await world.evaluate(start("old", "adds", "old"))
-        await block_lane(world)
+        await world.block("slow")
         world.submit(on("old", done(1, 10)))
         world.submit(start("new", "adds", "new"))
-        advance(world)
+        world.advance_finely()
         await settled(lambda: len(world.answers("old")) == 2 and world.answers("new"))
         assert await world.evaluate(on("old", done(2, 20))) == completed("old", 30)
         assert world.current_run("lane-0") == "slow"
@@ -50,43 +39,36 @@ def test_runs_move_from_a_blocked_lane_to_a_spare_lane():
             "new": ["lane-0+1"],
         }
         assert world.replaced == []
-
-    fibers = living_fibers()
-    with_lanes(script)
     assert living_fibers() == fibers
     assert stage.ended.count("old") == 2  # also its first fibers, on the lane that created them
 
 
-def test_activations_of_the_blocking_run_stay_on_its_lane():
-    async def script(world):
-        await block_lane(world)
+async def test_activations_of_the_blocking_run_stay_on_its_lane():
+    async with lanes() as world:
+        await world.block("slow")
         world.submit(on("slow", done(2, 7)))
         world.submit(start("other", "adds", "other"))
-        advance(world)
+        world.advance_finely()
         await settled(lambda: world.answers("other"))
         assert len(world.answers("slow")) == 1
         stage.go.set()
         await settled(lambda: len(world.answers("slow")) == 3)
         assert world.answers("slow")[-1] == completed("slow", 7)
 
-    with_lanes(script)
 
-
-def test_queued_activations_of_a_moved_run_are_evaluated_in_order():
-    async def script(world):
+async def test_queued_activations_of_a_moved_run_are_evaluated_in_order():
+    async with lanes() as world:
         await world.evaluate(start("r", "adds", "r"))
-        await block_lane(world)
+        await world.block("slow")
         world.submit(on("r", done(1, 1)))
         world.submit(on("r", done(2, 2)))
         world.submit(evict("r"))
-        advance(world)
+        world.advance_finely()
         await settled(lambda: len(world.answers("r")) == 4)
         (scheduled,) = world.answers("r")[1].commands
         assert isinstance(scheduled, ScheduleActivity)
         assert world.answers("r")[2:] == [completed("r", 3), Succeeded("r")]
         assert failure_kind(await world.evaluate(on("r", done(3)))) == "RunNotCached"
-
-    with_lanes(script)
 
 
 def test_run_with_a_long_journal_moves_after_a_longer_wait():
@@ -97,133 +79,116 @@ def test_run_with_a_long_journal_moves_after_a_longer_wait():
     assert is_worth_moving(1.0, 50_000)
 
 
-def test_blocked_lane_without_queued_runs_gets_no_spare_lane():
-    async def script(world):
-        await block_lane(world)
-        advance(world, 1.0)
+async def test_blocked_lane_without_queued_runs_gets_no_spare_lane():
+    async with lanes() as world:
+        await world.block("slow")
+        world.advance_finely(1.0)
         assert [each.name for each in world.lanes.status()] == ["lane-0"]
 
-    with_lanes(script)
 
-
-def test_idle_regular_lane_is_used_before_a_spare_lane():
-    async def script(world):
+async def test_idle_regular_lane_is_used_before_a_spare_lane():
+    async with lanes(count=2) as world:
         await world.evaluate(start("a", "adds", "a"))  # on lane-0
         await world.evaluate(start("b", "adds", "b"))  # on lane-1
-        await block_lane(world)  # on lane-0
+        await world.block("slow")  # on lane-0
         world.submit(on("a", done(1, 1)))
-        advance(world)
+        world.advance_finely()
         await settled(lambda: len(world.answers("a")) == 2)
         await world.evaluate(start("c", "adds", "c"))
         assert stage.threads["a"] == ["lane-0", "lane-1"]
         assert stage.threads["c"] == ["lane-1"]
         assert len(world.lanes.status()) == 2
 
-    with_lanes(script, count=2)
 
-
-def test_number_of_spare_lanes_is_bounded():
-    async def script(world):
-        await block_lane(world, "slow-0")
+async def test_number_of_spare_lanes_is_bounded():
+    async with lanes(max_spare_lanes=2) as world:
+        await world.block("slow-0")
         for number in range(1, 3):
             world.submit(start(f"slow-{number}", "blocks", f"slow-{number}"))
-            advance(world)
+            world.advance_finely()
             await settled(lambda name=f"slow-{number}": world.answers(name))
             world.submit(on(f"slow-{number}", done(1)))
             await world.begun(f"slow-{number}")
         world.submit(start("other", "adds", "other"))
-        advance(world, 1.0)
+        world.advance_finely(1.0)
         assert [each.name for each in world.lanes.status()] == ["lane-0", "lane-0+1", "lane-0+2"]
         assert not world.answers("other")
         stage.go.set()
         await settled(lambda: world.answers("other"))
 
-    with_lanes(script, max_spare_lanes=2)
 
-
-def test_idle_spare_lane_ends_and_returns_its_runs():
-    async def script(world):
+async def test_idle_spare_lane_ends_and_returns_its_runs():
+    async with lanes() as world:
         await world.evaluate(start("r", "adds", "r"))
-        await block_lane(world)
+        await world.block("slow")
         world.submit(on("r", done(1, 1)))
-        advance(world)
+        world.advance_finely()
         await settled(lambda: len(world.answers("r")) == 2)
         stage.go.set()
         await settled(lambda: len(world.answers("slow")) == 2)
         counted = sum(each.activations for each in world.lanes.counts())
         world.clock.now += 6
-        world.lanes.look()
-        await settled(lambda: world.lanes.look() or len(world.lanes.status()) == 1)
+        world.lanes.check()
+        await settled(lambda: world.lanes.check() or len(world.lanes.status()) == 1)
         assert world.lanes.status()[0].runs == 2
         assert sum(each.activations for each in world.lanes.counts()) == counted
         assert await world.evaluate(on("r", done(2, 2))) == completed("r", 3)
         assert stage.threads["r"] == ["lane-0", "lane-0+1", "lane-0"]
 
-    with_lanes(script)
 
-
-def test_spare_lane_that_hangs_while_unwinding_is_replaced():
-    async def script(world):
-        await block_lane(world)
+async def test_spare_lane_that_hangs_while_unwinding_is_replaced():
+    async with lanes() as world:
+        await world.block("slow")
         world.submit(start("r", "hangs_while_unwound", "r"))
-        advance(world)
+        world.advance_finely()
         await settled(lambda: world.answers("r"))
         world.clock.now += 6
-        world.lanes.look()
+        world.lanes.check()
         await world.begun("r")
         stage.go.set()
         world.advance(3)
         assert any("WorkflowHung" in why for _, why in world.replaced)
         stage.hang = False
-        await settled(lambda: world.lanes.look() or len(world.lanes.status()) == 1)
-
-    with_lanes(script)
+        await settled(lambda: world.lanes.check() or len(world.lanes.status()) == 1)
 
 
-def test_replacing_a_hung_lane_does_not_fail_runs_that_moved():
-    async def script(world):
+async def test_replacing_a_hung_lane_does_not_fail_runs_that_moved():
+    async with lanes() as world:
         await world.evaluate(start("r", "adds", "r"))
-        await block_lane(world)
+        await world.block("slow")
         world.submit(on("r", done(1, 1)))
-        advance(world)
+        world.advance_finely()
         await settled(lambda: len(world.answers("r")) == 2)
         world.advance(3)
         assert failure_kind(world.answers("slow")[-1]) == "WorkflowHung"
         assert await world.evaluate(on("r", done(2, 2))) == completed("r", 3)
         assert world.replaced[0][0] == "lane-0"
 
-    with_lanes(script)
 
-
-def test_runs_do_not_move_while_a_debugger_is_active():
+async def test_runs_do_not_move_while_a_debugger_is_active():
     """The next run would stop at the same breakpoint, on another thread of the same terminal."""
-
-    async def script(world):
-        await block_lane(world)
+    async with lanes() as world:
+        await world.block("slow")
         thread_id = world.lanes._places["lane-0"].lane.thread_id
         debuggers.stopped_threads.add(thread_id)
         world.submit(start("other", "adds", "other"))
-        advance(world, 1.0)
+        world.advance_finely(1.0)
         assert [each.name for each in world.lanes.status()] == ["lane-0"]
         debuggers.activation_ended(thread_id)
-        advance(world)
+        world.advance_finely()
         await settled(lambda: world.answers("other"))
 
-    with_lanes(script)
 
-
-def test_runs_of_a_closed_handle_do_not_move():
-    async def script(world):
+async def test_runs_of_a_closed_handle_do_not_move():
+    async with lanes() as world:
         await world.evaluate(start("r", "adds", "r"), generation=1)
-        await block_lane(world)
+        await world.block("slow")
         world.submit(on("r", done(1, 1)), generation=1)
         world.lanes.forget_older(2)
-        advance(world)
+        world.advance_finely()
         assert len(world.lanes.status()) == 1
         stage.go.set()
         await settled(lambda: len(world.answers("r")) == 2)
-
-    with_lanes(script)
 
 
 @dataclass(eq=False)
@@ -237,14 +202,14 @@ class BusyLane:
 def test_time_of_a_suspended_process_does_not_count_as_delay():
     clock = Clock()
     detector, lane = HangDetector(None, clock), BusyLane(Chore(print))
-    assert detector.look([lane]).delayed == {}
+    assert detector.check([lane]).delayed == {}
     clock.now += 60
     lane.busy = Chore(print)
-    assert detector.look([lane]).delayed == {}
+    assert detector.check([lane]).delayed == {}
     clock.now += 0.05
-    assert detector.look([lane]).delayed == {lane: pytest.approx(0.05)}
+    assert detector.check([lane]).delayed == {lane: pytest.approx(0.05)}
     lane.busy = None
-    assert detector.look([lane]).delayed == {}
+    assert detector.check([lane]).delayed == {}
 
 
 # --- a complete worker ----------------------------------------------------------------------------------------------------

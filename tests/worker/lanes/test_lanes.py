@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import threading
+import time
 
 import pytest
 
@@ -15,47 +16,43 @@ from hourglass._worker.lanes.watcher import Watcher
 from hourglass.errors import UsageError
 
 from ..scripted import evict, on, settled, start
+from . import lane_world
 from .lane_world import (
     completed,
     done,
     failure_kind,
     lane_threads,
+    lanes,
     living_fibers,
     shows_the_loop,
     stage,
-    with_lanes,
 )
 
 
-def test_endless_loop_is_interrupted_and_its_task_fails_with_the_stack(caplog):
+async def test_endless_loop_is_interrupted_and_its_task_fails_with_the_stack(caplog):
     fibers = living_fibers()
-
-    async def script(world):
-        await world.evaluate(start("r", "spins", "r"))
-        failed = await world.hang("r", on("r", done(1)))
-        assert failure_kind(failed) == "WorkflowHung"
-        assert "lane_world.py:" in failed.failure.message
-        assert "in spins" in failed.failure.message
-        assert shows_the_loop(failed.failure.stack_trace)
-        assert "hourglass/_evaluator" not in failed.failure.stack_trace
-        assert world.lanes.status()[0].replaced == 1
-        await settled(lambda: lane_threads() == ["lane-0.1"])
-
     with caplog.at_level(logging.ERROR):
-        with_lanes(script)
+        async with lanes() as world:
+            failed = await world.hang_run("r", "spins")
+            assert failure_kind(failed) == "WorkflowHung"
+            assert "lane_world.py:" in failed.failure.message
+            assert "in spins" in failed.failure.message
+            assert shows_the_loop(failed.failure.stack_trace)
+            assert "hourglass/_evaluator" not in failed.failure.stack_trace
+            assert world.lanes.status()[0].replaced == 1
+            await settled(lambda: lane_threads() == ["lane-0.1"])
     assert "run r hung for the first time on lane-0" in caplog.text
     assert shows_the_loop(caplog.text)
     assert living_fibers() == fibers
     assert lane_threads() == []
 
 
-def test_other_runs_of_a_hung_lane_continue_from_their_journals():
-    async def script(world):
+async def test_other_runs_of_a_hung_lane_continue_from_their_journals():
+    async with lanes() as world:
         for name in "abc":
             await world.evaluate(start(name, "adds", name))
         assert isinstance(await world.evaluate(on("a", done(1, 10))), Succeeded)
-        await world.evaluate(start("r", "blocks", "r"))
-        await world.hang("r", on("r", done(1)))
+        await world.hang_run("r", "blocks")
         assert await world.evaluate(on("a", done(2, 20))) == completed("a", 30)
         for name in "bc":
             (scheduled,) = (await world.evaluate(on(name, done(1, 1)))).commands
@@ -64,16 +61,13 @@ def test_other_runs_of_a_hung_lane_continue_from_their_journals():
             assert await world.evaluate(on(name, done(2, 2))) == completed(name, 3)
         assert failure_kind(await world.evaluate(on("r", done(2)))) == "RunNotCached"
         assert stage.threads["a"] == ["lane-0", "lane-0.1"]
-
-    with_lanes(script)
     # The old thread unwinds its fibers when its hung code returns.
     assert sorted(stage.ended) == ["a", "a", "b", "b", "c", "c"]
 
 
-def test_hung_run_is_retried_once_and_continues():
-    async def script(world):
-        await world.evaluate(start("r", "spins", "r"))
-        await world.hang("r", on("r", done(1)))
+async def test_hung_run_is_retried_once_and_continues():
+    async with lanes() as world:
+        await world.hang_run("r", "spins")
         assert "WorkflowHung at" in world.lanes.counts()[0].parked["r"]
         stage.hang = False
         await world.evaluate(start("r", "spins", "r", is_replaying=True))
@@ -81,16 +75,11 @@ def test_hung_run_is_retried_once_and_continues():
         assert world.lanes.counts()[0].parked == {}
         assert await world.evaluate(on("r", done(2, 2))) == completed("r", 3)
 
-    with_lanes(script)
 
-
-def test_queued_activations_move_to_the_replacement_lane_in_order():
+async def test_queued_activations_move_to_the_replacement_lane_in_order():
     names = [f"r{n}" for n in range(20)]
-
-    async def script(world):
-        await world.evaluate(start("r", "blocks", "r"))
-        world.submit(on("r", done(1)))
-        await world.begun("r")
+    async with lanes() as world:
+        await world.block("r")
         for name in names:
             world.submit(start(name, "adds", name))
         world.submit(on("r0", done(1, 5)))
@@ -101,13 +90,10 @@ def test_queued_activations_move_to_the_replacement_lane_in_order():
         assert [run_id for run_id, _ in world.verdicts[1:]] == ["r", *names, "r0", "r0"]
         assert world.answers("r0")[-1] == completed("r0", 10)
 
-    with_lanes(script)
 
-
-def test_verdict_of_an_abandoned_lane_is_dropped():
-    async def script(world):
-        await world.evaluate(start("r", "blocks", "r"))
-        await world.hang("r", on("r", done(1)))
+async def test_verdict_of_an_abandoned_lane_is_dropped():
+    async with lanes() as world:
+        await world.hang_run("r", "blocks")
         await settled(lambda: world.lanes.stuck == 1)
         assert world.lanes.status()[0].stuck == 1
         assert lane_threads() == ["lane-0", "lane-0.1"]
@@ -118,52 +104,46 @@ def test_verdict_of_an_abandoned_lane_is_dropped():
         assert [failure_kind(each) for each in world.answers("r")] == ["", "WorkflowHung"]
         assert len(world.answers("r")) == 2
 
-    with_lanes(script)
 
-
-def test_too_many_stuck_lanes_are_reported_and_quarantine_their_workflow(caplog):
+async def test_too_many_stuck_lanes_are_reported_and_quarantine_their_workflow(caplog):
     reports = []
-
-    async def script(world):
-        for name in "ab":
-            await world.evaluate(start(name, "swallows_exceptions", name))
-        await world.evaluate(start("c", "adds", "c"))
-        for name in "ab":
-            await world.hang(name, on(name, done(1)))
-        await settled(lambda: reports)
-        assert world.lanes.stuck == 2
-        assert reports == ["too many"]
-        assert (
-            failure_kind(await world.evaluate(start("d", "swallows_exceptions", "d")))
-            == "WorkflowQuarantined"
-        )
-        assert isinstance(await world.evaluate(on("c", done(1, 1))), Succeeded)
-        stage.hang = False
-        await settled(lambda: world.lanes.stuck == 0)
-        world.lanes.look()
-        assert isinstance(await world.evaluate(start("d", "swallows_exceptions", "d")), Succeeded)
-
     with caplog.at_level(logging.ERROR):
-        with_lanes(script, max_stuck_lanes=1, on_too_many_stuck=lambda: reports.append("too many"))
+        async with lanes(max_stuck_lanes=1, on_too_many_stuck=lambda: reports.append("too many")) as world:
+            for name in "ab":
+                await world.evaluate(start(name, "swallows_exceptions", name))
+            await world.evaluate(start("c", "adds", "c"))
+            for name in "ab":
+                await world.hang(name, on(name, done(1)))
+            await settled(lambda: reports)
+            assert world.lanes.stuck == 2
+            assert reports == ["too many"]
+            assert (
+                failure_kind(await world.evaluate(start("d", "swallows_exceptions", "d")))
+                == "WorkflowQuarantined"
+            )
+            assert isinstance(await world.evaluate(on("c", done(1, 1))), Succeeded)
+            stage.hang = False
+            await settled(lambda: world.lanes.stuck == 0)
+            world.lanes.check()
+            assert isinstance(await world.evaluate(start("d", "swallows_exceptions", "d")), Succeeded)
     assert "cannot be stopped" in caplog.text
 
 
-def test_hung_code_that_returns_issues_no_commands():
-    async def script(world):
-        await world.evaluate(start("r", "issues_commands_endlessly", "r"))
-        await world.hang("r", on("r", done(1)))
+async def test_hung_code_that_returns_issues_no_commands():
+    async with lanes() as world:
+        await world.hang_run("r", "issues_commands_endlessly")
         stage.go.set()
         await settled(lambda: lane_threads() == ["lane-0.1"])
         assert len(world.answers("r")) == 2
 
-    with_lanes(script)
 
+async def test_run_that_hung_twice_is_quarantined_until_its_code_changes(monkeypatch):
+    def fixed(name: str) -> int:
+        return 0
 
-def test_run_that_hung_twice_is_quarantined_until_its_code_changes():
-    async def script(world):
+    async with lanes() as world:
         for _ in range(2):
-            await world.evaluate(start("r", "spins", "r", is_replaying=True))
-            await world.hang("r", on("r", done(1)))
+            await world.hang_run("r", "spins", is_replaying=True)
         refused = await world.evaluate(start("r", "spins", "r"))
         assert failure_kind(refused) == "WorkflowQuarantined"
         assert "in spins" in refused.failure.message
@@ -171,91 +151,54 @@ def test_run_that_hung_twice_is_quarantined_until_its_code_changes():
         assert await world.evaluate(evict("r")) == Succeeded("r")
         assert isinstance(await world.evaluate(start("s", "spins", "s")), Succeeded)
         stage.hang = False
-        change_code(world.resolver.workflow("spins"))
+        monkeypatch.setattr(world.resolver.workflow("spins").run, "__code__", fixed.__code__)
         assert isinstance(await world.evaluate(start("r", "spins", "r")), Succeeded)
 
-    def change_code(definition):
-        def spins(name: str) -> int:
-            return 0
 
-        definition.run.__code__ = spins.__code__.replace(co_freevars=())
-
-    from .lane_world import spins
-
-    code = spins.__code__
-    try:
-        with_lanes(script)
-    finally:
-        spins.__code__ = code
-
-
-def test_quarantined_run_is_retried_after_ten_minutes():
-    async def script(world):
+async def test_quarantined_run_is_retried_after_ten_minutes():
+    async with lanes() as world:
         for _ in range(2):
-            await world.evaluate(start("r", "spins", "r", is_replaying=True))
-            await world.hang("r", on("r", done(1)))
+            await world.hang_run("r", "spins", is_replaying=True)
         world.clock.now += 590
-        world.lanes.look()
+        world.lanes.check()
         assert failure_kind(await world.evaluate(start("r", "spins", "r"))) == "WorkflowQuarantined"
         world.clock.now += 20
-        await world.evaluate(start("r", "spins", "r", is_replaying=True))
-        await world.hang("r", on("r", done(1)))
+        await world.hang_run("r", "spins", is_replaying=True)
         assert failure_kind(await world.evaluate(start("r", "spins", "r"))) == "WorkflowQuarantined"
 
-    with_lanes(script)
 
-
-def test_time_of_a_suspended_process_does_not_count_as_a_hang():
-    async def script(world):
-        await world.evaluate(start("r", "blocks", "r"))
-        world.submit(on("r", done(1)))
-        await world.begun("r")
+async def test_time_of_a_suspended_process_does_not_count_as_a_hang():
+    async with lanes() as world:
+        await world.block("r")
         world.advance(0.5)
         world.clock.now += 100
-        world.lanes.look()
+        world.lanes.check()
         assert world.replaced == []
         stage.go.set()
         await settled(lambda: len(world.answers("r")) == 2)
         assert isinstance(world.answers("r")[1], Succeeded)
 
-    with_lanes(script)
-
 
 @pytest.mark.parametrize("timeout", [None, 0])
-def test_deadlock_detection_can_be_disabled(timeout):
-    async def script(world):
-        await world.evaluate(start("r", "blocks", "r"))
-        world.submit(on("r", done(1)))
-        await world.begun("r")
+async def test_deadlock_detection_can_be_disabled(timeout):
+    async with lanes(deadlock_timeout=timeout) as world:
+        await world.block("r")
         world.advance(100)
         assert world.replaced == []
 
-    with_lanes(script, deadlock_timeout=timeout)
 
-
-def test_hang_is_detected_on_a_real_clock():
-    async def script(world):
+async def test_hang_is_detected_on_a_real_clock(monkeypatch):
+    monkeypatch.setattr(lane_world, "Clock", lambda: time.monotonic)
+    async with lanes(deadlock_timeout=0.2) as world:
         await world.evaluate(start("r", "spins", "r"))
         world.submit(on("r", done(1)))
         await settled(lambda: world.replaced)
         assert failure_kind(world.answers("r")[-1]) == "WorkflowHung"
 
-    import time
 
-    from . import lane_world
-
-    real, lane_world.Clock = lane_world.Clock, lambda: time.monotonic
-    try:
-        with_lanes(script, deadlock_timeout=0.2)
-    finally:
-        lane_world.Clock = real
-
-
-def test_lane_at_a_breakpoint_is_not_hung():
-    async def script(world):
-        await world.evaluate(start("r", "blocks", "r"))
-        world.submit(on("r", done(1)))
-        await world.begun("r")
+async def test_lane_at_a_breakpoint_is_not_hung():
+    async with lanes() as world:
+        await world.block("r")
         (thread,) = (each for each in threading.enumerate() if each.name == "lane-0")
         debuggers.stopped_threads.add(thread.ident)
         world.advance(100)
@@ -264,16 +207,12 @@ def test_lane_at_a_breakpoint_is_not_hung():
         world.advance(3)
         assert [name for name, _ in world.replaced] == ["lane-0"]
 
-    with_lanes(script)
 
-
-def test_lane_under_a_debugger_is_not_hung():
+async def test_lane_under_a_debugger_is_not_hung():
     import bdb
 
-    async def script(world):
-        await world.evaluate(start("r", "blocks", "r"))
-        world.submit(on("r", done(1)))
-        await world.begun("r")
+    async with lanes() as world:
+        await world.block("r")
         (thread,) = (each for each in threading.enumerate() if each.name == "lane-0")
         frame = sys._current_frames()[thread.ident]
         while frame.f_code.co_name != "blocks":
@@ -285,11 +224,9 @@ def test_lane_under_a_debugger_is_not_hung():
         world.advance(3)
         assert len(world.replaced) == 1
 
-    with_lanes(script)
 
-
-def test_killed_lane_fails_only_its_current_activation():
-    async def script(world):
+async def test_killed_lane_fails_only_its_current_activation():
+    async with lanes() as world:
         await world.evaluate(start("a", "adds", "a"))
         await world.evaluate(start("r", "spins", "r"))
         for _ in range(3):
@@ -307,47 +244,38 @@ def test_killed_lane_fails_only_its_current_activation():
         with pytest.raises(UsageError, match="known lanes: lane-0"):
             world.lanes.kill("lane-7")
 
-    with_lanes(script)
 
-
-def test_lane_that_dies_between_activations_is_replaced(caplog):
-    def die(_):
-        raise SystemExit("in our own code")
-
-    async def script(world):
+async def test_lane_that_dies_between_activations_is_replaced():
+    async with lanes() as world:
         await world.evaluate(start("a", "adds", "a"))
-        world.lanes._places.lanes()[0].do(die)
+        world.lanes._places.lanes()[0].do(end_thread)
         world.submit(on("a", done(1, 1)))
         world.submit(on("a", done(2, 2)))
         await settled(lambda: len(world.answers("a")) == 3)
         assert world.answers("a")[2] == completed("a", 3)
         assert world.replaced == [("lane-0", "LaneDied: its thread ended with SystemExit")]
         await settled(lambda: lane_threads() == ["lane-0.1"])
-
-    with_lanes(script)
     assert stage.ended == ["a", "a"]
 
 
-def test_lane_that_dies_during_an_activation_fails_it():
-    async def script(world):
+async def test_lane_that_dies_during_an_activation_fails_it():
+    async with lanes() as world:
         await world.evaluate(start("a", "adds", "a"))
         await world.evaluate(start("r", "adds", "r"))
         (lane,) = world.lanes._places.lanes()
-
-        def die(*_):
-            raise SystemExit("in our own code")
-
-        lane.evaluations.evaluate = die
+        lane.evaluations.evaluate = end_thread
         assert failure_kind(await world.evaluate(on("r", done(1)))) == "LaneDied"
         await world.evaluate(on("a", done(1, 1)))
         assert await world.evaluate(on("a", done(2, 2))) == completed("a", 3)
         assert failure_kind(await world.evaluate(on("r", done(2)))) == "RunNotCached"
 
-    with_lanes(script)
+
+def end_thread(*_: object) -> None:
+    raise SystemExit("a bug of the lane")
 
 
-def test_run_that_hangs_during_its_eviction_is_evicted():
-    async def script(world):
+async def test_run_that_hangs_during_its_eviction_is_evicted():
+    async with lanes() as world:
         await world.evaluate(start("r", "hangs_while_unwound", "r"))
         await world.evaluate(start("a", "adds", "a"))
         world.submit(evict("r"))
@@ -357,45 +285,35 @@ def test_run_that_hangs_during_its_eviction_is_evicted():
         assert len(world.replaced) == 1
         assert isinstance(await world.evaluate(on("a", done(1))), Succeeded)
 
-    with_lanes(script)
 
-
-def test_hang_while_unwinding_is_attributed_to_the_unwound_run():
-    async def script(world):
+async def test_hang_while_unwinding_is_attributed_to_the_unwound_run():
+    async with lanes(context={"cache": StateCache(CacheLimits(live=1))}) as world:
         await world.evaluate(start("r", "hangs_while_unwound", "r"))
         await world.hang_elsewhere("r", start("a", "adds", "a"))
         assert list(world.lanes.counts()[0].parked) == ["r"]
         assert isinstance(await world.evaluate(start("a", "adds", "a")), Succeeded)
 
-    with_lanes(script, context={"cache": StateCache(CacheLimits(live=1))})
 
-
-def test_run_that_hangs_while_unwound_does_not_block_the_stop_of_its_lane():
-    async def script(world):
+async def test_run_that_hangs_while_unwound_does_not_block_the_stop_of_its_lane():
+    async with lanes() as world:
         await world.evaluate(start("r", "hangs_while_unwound", "r"))
         world.lanes.stop()
         await world.begun("r")
         world.advance(3)
         await settled(lambda: lane_threads() == [])
 
-    with_lanes(script)
 
-
-def test_stuck_lane_does_not_block_profiled_threads():
+async def test_stuck_lane_does_not_block_profiled_threads():
     """Python 3.11 lets profiled threads spin while an exception is pending for another thread."""
-
-    async def script(world):
-        await world.evaluate(start("r", "blocks", "r"))
-        await world.hang("r", on("r", done(1)))
+    async with lanes(context={"watcher": Watcher("warn")}) as world:
+        await world.hang_run("r", "blocks")
         for n in range(20):
             assert isinstance(await world.evaluate(start(f"a{n}", "adds", "a")), Succeeded)
         assert world.lanes.stuck <= 1
 
-    with_lanes(script, context={"watcher": Watcher("warn")})
 
-
-def test_new_handle_generation_starts_without_cached_states():
-    async def script(world):
+async def test_new_handle_generation_starts_without_cached_states():
+    async with lanes() as world:
         await world.evaluate(start("r", "adds", "old"), generation=1)
         assert failure_kind(await world.evaluate(on("r", done(1)), generation=2)) == "RunNotCached"
         await world.evaluate(start("r", "adds", "new"), generation=2)
@@ -406,11 +324,9 @@ def test_new_handle_generation_starts_without_cached_states():
         assert world.lanes.status()[0].runs == 1
         assert await world.evaluate(on("r", done(2, 1)), generation=2) == completed("r", 2)
 
-    with_lanes(script)
 
-
-def test_lane_status_has_the_runs_and_replacements_of_each_lane():
-    async def script(world):
+async def test_lane_status_has_the_runs_and_replacements_of_each_lane():
+    async with lanes(count=2) as world:
         assert world.lanes.names() == ["lane-0", "lane-1"]
         await world.evaluate(start("r", "blocks", "r"))
         await world.evaluate(start("a", "adds", "a"))
@@ -421,5 +337,3 @@ def test_lane_status_has_the_runs_and_replacements_of_each_lane():
         world.advance(3)
         assert [each.replaced for each in world.lanes.status()] == [1, 0]
         assert world.lanes.names() == ["lane-0", "lane-1"]
-
-    with_lanes(script, count=2)

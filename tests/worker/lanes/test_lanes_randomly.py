@@ -25,7 +25,7 @@ from hourglass.converter import default_converter
 
 from ..scripted import evict, on, payloads, settled, start
 from ..scripted import workflow as plain_workflow
-from .lane_world import INTERVAL, Clock, LaneWorld, completed, done, failure_kind, stage, step, with_lanes
+from .lane_world import INTERVAL, Clock, LaneWorld, completed, done, failure_kind, lanes, stage, step
 
 STEPS = 4
 planned: dict[tuple[str, int], str] = {}
@@ -77,28 +77,27 @@ async def drive(world: LaneWorld, name: str) -> int:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_random_hangs_and_kills_do_not_affect_other_runs(seed):
+async def test_random_hangs_and_kills_do_not_affect_other_runs(seed):
     """Every activation is answered once and every result is correct."""
     rng = random.Random(seed)
     names = [f"r{n}" for n in range(50)]
     planned.clear()
     for name in rng.sample(names, 8):
         planned[name, rng.randrange(STEPS)] = rng.choice(["spin", "spin", "block"])
-    asked = 0
+    submitted = 0
 
-    async def script(world):
-        nonlocal asked
+    async with lanes(count=3, workflows=[random_hangs]) as world:
         submit = world.submit
 
         def counted(activation, **options):
-            nonlocal asked
-            asked += 1
+            nonlocal submitted
+            submitted += 1
             submit(activation, **options)
 
         world.submit = counted
         drivers = [asyncio.ensure_future(drive(world, name)) for name in names]
         kills = 0
-        while not all(each.done() for each in drivers):
+        while not all(driver.done() for driver in drivers):
             if kills < 5 and rng.random() < 0.02:
                 kills += 1
                 world.lanes.kill(rng.choice(world.lanes.names()))
@@ -106,17 +105,15 @@ def test_random_hangs_and_kills_do_not_affect_other_runs(seed):
                 world.advance(INTERVAL)
             if rng.random() < 0.1 and stage.begun:
                 world.clock.now += 0.05
-                world.lanes.look()
+                world.lanes.check()
             await asyncio.sleep(0)
-        for each in drivers:
-            each.result()
-        assert len(world.verdicts) == asked
+        for driver in drivers:
+            driver.result()
+        assert len(world.verdicts) == submitted
         assert world.replaced
         assert not planned
         # A replaced lane may still have to process its last evictions.
-        await settled(lambda: {(each.runs, each.queued) for each in world.lanes.status()} == {(0, 0)})
-
-    with_lanes(script, count=3, workflows=[random_hangs])
+        await settled(lambda: {(lane.runs, lane.queued) for lane in world.lanes.status()} == {(0, 0)})
 
 
 # --- through the memory engine ---------------------------------------------------------------------------------------
@@ -212,7 +209,7 @@ def test_hung_run_on_a_real_engine_is_retried_and_other_runs_complete():
         await settled(lambda: "once" in stage.begun)
         for _ in range(6):
             clock.now += INTERVAL
-            lanes.look()
+            lanes.check()
         assert lanes.status()[0].replaced == 1
         stage.go.set()
         results = {}

@@ -1,3 +1,5 @@
+"""The watcher reports nondeterministic calls of workflow code."""
+
 from __future__ import annotations
 
 import asyncio

@@ -20,7 +20,6 @@ from .world import (
     WORKERS,
     begun,
     memory,
-    play,
     slow,
     stage,
     steps,
@@ -223,14 +222,10 @@ async def test_killing_poll_loops_as_tasks_arrive_loses_no_workflow():
             assert await world.result(f"w{number}") == number * 4
 
 
-def test_death_and_restart_of_a_child_are_logged(caplog):
+async def test_death_and_restart_of_a_child_are_logged(caplog):
     caplog.set_level(logging.WARNING)
-
-    async def script():
-        async with memory() as world:
-            world.kill(HOLDER)
-            await until(world.is_polling)
-
-    play(script)
+    async with memory() as world:
+        world.kill(HOLDER)
+        await until(world.is_polling)
     assert f"{HOLDER} exited (killed)" in caplog.text
     assert f"{HOLDER} restarting" in caplog.text

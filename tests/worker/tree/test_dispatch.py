@@ -23,7 +23,6 @@ from .world import (
     begun,
     failure_type,
     memory,
-    play,
     scripted,
     slow,
     stage,
@@ -122,25 +121,21 @@ async def test_item_is_not_lost_if_poll_loop_and_evaluator_supervisor_die():
         assert await world.result() == 4
 
 
-def test_completion_after_its_handle_closed_is_logged_and_dropped(caplog):
+async def test_completion_after_its_handle_closed_is_logged_and_dropped(caplog):
     caplog.set_level(logging.INFO)
-
-    async def script():
-        async with scripted(limits=HandleLimits(workflow_grace=0.01, adoption=0)) as world:
-            world.handle.deliver(start_of("r", "slow", 1))
-            await begun()
-            evaluation = world.find(f"{EVALUATORS}/evaluation-1")
-            former = world.handle
-            world.kill(WORKER)
-            await until(lambda: former.finalized)
-            stage.go.set()
-            exit = await evaluation.wait_dead()
-            assert exit.kind == "normal"
-            assert failure_type(former.completions[0]) == "WorkerShutdown"
-            assert len(former.completions) == 1
-
-    play(script)
-    assert "the completion of run r is not sent: generation 1 of 'default' is gone" in caplog.text
+    async with scripted(limits=HandleLimits(workflow_grace=0.01, adoption=0)) as world:
+        world.handle.deliver(start_of("r", "slow", 1))
+        await begun()
+        evaluation = world.find(f"{EVALUATORS}/evaluation-1")
+        former = world.handle
+        world.kill(WORKER)
+        await until(lambda: former.finalized)
+        stage.go.set()
+        exit = await evaluation.wait_dead()
+        assert exit.kind == "normal"
+        assert failure_type(former.completions[0]) == "WorkerShutdown"
+        assert len(former.completions) == 1
+    assert "the completion of run r is not sent: generation 1 of 'default' has ended" in caplog.text
 
 
 async def test_full_cache_requests_an_eviction_after_the_completion():

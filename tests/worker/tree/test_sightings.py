@@ -27,7 +27,7 @@ from hourglass.errors import ConnectionFailedError, ServiceError
 from hourglass.testing import dev_server
 from worker.handles.scripted import ScriptedConnection
 
-from .world import ACTIVITIES, WORKFLOWS, ScriptedWorld, memory, play, scripted, steps, until
+from .world import ACTIVITIES, WORKFLOWS, ScriptedWorld, memory, scripted, steps, until
 
 WORKFLOW_POLLS, ACTIVITY_POLLS = PollKind("q", 1, False), PollKind("q", 1, True)
 POLLS_OF_NEXT_HANDLE = PollKind("q", 2, False)
@@ -110,24 +110,21 @@ class FakePollerReports:
         self.times = {kind: time + 1 for kind, time in self.times.items()}
 
 
-def test_handle_whose_polls_are_not_seen_is_recycled_on_a_new_connection(
+async def test_handle_whose_polls_are_not_seen_is_recycled_on_a_new_connection(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def script() -> None:
-        async with scripted() as world:
-            reports, sightings = FakePollerReports(world, monkeypatch), Sightings(0.0)
-            await check_sightings(world.app, sightings)
-            reports.record_polls()
-            await check_sightings(world.app, sightings)
-            assert len(world.engine.handles) == 1
-            reports.times[False] += 1  # only workflow tasks are polled
-            await check_sightings(world.app, sightings)
-            assert [each.closing for each in world.engine.handles] == [True, False]
-            assert len(world.engine.connections) == 1
-            assert {(each.task_queue, each.polled_by) for each in reports.queries} == {("default", "test")}
-
     caplog.set_level(logging.ERROR)
-    play(script)
+    async with scripted() as world:
+        reports, sightings = FakePollerReports(world, monkeypatch), Sightings(0.0)
+        await check_sightings(world.app, sightings)
+        reports.record_polls()
+        await check_sightings(world.app, sightings)
+        assert len(world.engine.handles) == 1
+        reports.times[False] += 1  # only workflow tasks are polled
+        await check_sightings(world.app, sightings)
+        assert [each.closing for each in world.engine.handles] == [True, False]
+        assert len(world.engine.connections) == 1
+        assert {(each.task_queue, each.polled_by) for each in reports.queries} == {("default", "test")}
     assert "has not seen it poll for activities" in caplog.text
 
 

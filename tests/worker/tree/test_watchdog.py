@@ -24,7 +24,6 @@ from .world import (
     begun,
     failure_type,
     memory,
-    play,
     scripted,
     stage,
     start_of,
@@ -75,34 +74,31 @@ async def test_worker_raises_no_suspicion_during_and_after_fifty_workflows():
         assert not any(isinstance(each, (Orphan, NoWorker)) for each in seen)
 
 
-def test_watchdog_replaces_a_worker_whose_poll_loop_stalls(caplog):
-    async def script():
-        async with scripted() as world:
-            evaluators, spawn = world.app.evaluators, world.app.evaluators.spawn_job
-
-            def never(*args, **named):
-                raise NotRunning("never")
-
-            evaluators.spawn_job = never
-            former, worker = world.handle, world.find(WORKER)
-            former.deliver(start_of("r", "steps", 1))
-            line = world.record().activations
-            await until(lambda: line.kept)
-            assert list(suspicions(world.app)) == [NobodyPolls("default", 1, "workflow", 1)]
-            patience = Suspicions(30.0)
-            check(world.app, patience, 0.0)
-            check(world.app, patience, 29.9)
-            assert worker.alive
-            check(world.app, patience, 30.0)
-            assert not worker.alive
-            evaluators.spawn_job = spawn
-            await until(lambda: len(world.engine.handles) == 2 and world.is_polling())
-            await until(lambda: former.finalized)
-            assert [type(each) for each in former.completions] == [TaskFailed]
-            assert list(suspicions(world.app)) == []
-
+async def test_watchdog_replaces_a_worker_whose_poll_loop_stalls(caplog):
     caplog.set_level(logging.ERROR)
-    play(script)
+    async with scripted() as world:
+        evaluators, spawn = world.app.evaluators, world.app.evaluators.spawn_job
+
+        def never(*args, **named):
+            raise NotRunning("never")
+
+        evaluators.spawn_job = never
+        former, worker = world.handle, world.find(WORKER)
+        former.deliver(start_of("r", "steps", 1))
+        line = world.record().activations
+        await until(lambda: line.kept)
+        assert list(suspicions(world.app)) == [NobodyPolls("default", 1, "workflow", 1)]
+        patience = Suspicions(30.0)
+        check(world.app, patience, 0.0)
+        check(world.app, patience, 29.9)
+        assert worker.alive
+        check(world.app, patience, 30.0)
+        assert not worker.alive
+        evaluators.spawn_job = spawn
+        await until(lambda: len(world.engine.handles) == 2 and world.is_polling())
+        await until(lambda: former.finalized)
+        assert [type(each) for each in former.completions] == [TaskFailed]
+        assert list(suspicions(world.app)) == []
     assert "the watchdog repairs: NobodyPolls(queue='default', generation=1, kind='workflow'" in caplog.text
 
 
@@ -129,21 +125,18 @@ async def test_watchdog_fails_an_activation_without_a_job_once():
         assert failure_type(handle.completions[0]) == "WorkerShutdown"
 
 
-def test_watchdog_fails_an_attempt_without_a_job(caplog):
-    async def script():
-        async with scripted() as world:
-            world.handle.deliver(attempt_of("waits", 1, token=b"sesame"))
-            await begun()
-            await until(world.is_polling)
-            world.record().attempts.open[b"sesame"].finish()
-            patience = Suspicions(30.0)
-            check(world.app, patience, 0.0)
-            check(world.app, patience, 30.0)
-            await until(lambda: world.handle.results)
-            assert [type(each) for each in world.handle.results] == [AttemptFailed]
-
+async def test_watchdog_fails_an_attempt_without_a_job(caplog):
     caplog.set_level(logging.ERROR)
-    play(script)
+    async with scripted() as world:
+        world.handle.deliver(attempt_of("waits", 1, token=b"sesame"))
+        await begun()
+        await until(world.is_polling)
+        world.record().attempts.open[b"sesame"].finish()
+        patience = Suspicions(30.0)
+        check(world.app, patience, 0.0)
+        check(world.app, patience, 30.0)
+        await until(lambda: world.handle.results)
+        assert [type(each) for each in world.handle.results] == [AttemptFailed]
     assert "the watchdog repairs: Orphan" in caplog.text
     assert "sesame" not in caplog.text
 

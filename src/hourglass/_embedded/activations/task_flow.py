@@ -328,7 +328,7 @@ class TaskFlow:
                 return
         cached.stage = Stage.RESTING
         self._poller.resting_runs.add(cached.cursor.run_id)
-        self._engine.tasks.set_resting(record, True)
+        record.resting = True
         if self.is_leaving and not self._local.has_attempts_of(cached.cursor.run_id):
             self.hand_over(cached)
         else:
@@ -344,5 +344,5 @@ class TaskFlow:
         """End the resting of a task."""
         cached.stage = Stage.IDLE
         self._poller.resting_runs.discard(cached.cursor.run_id)
-        self._engine.tasks.set_resting(cached.record, False)
+        cached.record.resting = False
         cached.alarm()

@@ -8,7 +8,7 @@ are in other modules.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -439,7 +439,27 @@ async def answer(engine: Engine, request: s.Request[A]) -> A:
         raise EngineClosed
     engine.limits.check(request)
     try:
-        return await _durable_answer(engine, request, handler)
+        try:
+            pending = await handler(engine, request)
+        except StorageError:
+            raise
+        except HourglassError:
+            # A rejection depends on the state just like an answer.
+            engine.queues.dispatch()
+            rests_on = refusal_rests_on(engine, request)
+            if request.effect is s.Effect.READ:
+                await is_written(engine, rests_on)
+            else:
+                await engine.durable(rests_on)
+            raise
+        # Dispatch before the wait, so that tasks completed immediately can be part of the same commit.
+        engine.queues.dispatch()
+        await engine.durable(pending.rests_on)
+        value: A = pending.value
+        if isinstance(value, s.ReadAnswer) and (trouble := engine.trouble):
+            notice = f"{trouble}{s.AS_STORED}" if engine.held else trouble
+            return cast(A, msgspec.structs.replace(value, notice=notice))
+        return value
     except Exception as error:
         if isinstance(error, StorageError):
             engine.stop_if_unreadable(error)
@@ -451,33 +471,6 @@ async def answer(engine: Engine, request: s.Request[A]) -> A:
                 f"a number in this {name} does not fit into 64 bits", status="INVALID_ARGUMENT"
             ) from None
         raise
-
-
-async def _durable_answer(
-    engine: Engine, request: s.Request[Any], handler: Callable[[Engine, Any], Awaitable[PendingAnswer[A]]]
-) -> A:
-    """Run the handler. Return its answer, or raise its error, once the changes that the result depends on are durable."""
-    try:
-        pending = await handler(engine, request)
-    except StorageError:
-        raise
-    except HourglassError:
-        # A rejection depends on the state just like an answer.
-        engine.queues.dispatch()
-        rests_on = refusal_rests_on(engine, request)
-        if request.effect is s.Effect.READ:
-            await is_written(engine, rests_on)
-        else:
-            await engine.durable(rests_on)
-        raise
-    # Dispatch before the wait, so that tasks completed immediately can be part of the same commit.
-    engine.queues.dispatch()
-    await engine.durable(pending.rests_on)
-    value = pending.value
-    if isinstance(value, s.ReadAnswer) and (trouble := engine.trouble):
-        notice = f"{trouble}{s.AS_STORED}" if engine.held else trouble
-        return cast(A, msgspec.structs.replace(value, notice=notice))
-    return value
 
 
 async def _first_task(engine: Engine, record: LoadedRun) -> None:

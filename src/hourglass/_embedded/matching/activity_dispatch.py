@@ -183,7 +183,6 @@ class ActivityDispatch:
             if activity is not None and activity.started_ns:
                 token = AttemptToken(run.run_id, event.id, activity.attempt)
                 attempt = record.attempts[event.id] = TakenAttempt(token, poller, record)
-                self._runs.in_flight.add(run.run_id)
                 self._begin(poller, activity_task(self._namespace, run, activity, token.encode()), attempt)
 
     def _start(self, record: LoadedRun, activity: OpenActivity, identity: str) -> str:
@@ -254,7 +253,6 @@ class ActivityDispatch:
         attempt = record.attempts.get(token.scheduled_event_id) if record is not None else None
         if record is not None and attempt is not None and attempt.token == token:
             del record.attempts[token.scheduled_event_id]
-            self._runs.note_in_flight(record)
 
     def lose(self, token: AttemptToken) -> None:
         """Fail an attempt because its worker's process has ended. The attempt is retried according to its retry policy."""

@@ -117,7 +117,6 @@ class TaskDispatch:
         """Add a query to a run's waiting queries."""
         record.queries.append(query)
         self.queried[record.run.run_id] = record
-        self._runs.note_in_flight(record)
         self._runs.queues.wake(record.run.started.spec.task_queue)
 
     def remove_query(self, record: LoadedRun, query: WaitingQuery) -> None:
@@ -126,7 +125,6 @@ class TaskDispatch:
             record.queries.remove(query)
             if not record.queries:
                 self.queried.pop(record.run.run_id, None)
-            self._runs.note_in_flight(record)
 
     def take_waiting_queries(self, record: LoadedRun) -> list[WaitingQuery]:
         """Remove and return the waiting queries of a run, which the caller must answer. Return none if the run has a
@@ -138,13 +136,7 @@ class TaskDispatch:
         """Remove and return the waiting queries of a run, even if the run has a task. The caller must answer them."""
         queries, record.queries = record.queries, []
         self.queried.pop(record.run.run_id, None)
-        self._runs.note_in_flight(record)
         return queries
-
-    def set_resting(self, record: LoadedRun, resting: bool) -> None:
-        """Record whether a run's task waits for a local activity."""
-        record.resting = resting
-        self._runs.note_in_flight(record)
 
     def reject_unanswerable_queries(self, record: LoadedRun) -> None:
         """Reject the queries of a run whose task keeps failing, because they would never be answered."""

@@ -50,7 +50,6 @@ def park(runs: RunTable, run_id: str, rejection: Rejection) -> LoadedRun | None:
     runs.queues.offer(record.run, pending, now, record.sticky)
     holders = record.holders()
     record.notify_holders(pending)
-    runs.note_in_flight(record)
     for holder in holders:
         holder.receiver.parked(run_id)
     record.changed.ring()

@@ -181,7 +181,7 @@ class WaitingQuery:
             self.answer.set_exception(error)
 
 
-class AttemptToken(msgspec.Struct, frozen=True, array_like=True):
+class AttemptToken(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The identity of one attempt of an activity."""
 
     run_id: str

@@ -67,8 +67,6 @@ class RunTable:
         """For each parked run, the number of the newest change that may depend on the rejected change."""
         self.attributes = SearchAttributes(store.attribute_types, limits)
         self.stopped = False
-        self.in_flight: set[str] = set()
-        """The ids of the runs with a task, an attempt or a query that a worker has received."""
         self.new_run_id: Callable[[], str] = queues.policy.new_run_id
         self.awaiting: EndListener
         self.keeping: LimitKeeping
@@ -387,7 +385,6 @@ class RunTable:
             self.queues.offer(run, ids, now, record.sticky, late=record.late)
         if record.attempts:
             record.notify_holders(ids)
-        self.note_in_flight(record)
         if record.changed.waiters:
             record.changed.ring()
         if run.status is not RUNNING:
@@ -396,17 +393,3 @@ class RunTable:
             record.closed.ring()
         if not record.users:
             self.idle[run.run_id] = record
-
-    def note_in_flight(self, record: LoadedRun) -> None:
-        """Add the run to `in_flight` or remove it, depending on whether it is in flight."""
-        run, task = record.run, record.run.task
-        # This is the condition of `LoadedRun.is_in_flight`, inlined to save a call because this code runs
-        # with every change.
-        if (
-            record.attempts
-            or record.queries
-            or (task is not None and task.started_event_id and not record.resting)
-        ):
-            self.in_flight.add(run.run_id)
-        else:
-            self.in_flight.discard(run.run_id)

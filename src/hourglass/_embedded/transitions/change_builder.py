@@ -13,7 +13,7 @@ reference to them. A step takes a dozen changes, and creating a new object for e
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 from msgspec.structs import force_setattr, replace
 
@@ -382,6 +382,7 @@ def _placed(attributes: Any, before: int) -> h.Attributes:
     """Return an event that will follow the event with the id `before`. If the returned event is the result of the
     attempt that this event started, link it to the event's id.
     """
+    placed: h.Attributes = attributes
     if type(attributes) in h.ATTEMPT_ENDS and attributes.started_event_id == JUST_BEFORE:
-        attributes = replace(attributes, started_event_id=before)
-    return cast(h.Attributes, attributes)
+        placed = replace(attributes, started_event_id=before)
+    return placed

@@ -97,7 +97,7 @@ def complete(
     with connecting.connected(target, namespace, codec, about=workflow_id, run_id=run_id) as client:
         pending, handle = _found(client, workflow_id, run_id, name)
         handle.complete(connecting.values([value])[0])
-    _told(f"completed {pending.activity_type} ({pending.id}) of {workflow_id}", workflow_id, pending, json)
+    _report(f"completed {pending.activity_type} ({pending.id}) of {workflow_id}", workflow_id, pending, json)
 
 
 @activity.command()
@@ -141,7 +141,7 @@ def fail(
                 f"hourglass cancel {workflow_id}                     cancels it with its workflow",
                 status=refused.status,
             ) from refused
-    _told(f"failed {pending.activity_type} ({pending.id}) of {workflow_id}", workflow_id, pending, json)
+    _report(f"failed {pending.activity_type} ({pending.id}) of {workflow_id}", workflow_id, pending, json)
 
 
 @activity.command()
@@ -168,7 +168,7 @@ def reset(
     with connecting.connected(target, namespace, codec, about=workflow_id, run_id=run_id) as client:
         pending, handle = _found(client, workflow_id, run_id, name)
         handle.reset(reset_heartbeat=reset_heartbeat)
-    _told(
+    _report(
         f"{pending.activity_type} ({pending.id}) of {workflow_id} is retried from attempt 1",
         workflow_id,
         pending,
@@ -200,5 +200,5 @@ def _found(
     raise UsageError(f"{workflow_id} has no pending activity {name!r}; pending activities: {available}")
 
 
-def _told(text: str, workflow_id: str, activity: PendingActivityInfo, json: bool) -> None:
-    connecting.tell(text, json, id=workflow_id, activity=activity.id, name=activity.activity_type)
+def _report(text: str, workflow_id: str, activity: PendingActivityInfo, json: bool) -> None:
+    connecting.report(text, json, id=workflow_id, activity=activity.id, name=activity.activity_type)

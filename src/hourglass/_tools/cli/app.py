@@ -119,7 +119,7 @@ def run(arguments: list[str]) -> int:
     except Exception as error:
         if shown:
             console.trace(error)
-        return _told(error)
+        return _report(error)
 
 
 def prepare_program() -> None:
@@ -134,7 +134,7 @@ def _thread_ended(end: threading.ExceptHookArgs) -> None:
         console.trace(end.exc_value)
 
 
-def _told(error: Exception) -> int:
+def _report(error: Exception) -> int:
     """Print an error message and return the exit code."""
     if isinstance(error, HourglassError):
         page = next((page for kind, page in PAGES if isinstance(error, kind)), "")

@@ -36,4 +36,4 @@ def backup(
         copy(file, destination, overwrite=overwrite, progress=progress)
     size = destination.stat().st_size
     message = f"copied {file} to {destination} ({size / 1e6:.1f} MB)"
-    connecting.tell(message, json, file=str(file), destination=str(destination), bytes=size)
+    connecting.report(message, json, file=str(file), destination=str(destination), bytes=size)

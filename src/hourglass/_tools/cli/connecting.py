@@ -280,7 +280,7 @@ def answer(value: Any, as_json: bool) -> None:
         console.show(value)
 
 
-def tell(text: str, as_json: bool, **document: object) -> None:
+def report(text: str, as_json: bool, **document: object) -> None:
     """Report an action, as a line for people or a JSON document for scripts."""
     if as_json:
         write_json(document)
@@ -370,14 +370,14 @@ def to_many(
 
     The user must confirm first. Without a terminal, `--yes` is required.
     """
-    from hourglass.client._bulk import open_ones
+    from hourglass.client._bulk import open_only
 
     what, doing, done = words
     if not yes:
-        confirm(f"{what} {workflows(client.count_workflows(open_ones(query)))}", yes)
-    with progress(doing) as tell:
-        result = act(tell)
-    gone = f", {result.gone} had already closed" if result.gone else ""
+        confirm(f"{what} {workflows(client.count_workflows(open_only(query)))}", yes)
+    with progress(doing) as report:
+        result = act(report)
+    gone = f", {result.already_closed} had already closed" if result.already_closed else ""
     report_many(f"{done}: {result.done} of {result.found}{gone}", result, result.errors, as_json)
 
 

@@ -296,12 +296,12 @@ def _parts_at(walk: HistoryWalk, alternative: HistoryWalk) -> int | None:
 def parts_at(first: Sequence[Moment], second: Sequence[Moment]) -> int | None:
     """Return the number of the first step with different commands, or None if there is none."""
     for index, (mine, theirs) in enumerate(zip_longest(first, second)):
-        if mine is None or theirs is None or _asked(mine) != _asked(theirs):
+        if mine is None or theirs is None or _commands(mine) != _commands(theirs):
             return index
     return None
 
 
-def _asked(moment: Moment) -> tuple[Any, ...]:
+def _commands(moment: Moment) -> tuple[Any, ...]:
     return (*(command.what for command in moment.issued), moment.closed, bool(moment.error))
 
 

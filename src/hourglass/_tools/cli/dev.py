@@ -88,7 +88,7 @@ def dev(
     if log_level is not LogLevel.debug:  # the messages would be repeated at each reload
         for name in _QUIET:
             logging.getLogger(name).setLevel(logging.WARNING)
-    _refuse_what_makes_no_sense(temporal, target, port, ui_port)
+    _reject_conflicting_options(temporal, target, port, ui_port)
     life = dev_worker.enter(os.environ)
     if life is not None:
         options = dev_worker.DevOptions(
@@ -105,7 +105,7 @@ def dev(
     raise typer.Exit(_watch(sources, server, ui))
 
 
-def _refuse_what_makes_no_sense(
+def _reject_conflicting_options(
     temporal: bool, target: str | None, port: int | None, ui_port: int | None
 ) -> None:
     if os.name != "posix":

@@ -22,7 +22,7 @@ import typer
 from hourglass._built_in import without_keepers
 from hourglass._tools.cli import connecting, console
 from hourglass._tools.cli.connecting import Json, Namespace, Target
-from hourglass._tools.timeline.standing import Problem
+from hourglass._tools.timeline.run_state import Problem
 from hourglass._tools.timeline.text import duration
 from hourglass.errors import HourglassError, ServiceTimeoutError, StorageError
 
@@ -289,22 +289,22 @@ def _workers(client: Client, task_queue: str) -> str:
     return f"on queue {task_queue!r}: {'; '.join([', '.join(who) or 'no worker polls it', *waiting])}"
 
 
-def _tried(what: str, look: Callable[[], str], advice: Callable[[], str] = str) -> HealthCheck:
+def _tried(what: str, check: Callable[[], str], advice: Callable[[], str] = str) -> HealthCheck:
     try:
-        return HealthCheck(what, _in_time(look), True)
+        return HealthCheck(what, _in_time(check), True)
     except ServiceTimeoutError as error:
         return HealthCheck(what, f"{error}{advice()}", False)
     except HourglassError as error:
         return HealthCheck(what, str(error), False)
 
 
-def _in_time(look: Callable[[], T]) -> T:
+def _in_time(check: Callable[[], T]) -> T:
     """Return the result of a check. Raise `ServiceTimeoutError` if it takes too long for any reason."""
     answer: Future[T] = Future()
 
     def run() -> None:
         try:
-            answer.set_result(look())
+            answer.set_result(check())
         except BaseException as error:
             answer.set_exception(error)
 

@@ -17,7 +17,7 @@ from hourglass._built_in import without_keepers
 from hourglass._tools.cli import connecting, console
 from hourglass._tools.cli.connecting import Codec, Json, Limit, Namespace, RunId, Target, WorkflowId
 from hourglass._tools.cli.console import Column, cut, lines
-from hourglass._tools.timeline.standing import Problem, problem_of, standing
+from hourglass._tools.timeline.run_state import Problem, problem_of, run_state
 from hourglass.errors import ServiceError, UsageError
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def _tell_count(result: WorkflowExecutionCount, json: bool) -> None:
 
 
 def _tell_number(count: int, json: bool) -> None:
-    connecting.tell(str(count), json, count=count)
+    connecting.report(str(count), json, count=count)
 
 
 def _once(client: Client, query: str, limit: int, only: Problem | None, json: bool) -> None:
@@ -137,8 +137,8 @@ class _Found:
     runs: list[WorkflowExecution]
     problems: Mapping[str, Problem]
 
-    def standing(self, run: WorkflowExecution) -> str:
-        return standing(run, self.problems.get(run.run_id))
+    def run_state(self, run: WorkflowExecution) -> str:
+        return run_state(run, self.problems.get(run.run_id))
 
     def document(self, run: WorkflowExecution) -> dict[str, Any]:
         return _document(run, self.problems.get(run.run_id))
@@ -176,13 +176,13 @@ def _tell_changes(client: Client, query: str, limit: int, only: Problem | None, 
     while True:
         page = _find(client, query, limit, only)
         for run in reversed(page.runs):
-            if previous.get(run.run_id) == page.standing(run):
+            if previous.get(run.run_id) == page.run_state(run):
                 continue
             if json:
                 connecting.write_json(page.document(run), indent=None)
             else:
                 console.show(_lines(_Found([run], page.problems))[-1])
-        previous = {run.run_id: page.standing(run) for run in page.runs}
+        previous = {run.run_id: page.run_state(run) for run in page.runs}
         sleep(_PAUSE)
 
 
@@ -209,7 +209,7 @@ def _row(
     began = run.start_time
     return [
         (run.id, ""),
-        (standing(run, problem), "red" if problem is not None else _COLOURS.get(run.status.name, "")),
+        (run_state(run, problem), "red" if problem is not None else _COLOURS.get(run.status.name, "")),
         (run.workflow_type, ""),
         ("" if began is None else connecting.clock(began) if room is None else _shortly(began, now), ""),
         ("" if began is None else _span(((run.close_time or now) - began).total_seconds()), ""),
@@ -255,7 +255,7 @@ def _facts(run: WorkflowDescription) -> list[tuple[str, object]]:
         ("id", run.id),
         ("run", run.run_id),
         ("type", run.workflow_type),
-        ("status", standing(run, problem_of(run))),
+        ("status", run_state(run, problem_of(run))),
         ("task queue", run.task_queue),
         ("started", None if run.start_time is None else connecting.clock(run.start_time)),
         ("closed", None if run.close_time is None else connecting.clock(run.close_time)),

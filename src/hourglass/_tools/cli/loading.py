@@ -222,9 +222,9 @@ def _below(module: ModuleType) -> list[_Decorated]:
 
 def _nothing_in(source: str, module: ModuleType) -> str:
     message = f"{source} has no workflow and no activity: nothing in it is decorated with @workflow.defn or @activity.defn"
-    elsewhere = sorted({definition.home for definition in _decorated(module)})
-    if elsewhere:
-        message += f"\n  it imports some from {', '.join(elsewhere)}: pass that as well"
+    other_modules = sorted({definition.home for definition in _decorated(module)})
+    if other_modules:
+        message += f"\n  it imports some from {', '.join(other_modules)}: pass that as well"
     return message
 
 

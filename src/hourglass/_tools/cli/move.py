@@ -58,7 +58,7 @@ class MoveResult:
     why: str = ""
 
 
-class _Stays(Exception):
+class _CannotMove(Exception):
     """A run cannot be moved. The message is the reason."""
 
 
@@ -222,48 +222,50 @@ class _Mover:
         named = ("workflow", run.id, run.run_id, run.workflow_type)
         try:
             if schedule is not None:
-                raise _Stays(
+                raise _CannotMove(
                     f"its schedule {schedule.id} stays in the file, and would start another workflow: pause the schedule first"
                 )
             self._check(run, handle)
             if not carry_out:
                 return MoveResult(*named, "moves")
             return MoveResult(*named, "moved", f"continues as run {self._move(run, handle)}")
-        except _Stays as stays:
+        except _CannotMove as stays:
             return MoveResult(*named, "stays", console.one_line(str(stays)))
         except HourglassError as error:
             return MoveResult(*named, "stays", console.one_line(str(error)))
 
     def _check(self, run: WorkflowExecution, handle: WorkflowHandle[Any]) -> None:
-        """Raise `_Stays` if the run cannot be moved."""
+        """Raise `_CannotMove` if the run cannot be moved."""
         if run.parent_id:
-            raise _Stays(f"it is a child of {run.parent_id}, which stays in the file")
+            raise _CannotMove(f"it is a child of {run.parent_id}, which stays in the file")
         seen, history = handle.describe(), handle.history()
         if seen.status.name == "PAUSED" and not _pause_reason(history).startswith(MOVING):
-            raise _Stays("it is paused, and would not be paused on the server: resume it first")
+            raise _CannotMove("it is paused, and would not be paused on the server: resume it first")
         for activity in seen.pending_activities:
             if activity.state != "SCHEDULED":
-                raise _Stays(
+                raise _CannotMove(
                     f"an attempt of {activity.activity_type} is running: stop the workers of the file first"
                 )
         result = self._replayer.try_replay(history)
         if not result.does_the_same:
-            raise _Stays(f"the code does not match its history: {str(result.difference).splitlines()[0]}")
+            raise _CannotMove(
+                f"the code does not match its history: {str(result.difference).splitlines()[0]}"
+            )
         try:
             self._there.import_workflow(history, dry_run=True)
         except ServiceError as error:
-            raise _Stays(str(error)) from error
+            raise _CannotMove(str(error)) from error
         self._check_id(run)
 
     def _check_id(self, run: WorkflowExecution) -> None:
-        """Raise `_Stays` if the id is in use on the server, except by an interrupted move of this run."""
+        """Raise `_CannotMove` if the id is in use on the server, except by an interrupted move of this run."""
         try:
             existing = self._there.get_workflow_handle(run.id).describe()
         except WorkflowNotFoundError:
             return
         first = self._here.get_workflow_handle(run.id, run_id=run.run_id)
         if existing.close_time is None and not _pause_reason(first.history()).startswith(MOVING):
-            raise _Stays(f"an open workflow on the server already has this id (run {existing.run_id})")
+            raise _CannotMove(f"an open workflow on the server already has this id (run {existing.run_id})")
 
     def _move(self, run: WorkflowExecution, handle: WorkflowHandle[Any]) -> str:
         """Move a run and return the run id on the server. If a step before the release fails, the run in the file is left
@@ -279,10 +281,10 @@ class _Mover:
             held = self._there.import_workflow(history, request_id=request_id, hold=True)
             if self._is_held(held):
                 self._verify(held, history)
-        except (HourglassError, _Stays) as error:
+        except (HourglassError, _CannotMove) as error:
             handle.unpause(f"not moved: {error}"[:200])
             if isinstance(error, WorkflowAlreadyStartedError):
-                raise _Stays("a workflow on the server already has this id") from error
+                raise _CannotMove("a workflow on the server already has this id") from error
             raise
         self._there.import_workflow(history, request_id=request_id)
         handle.terminate(moved(self._there.target, str(held.run_id)))
@@ -294,12 +296,12 @@ class _Mover:
         for _ in range(round(_PATIENCE / _PAUSE)):
             history, seen = handle.history(), handle.describe()
             if seen.close_time is not None:
-                raise _Stays("it has closed in the meantime")
+                raise _CannotMove("it has closed in the meantime")
             running = [activity for activity in seen.pending_activities if activity.state != "SCHEDULED"]
             if not running and not _has_task(history):
                 return history
             pause.wait(_PAUSE)
-        raise _Stays("a worker is still executing it: stop the workers of the file first")
+        raise _CannotMove("a worker is still executing it: stop the workers of the file first")
 
     def _is_held(self, held: WorkflowHandle[Any]) -> bool:
         """Whether the run on the server is still held.
@@ -330,7 +332,7 @@ class _Mover:
         if result.does_the_same:
             return
         self._there.get_workflow_handle(held.id, run_id=held.run_id).delete()
-        raise _Stays(
+        raise _CannotMove(
             "its code issues other commands if the time or the random numbers differ: "
             + str(result.difference).splitlines()[0]
         )

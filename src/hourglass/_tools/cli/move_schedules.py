@@ -136,7 +136,7 @@ class ScheduleMover:
             except ScheduleNotFoundError:
                 self._create(details)
         except HourglassError as error:
-            self.give_up(marked)
+            self.abort(marked)
             return replace(move, stays=console.one_line(str(error)))
         return marked
 
@@ -197,9 +197,9 @@ class ScheduleMover:
         existing = self._details(self._there, move.id)
         if _is_held(existing):
             self._there.get_schedule_handle(move.id).delete()
-        self.give_up(move)
+        self.abort(move)
 
-    def give_up(self, move: ScheduleMove) -> None:
+    def abort(self, move: ScheduleMove) -> None:
         """Restore a schedule in the file to its state before the move."""
         if move.marked:
             self._here.get_schedule_handle(move.id).update(

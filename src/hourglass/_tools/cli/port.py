@@ -72,12 +72,12 @@ def port(
         changed += 1
         if write:
             path.write_text(after, encoding="utf-8")
-    console.note(_told(seen, changed, write))
+    console.note(_summary(seen, changed, write))
     if left:
         raise typer.Exit(1)
 
 
-def _told(seen: int, changed: int, write: bool) -> str:
+def _summary(seen: int, changed: int, write: bool) -> str:
     if not changed:
         return f"nothing to change in {seen} file{'s' * (seen != 1)}"
     count = f"{changed} file{'s' * (changed != 1)}"

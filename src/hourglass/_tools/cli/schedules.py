@@ -321,7 +321,7 @@ def pause(
     """
     with connecting.connected(target, namespace) as client:
         client.get_schedule_handle(schedule_id).pause(note)
-    connecting.tell(f"paused {schedule_id}", json, id=schedule_id)
+    connecting.report(f"paused {schedule_id}", json, id=schedule_id)
 
 
 @schedule.command()
@@ -340,7 +340,7 @@ def resume(
     """
     with connecting.connected(target, namespace) as client:
         client.get_schedule_handle(schedule_id).unpause(note)
-    connecting.tell(f"resumed {schedule_id}", json, id=schedule_id)
+    connecting.report(f"resumed {schedule_id}", json, id=schedule_id)
 
 
 @schedule.command()
@@ -360,7 +360,7 @@ def trigger(
     with connecting.connected(target, namespace) as client:
         handle = client.get_schedule_handle(schedule_id)
         handle.trigger(overlap=None if overlap is None else _policy(overlap))
-    connecting.tell(f"triggered {schedule_id}", json, id=schedule_id)
+    connecting.report(f"triggered {schedule_id}", json, id=schedule_id)
 
 
 @schedule.command()
@@ -388,7 +388,7 @@ def backfill(
                 start_at=begin, end_at=until, overlap=None if overlap is None else _policy(overlap)
             )
         )
-    connecting.tell(
+    connecting.report(
         f"{schedule_id} starts workflows for its times from {start} to {end}", json, id=schedule_id
     )
 
@@ -418,4 +418,4 @@ def delete(
         handle.describe()  # report a missing schedule before asking for confirmation
         connecting.confirm(f"delete the schedule {schedule_id}", yes)
         handle.delete()
-    connecting.tell(f"deleted {schedule_id}", json, id=schedule_id)
+    connecting.report(f"deleted {schedule_id}", json, id=schedule_id)

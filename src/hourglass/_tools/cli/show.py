@@ -70,14 +70,14 @@ def show(
     from hourglass._tools.timeline.watching import Watched, decoder, is_file, story_of_file
 
     chosen = codec_named(codec)
-    look = peek(None if chosen is None else decoder(chosen)) if payloads else hidden
+    show_values = peek(None if chosen is None else decoder(chosen)) if payloads else hidden
     if is_file(what) and target is None and run_id is None:
         if follow or children:
             raise UsageError("--follow and --children need a workflow id, not a file")
-        story = story_of_file(what, look, chosen)
+        story = story_of_file(what, show_values, chosen)
     else:
         with connecting.connected(target, namespace, codec, about=what, run_id=run_id) as client:
-            watched = Watched(client, what, run_id, look, children)
+            watched = Watched(client, what, run_id, show_values, children)
             story = _follow(watched, width, rows, quiet=json) if follow else watched.story()
     _write(story, html, svg, rows)
     if json:

@@ -91,11 +91,11 @@ def _page(diagnosis: Diagnosis) -> Iterator[Text]:
     now = diagnosis.now or time_ns()
     first, *further = diagnosis.findings
     yield _headline(_name(diagnosis), first, now)
-    yield from _told(first, now, "  ")
+    yield from _lines(first, now, "  ")
     for finding in further[: _MOST - 1]:
         yield Text("")
         yield _headline("It also", finding, now, bold=False)
-        yield from _told(finding, now, "  ")
+        yield from _lines(finding, now, "  ")
     if len(further) >= _MOST:
         yield Text(f"… and {len(further) - _MOST + 1} more; --json shows all")
     yield from _to_do(diagnosis)
@@ -123,7 +123,7 @@ def _headline(name: str, finding: Finding, now: int, *, bold: bool = True) -> Te
     return line
 
 
-def _told(finding: Finding, now: int, indent: str) -> Iterator[Text]:
+def _lines(finding: Finding, now: int, indent: str) -> Iterator[Text]:
     yield from _causes(finding.faults, indent)
     if finding.place:
         yield _indented(indent, _place(finding))
@@ -131,7 +131,7 @@ def _told(finding: Finding, now: int, indent: str) -> Iterator[Text]:
         yield _indented(indent, detail.replace(f"{Path.cwd()}{os.sep}", ""))
     if finding.inner is not None:
         yield _headline(f"{indent}↳ {_name(finding.inner)}", finding.inner.findings[0], now)
-        yield from _told(finding.inner.findings[0], now, f"{indent}    ")
+        yield from _lines(finding.inner.findings[0], now, f"{indent}    ")
 
 
 def _causes(faults: tuple[Fault, ...], indent: str) -> Iterator[Text]:

@@ -59,7 +59,7 @@ def cancel(
                 ("cancel", "cancelling", "requested cancellation"),
                 yes,
                 json,
-                lambda tell: client.cancel_workflows(query, reason=reason, progress=tell),
+                lambda report: client.cancel_workflows(query, reason=reason, progress=report),
             )
         elif workflow_id is not None:
             handle = client.get_workflow_handle(workflow_id, run_id=run_id)
@@ -69,7 +69,7 @@ def cancel(
                 status = "RUNNING"  # activities without a workflow have no run to describe; others are rejected below
             handle.cancel(reason)
             closed = f"{workflow_id} is already closed ({status.lower().replace('_', ' ')})"
-            connecting.tell(
+            connecting.report(
                 f"requested cancellation of {workflow_id}" if status == "RUNNING" else closed,
                 json,
                 id=workflow_id,
@@ -102,11 +102,11 @@ def terminate(
                 ("terminate", "terminating", "terminated"),
                 yes,
                 json,
-                lambda tell: client.terminate_workflows(query, reason=reason, progress=tell),
+                lambda report: client.terminate_workflows(query, reason=reason, progress=report),
             )
         elif workflow_id is not None:
             client.get_workflow_handle(workflow_id, run_id=run_id).terminate(reason)
-            connecting.tell(f"terminated {workflow_id}", json, id=workflow_id)
+            connecting.report(f"terminated {workflow_id}", json, id=workflow_id)
 
 
 def reset(
@@ -133,7 +133,7 @@ def reset(
     """
     with connecting.one_workflow(workflow_id, run_id, target, namespace) as handle:
         again = handle.reset(before=before, event_id=event_id, reason=reason)
-    connecting.tell(
+    connecting.report(
         f"reset {again.id}: it continues as run {again.run_id}", json, id=again.id, run_id=again.run_id
     )
 
@@ -166,7 +166,7 @@ def fork(
         raise UsageError("choose the step with --before STEP or --event-id N")
     with connecting.one_workflow(workflow_id, run_id, target, namespace) as handle:
         made = handle.fork(id=id, before=before, event_id=event_id)
-    connecting.tell(
+    connecting.report(
         f"forked {workflow_id}: the copy is {made.id} (run {made.run_id})",
         json,
         id=made.id,
@@ -193,7 +193,7 @@ def pause(
     """
     with connecting.one_workflow(workflow_id, run_id, target, namespace) as handle, _advised():
         handle.pause(reason)
-    connecting.tell(
+    connecting.report(
         f"paused {workflow_id}; to resume it: hourglass resume {workflow_id}", json, id=workflow_id
     )
 
@@ -214,7 +214,7 @@ def resume(
     """
     with connecting.one_workflow(workflow_id, run_id, target, namespace) as handle, _advised():
         handle.unpause(reason)
-    connecting.tell(f"resumed {workflow_id}", json, id=workflow_id)
+    connecting.report(f"resumed {workflow_id}", json, id=workflow_id)
 
 
 @contextmanager
@@ -260,7 +260,7 @@ def delete(
             was = "is open and would be terminated" if seen.close_time is None else "is closed"
             connecting.confirm(f"delete {workflow_id}, which {was}, with its history", yes)
             handle.delete()
-            connecting.tell(f"deleted {workflow_id} (run {seen.run_id})", json, id=workflow_id)
+            connecting.report(f"deleted {workflow_id} (run {seen.run_id})", json, id=workflow_id)
 
 
 def _delete_many(client: Client, query: str, yes: bool, json: bool) -> None:
@@ -268,7 +268,7 @@ def _delete_many(client: Client, query: str, yes: bool, json: bool) -> None:
         connecting.confirm(f"permanently delete {connecting.workflows(client.count_workflows(query))}", yes)
     done, errors = 0, dict[str, ServiceError]()
     runs = list(client.list_workflows(query))
-    with connecting.progress("deleting") as tell:
+    with connecting.progress("deleting") as report:
         for run in runs:
             try:
                 client.get_workflow_handle(run.id, run_id=run.run_id).delete()
@@ -277,7 +277,7 @@ def _delete_many(client: Client, query: str, yes: bool, json: bool) -> None:
                 pass  # the workflow was deleted in the meantime, or its retention has passed
             except ServiceError as refused:
                 errors[run.id] = refused
-            tell(done + len(errors), len(runs))
+            report(done + len(errors), len(runs))
     document = {"found": len(runs), "done": done, "errors": errors}
     connecting.report_many(f"deleted: {done} of {len(runs)}", document, errors, json)
 
@@ -321,13 +321,13 @@ def signal(
                 ("signal", "signalling", "signalled"),
                 yes,
                 json,
-                lambda tell: client.signal_workflows(query, name, *values, progress=tell),
+                lambda report: client.signal_workflows(query, name, *values, progress=report),
             )
             return
         if workflow_id is None:
             raise UsageError("pass the id of the workflow, or --query")
         client.get_workflow_handle(workflow_id, run_id=run_id).signal(name, *connecting.values(texts))
-        connecting.tell(f"signalled {workflow_id}: {name}", json, id=workflow_id, signal=name)
+        connecting.report(f"signalled {workflow_id}: {name}", json, id=workflow_id, signal=name)
 
 
 def query(
@@ -431,7 +431,7 @@ def start(
       hourglass start checkout '{"id": "o-1", "cents": 1200}' --id order-1
       hourglass start report daily --wait
     """
-    _refuse_a_file(workflow)
+    _reject_file(workflow)
     options: dict[str, Any] = {} if id is None else {"id": id}
     with connecting.connected(target, namespace, codec, makes_file=True) as client:
         handle = client.start_workflow(
@@ -440,7 +440,7 @@ def start(
         if wait:
             connecting.answer(handle.result(), json)
         else:
-            connecting.tell(
+            connecting.report(
                 f"started {handle.id} (run {handle.run_id})", json, id=handle.id, run_id=handle.run_id
             )
 
@@ -474,7 +474,7 @@ def result(
             ) from error
 
 
-def _refuse_a_file(workflow: str) -> None:
+def _reject_file(workflow: str) -> None:
     """Reject a file name. `run` accepts files, but an engine would take the name for a workflow type that no worker has."""
     file, _, name = workflow.rpartition(":") if ".py:" in workflow else (workflow, "", "")
     if file.endswith(".py"):

@@ -77,15 +77,15 @@ def fix_parent(story: Story, parent: str, queue: str, options: str) -> tuple[Act
 
 def parked(cause: Cause, facts: Facts) -> tuple[Action, ...]:
     """Return the actions for a parked run: fix the code, or reset the run to a point that matches the code."""
-    give_up = Action("Or terminate it:", _command(f"terminate {_id(facts.story)}", facts.options))
+    terminate = Action("Or terminate it:", _command(f"terminate {_id(facts.story)}", facts.options))
     match cause:
         case Cause.NONDETERMINISM:
-            return (*_misfit(facts), give_up)
+            return (*_misfit(facts), terminate)
         case Cause.UNKNOWN_WORKFLOW:
             why = "Start the worker with the file or module that has this type:"
-            return (*start_worker(facts.story.task_queue, facts.options, why), give_up)
+            return (*start_worker(facts.story.task_queue, facts.options, why), terminate)
         case _:
-            return (Action(_PARKED[cause]), give_up)
+            return (Action(_PARKED[cause]), terminate)
 
 
 def fixed(facts: Facts) -> tuple[Action, ...]:
@@ -164,7 +164,7 @@ def unpause(facts: Facts, activity_id: str) -> tuple[Action, ...]:
     )
 
 
-def refused_cancel(facts: Facts) -> tuple[Action, ...]:
+def ignored_cancellation(facts: Facts) -> tuple[Action, ...]:
     """Return the actions for a run that is still open after a cancellation request."""
     return (
         Action("If the workflow is cleaning up, wait. To end it without any cleanup:"),
@@ -222,7 +222,7 @@ def send_something(facts: Facts, without: str = "") -> tuple[Action, ...]:
     if not sent:
         return (
             (Action("Check the line: no known signal or update could change the condition."),)
-            if facts.stands
+            if facts.positions
             else ()
         )
     return tuple(

@@ -37,7 +37,7 @@ from hourglass._tools.diagnosis.diagnosis import (
 )
 from hourglass._tools.diagnosis.reasons import diagnose
 from hourglass._tools.diagnosis.reasons_tasks import queue_of
-from hourglass._tools.timeline.faults import Waits, stands
+from hourglass._tools.timeline.faults import Waits, positions
 from hourglass._tools.timeline.spans import Fault, Kind, Outcome, Span, Story
 from hourglass._tools.timeline.text import clean, duration, harmless
 from hourglass._tools.timeline.timeline import open_turn
@@ -125,7 +125,9 @@ def _placed(finding: Finding, facts: Facts) -> Finding:
     if finding.cause is not Cause.CODE_RUNS:
         return finding
     local = [
-        position for position in facts.stands if position.waits is Waits.ACTIVITY and position.call in _LOCAL
+        position
+        for position in facts.positions
+        if position.waits is Waits.ACTIVITY and position.call in _LOCAL
     ]
     if local:
         return replace(
@@ -135,7 +137,7 @@ def _placed(finding: Finding, facts: Facts) -> Finding:
             code=local[0].code,
             details=(_LOG,),
         )
-    if facts.stands or facts.now - (finding.since or facts.now) < _MOMENT:
+    if facts.positions or facts.now - (finding.since or facts.now) < _MOMENT:
         return finding
     # A server answers no query while a workflow task is in progress, and a task without local activities
     # takes milliseconds.
@@ -161,7 +163,7 @@ failure.
 
 
 @dataclass(frozen=True)
-class Wanted:
+class RequestedSlot:
     """A slot that the run has requested but not received."""
 
     key: str
@@ -183,7 +185,7 @@ def without_keepers(story: Story) -> Story:
 def with_slots(diagnosis: Diagnosis, facts: Facts, ask: Ask) -> Diagnosis:
     """Return the diagnosis with awaited slots in place of the timers and conditions that implement their waits."""
     findings = diagnosis.findings
-    for request in _wanted(facts):
+    for request in _requested_slots(facts):
         answer = ask(request.keeper)
         slot = Finding(
             cause=Cause.LOCK,
@@ -220,11 +222,11 @@ def _turns(facts: Facts) -> Iterator[tuple[Span, str]]:
                 yield timer, key
 
 
-def _wanted(facts: Facts) -> Iterator[Wanted]:
+def _requested_slots(facts: Facts) -> Iterator[RequestedSlot]:
     for key, since in _asked(facts.events, _PREFIX).items():
         for timer in facts.story.spans[1:]:
             if timer.name == open_turn(key, slot=True):
-                yield Wanted(key, since, timer)
+                yield RequestedSlot(key, since, timer)
 
 
 def _asked(events: tuple[h.HistoryEvent, ...], prefix: str) -> dict[str, int]:
@@ -250,11 +252,11 @@ _TO_OTHERS = (
 
 
 def _replaced(
-    findings: tuple[Finding, ...], timer: Span, combined: Finding, stands: Mapping[str, bool]
+    findings: tuple[Finding, ...], timer: Span, combined: Finding, positions: Mapping[str, bool]
 ) -> tuple[Finding, ...]:
     """Return the findings with the parts of a wait replaced by a single finding, at the author's line."""
-    mine = [finding for finding in findings if _is_part(finding, timer, stands)]
-    shown = next((finding for finding in mine if finding.place and stands.get(finding.place)), None)
+    mine = [finding for finding in findings if _is_part(finding, timer, positions)]
+    shown = next((finding for finding in mine if finding.place and positions.get(finding.place)), None)
     if shown is not None:
         combined = replace(combined, place=shown.place, code=shown.code)
     order = list(Cause)
@@ -267,16 +269,16 @@ def _stands(facts: Facts, call: str) -> dict[str, bool]:
 
     In a checkout of Hourglass, its own lines look like the author's.
     """
-    inside = [position for position in facts.stands if position.waits in (Waits.CONDITION, Waits.LOCK)]
+    inside = [position for position in facts.positions if position.waits in (Waits.CONDITION, Waits.LOCK)]
     ours = {position.place: False for position in inside if _OURS.search(position.place)}
     return {position.place: True for position in inside if position.call == call} | ours
 
 
-def _is_part(finding: Finding, timer: Span, stands: Mapping[str, bool]) -> bool:
+def _is_part(finding: Finding, timer: Span, positions: Mapping[str, bool]) -> bool:
     """Whether a finding is the timer of reminders to the keeper, or the condition that waits for the keeper's answer."""
     if finding.cause is Cause.TIMER:
         return finding.since == timer.start and finding.what == timer.name
-    return finding.cause in (Cause.CONDITION, Cause.LOCK) and finding.place in stands
+    return finding.cause in (Cause.CONDITION, Cause.LOCK) and finding.place in positions
 
 
 def _slot_lines(answer: object, workflow_id: str) -> Iterator[str]:
@@ -352,7 +354,7 @@ class WhyContext:
     def diagnosis(self, workflow_id: str, run_id: str | None, *, children: bool = True) -> Diagnosis:
         """Return the diagnosis of a run. Raise `WorkflowNotFoundError` if the run does not exist."""
         watched = Watched(self.client, workflow_id, run_id, failures=self.failures)
-        description, events = watched.look()
+        description, events = watched.fetch()
         story = without_keepers(watched.story_from(description, events))
         facts = Facts(
             story=replace(story, workflow_id=workflow_id, run_id=description.run_id),
@@ -483,7 +485,7 @@ def _answered(facts: Facts, handle: WorkflowHandle[Any]) -> Facts:
     signals = _described(metadata, "signalDefinitions")
     return replace(
         facts,
-        stands=stands(stack) if isinstance(stack, str) else (),
+        positions=positions(stack) if isinstance(stack, str) else (),
         signals=tuple(signals),
         awaited=_awaited(handle) if signals else (),
         updates=tuple(_described(metadata, "updateDefinitions")),

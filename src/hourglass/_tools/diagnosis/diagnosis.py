@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from hourglass._tools.timeline.faults import Stand
+from hourglass._tools.timeline.faults import Position
 from hourglass._tools.timeline.spans import Fault, Story
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ class QueueFacts:
 class Facts:
     """The known facts of a run: its story, its events, and the results of queries.
 
-    `stands` (the positions of fibers) and the names of messages are answers of the run's worker; `unanswered` is the reason
+    `positions` (the positions of fibers) and the names of messages are answers of the run's worker; `unanswered` is the reason
     if there are none. `takes_any` means that a handler accepts signals of every name. `children` contains diagnoses by
     workflow id. `options` are the options with which commands find the same target. `replayed` is the difference between the
     local code and the history, if they were compared; `fits` means that they match. `pinned` is the version that the run is
@@ -157,7 +157,7 @@ class Facts:
     now: int
     events: tuple[HistoryEvent, ...]
     queues: Mapping[str, QueueFacts] = field(default_factory=dict)
-    stands: tuple[Stand, ...] = ()
+    positions: tuple[Position, ...] = ()
     awaited: tuple[str, ...] = ()
     signals: tuple[str, ...] = ()
     updates: tuple[str, ...] = ()

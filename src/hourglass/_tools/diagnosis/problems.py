@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from hourglass._contract.workflows import ACTIVITY_FAILS, PARKED_RUNS, REPORTED_PROBLEMS
 from hourglass._tools.diagnosis.asking import PATIENCE, alive, kept_by_engine
-from hourglass._tools.timeline.standing import FILTERED, Problem, problem_of
+from hourglass._tools.timeline.run_state import FILTERED, Problem, problem_of
 from hourglass.errors import HourglassError, WorkflowNotFoundError
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def problems_of(
 
 
 def _described(client: Client, runs: Sequence[WorkflowExecution]) -> Mapping[str, Problem]:
-    def look(run: WorkflowExecution) -> tuple[str, Problem | None]:
+    def check(run: WorkflowExecution) -> tuple[str, Problem | None]:
         try:
             handle = client.get_workflow_handle(run.id, run_id=run.run_id)
             return run.run_id, problem_of(handle.describe(rpc_timeout=PATIENCE))
@@ -64,7 +64,7 @@ def _described(client: Client, runs: Sequence[WorkflowExecution]) -> Mapping[str
             return run.run_id, None
 
     with ThreadPoolExecutor(min(_AT_ONCE, len(runs)), "hourglass-problems") as threads:
-        return {run_id: problem for run_id, problem in threads.map(look, runs) if problem is not None}
+        return {run_id: problem for run_id, problem in threads.map(check, runs) if problem is not None}
 
 
 def unserved_queues(client: Client, names: Iterable[str]) -> frozenset[str]:

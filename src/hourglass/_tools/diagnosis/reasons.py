@@ -16,7 +16,7 @@ from hourglass._tools.diagnosis import advice, reasons_tasks
 from hourglass._tools.diagnosis.diagnosis import Cause, Diagnosis, Facts, Finding, QueueFacts
 from hourglass._tools.diagnosis.reasons_closed import closed
 from hourglass._tools.timeline.captions import status
-from hourglass._tools.timeline.faults import Stand, Waits, authors_place, place_of, root
+from hourglass._tools.timeline.faults import Position, Waits, authors_place, place_of, root
 from hourglass._tools.timeline.spans import Kind, Phase, Span
 from hourglass._tools.timeline.text import S, clean, duration
 from hourglass._tools.timeline.timeline import is_open_turn
@@ -184,8 +184,8 @@ def called_at(facts: Facts, kind: Waits) -> tuple[str, ...]:
     """Return the code position that waits for this kind of event, or else for a task. Return none if several positions are
     possible.
     """
-    exact = [position for position in facts.stands if position.waits is kind]
-    candidates = exact or [position for position in facts.stands if position.waits is Waits.TASK]
+    exact = [position for position in facts.positions if position.waits is kind]
+    candidates = exact or [position for position in facts.positions if position.waits is Waits.TASK]
     return (f"the code waits at {candidates[0].place}: {candidates[0].code}",) if len(candidates) == 1 else ()
 
 
@@ -198,17 +198,17 @@ def open_steps(facts: Facts) -> list[Finding]:
     return [_STEPS[span.kind](facts, span) for span in open_spans]
 
 
-def standing_lines(facts: Facts, steps: Sequence[Finding]) -> list[Finding]:
+def waiting_positions(facts: Facts, steps: Sequence[Finding]) -> list[Finding]:
     """Return findings that the steps do not show: messages, conditions and locks that the code waits for, with their
     lines."""
     # If a wait for a signal has a timeout, and its timer names the signal, the wait is already covered by a step.
     has_signal_step = any(position.cause is Cause.SIGNAL for position in steps)
-    stands = [
+    positions = [
         position
-        for position in facts.stands
+        for position in facts.positions
         if not (has_signal_step and position.waits is Waits.SIGNAL and position.limited)
     ]
-    findings = [made for position in stands if (made := _stand(facts, position)) is not None]
+    findings = [made for position in positions if (made := _position(facts, position)) is not None]
     if findings or steps:
         return _limited(facts, findings)
     return [
@@ -249,7 +249,7 @@ def _timer(facts: Facts, span: Span) -> Finding:
 
 def _limited_signal(facts: Facts, span: Span, due: int) -> Finding:
     """Return the finding for a wait for a signal with a timeout. The finding describes the signal instead of the timer."""
-    places = [position for position in facts.stands if position.waits is Waits.SIGNAL and position.limited]
+    places = [position for position in facts.positions if position.waits is Waits.SIGNAL and position.limited]
     return Finding(
         cause=Cause.SIGNAL,
         what=f"waits for signal {span.signal!r}",
@@ -263,7 +263,7 @@ def _limited_signal(facts: Facts, span: Span, due: int) -> Finding:
 
 def _not_known(facts: Facts) -> tuple[str, ...]:
     """Return a hint that a timer may be the timeout of another wait, visible only in the code."""
-    if facts.stands or not facts.unanswered:
+    if facts.positions or not facts.unanswered:
         return ()
     return (
         f"it may wait for a message before that; the place where its code waits is unknown: {facts.unanswered}",
@@ -285,13 +285,15 @@ def _child(facts: Facts, span: Span) -> Finding:
 
 
 def _update(facts: Facts, span: Span) -> Finding:
-    stand = next((position for position in facts.stands if position.fiber == f"update {span.name}"), None)
+    position = next(
+        (position for position in facts.positions if position.fiber == f"update {span.name}"), None
+    )
     return Finding(
         cause=Cause.UPDATE,
         what=f"handles update {span.name!r}, which has not completed",
         since=span.start,
-        place="" if stand is None else stand.place,
-        code="" if stand is None else stand.code,
+        place="" if position is None else position.place,
+        code="" if position is None else position.code,
         details=(f"where its handler waits is unknown: {facts.unanswered}",) if facts.unanswered else (),
         actions=advice.send_something(facts, without=span.name),
     )
@@ -312,16 +314,18 @@ _STEPS: dict[Kind, Step] = {
 }
 
 
-def _stand(facts: Facts, stand: Stand) -> Finding | None:
-    if stand.fiber.startswith("update "):
+def _position(facts: Facts, position: Position) -> Finding | None:
+    if position.fiber.startswith("update "):
         return None  # part of the update's finding
-    made = _STANDS.get(stand.waits)
+    made = _FINDINGS.get(position.waits)
     if made is None:
         return None
-    return replace(made(facts, stand), since=waiting_since(facts), place=stand.place, code=stand.code)
+    return replace(
+        made(facts, position), since=waiting_since(facts), place=position.place, code=position.code
+    )
 
 
-def _signal(facts: Facts, stand: Stand) -> Finding:
+def _signal(facts: Facts, position: Position) -> Finding:
     names = facts.awaited or facts.signals
     quoted = " or ".join(repr(name) for name in names)
     return Finding(
@@ -331,7 +335,7 @@ def _signal(facts: Facts, stand: Stand) -> Finding:
     )
 
 
-def _condition(facts: Facts, stand: Stand) -> Finding:
+def _condition(facts: Facts, position: Position) -> Finding:
     return Finding(
         cause=Cause.CONDITION,
         what="waits for a condition in its code to become true",
@@ -339,14 +343,12 @@ def _condition(facts: Facts, stand: Stand) -> Finding:
     )
 
 
-def _lock(facts: Facts, stand: Stand) -> Finding:
-    siblings = [position for position in facts.stands if position is not stand]
+def _lock(facts: Facts, position: Position) -> Finding:
+    siblings = [other for other in facts.positions if other is not position]
     return Finding(
         cause=Cause.LOCK,
-        what=f"waits for {_LOCKS.get(stand.call, 'a lock')} in its code",
-        details=tuple(
-            f"meanwhile {position.fiber} is at {position.place}: {position.code}" for position in siblings[:3]
-        ),
+        what=f"waits for {_LOCKS.get(position.call, 'a lock')} in its code",
+        details=tuple(f"meanwhile {other.fiber} is at {other.place}: {other.code}" for other in siblings[:3]),
         actions=advice.let_go(facts),
     )
 
@@ -358,7 +360,7 @@ _LOCKS = {
     "get": "an item in a queue",
     "put": "a free place in a queue",
 }
-_STANDS: dict[Waits, Callable[[Facts, Stand], Finding]] = {
+_FINDINGS: dict[Waits, Callable[[Facts, Position], Finding]] = {
     Waits.SIGNAL: _signal,
     Waits.CONDITION: _condition,
     Waits.LOCK: _lock,
@@ -368,7 +370,7 @@ _STANDS: dict[Waits, Callable[[Facts, Stand], Finding]] = {
 def _limited(facts: Facts, findings: list[Finding]) -> list[Finding]:
     """Combine a wait that has a timeout with its timer, if there is exactly one wait and one timer."""
     timers = [item for item in facts.story.spans[1:] if item.end is None and item.kind is Kind.TIMER]
-    limited = [item.place for item in facts.stands if item.limited]
+    limited = [item.place for item in facts.positions if item.limited]
     if len(timers) != 1 or len(limited) != 1:
         return findings
     due = timers[0].start + _timer_length(facts, timers[0])
@@ -414,12 +416,12 @@ def _open(facts: Facts) -> list[Finding]:
         parked = any(finding.attempts for finding in stuck)  # the failing task reports it
         return [*(() if parked else reasons_tasks.misfit(facts)), *stuck, *cancellation]
     steps = open_steps(facts)
-    standing = standing_lines(facts, steps)
+    waiting = waiting_positions(facts, steps)
     # the timer of a wait with a timeout is covered by the finding for that wait
-    limits = {finding.until for finding in standing}
+    limits = {finding.until for finding in waiting}
     steps = [finding for finding in steps if finding.cause is not Cause.TIMER or finding.until not in limits]
     served = reasons_tasks.not_served(facts)
-    return [*reasons_tasks.misfit(facts), *served, *cancellation, *_unheard(facts), *steps, *standing]
+    return [*reasons_tasks.misfit(facts), *served, *cancellation, *_unheard(facts), *steps, *waiting]
 
 
 def _unheard(facts: Facts) -> list[Finding]:
@@ -467,7 +469,7 @@ def _cancelling(facts: Facts) -> list[Finding]:
             what="received a cancellation request, but has not ended: its code is cleaning up, or ignores the request",
             since=request.time_ns,
             details=(f"reason: {reason}",) if reason else (),
-            actions=advice.refused_cancel(facts),
+            actions=advice.ignored_cancellation(facts),
         )
     ]
 

@@ -25,7 +25,7 @@ trees with the standard library's `ast`, and imports no other part of Hourglass.
     endless       workflows that call themselves unconditionally
     remote_calls  calls of activities and child workflows
     catching      exception handlers that never catch
-    lens          the analyses of a project that the walk through a function queries
+    analysis      the analyses of a project that the walk through a function queries
     statements    the rules on single statements
     body          the analysis of one function
     checker       a whole check: from every workflow through all that it calls

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from hourglass._tools.lint import order, rules
+from hourglass._tools.lint.analysis import Analysis
 from hourglass._tools.lint.endless import endless_call
 from hourglass._tools.lint.external import BY_SETS, ON_LOOP, READS, is_function, rule_of_call
 from hourglass._tools.lint.kinds import BY_REFERENCE
-from hourglass._tools.lint.lens import Lens
 from hourglass._tools.lint.modules import Module
 from hourglass._tools.lint.order import Ordering
 from hourglass._tools.lint.shared_uses import SharedUses
@@ -49,19 +49,19 @@ _BUILT_WITH = ("__new__", "__init__", "__post_init__")
 _UNSAFE = frozenset(("hourglass.workflow.unsafe", "hourglass.workflow.unsafe.sandbox_unrestricted"))
 
 
-def look(function: Func, lens: Lens, *, is_root: bool, is_async: bool = False) -> Seen:
+def check_function(function: Func, analysis: Analysis, *, is_root: bool, is_async: bool = False) -> Seen:
     """Analyse a function. `is_async` means that the function runs on a workflow's event loop, like every `async def`."""
-    walk = _Walk(function, lens, is_root, is_async or isinstance(function.node, ast.AsyncFunctionDef))
+    walk = _Walk(function, analysis, is_root, is_async or isinstance(function.node, ast.AsyncFunctionDef))
     walk.function()
     return walk.seen
 
 
 class _Walk:
-    def __init__(self, function: Func, lens: Lens, is_root: bool, is_async: bool) -> None:
+    def __init__(self, function: Func, analysis: Analysis, is_root: bool, is_async: bool) -> None:
         self.seen = Seen()
         self._is_async = is_async
         self._function = function
-        self._lens = lens
+        self._analysis = analysis
         self._is_root = is_root
         self._module = function.module
         self._scope = function.module.scope_of_function(function.node, function.scope)
@@ -70,20 +70,20 @@ class _Walk:
         """`id(…)` calls that are only used to compare identities."""
         self._by_reference: set[ast.AST] = set()
         """Names of activities and workflows that are passed by reference."""
-        self._ordering = Ordering(lambda node: lens.resolver.is_set(node, self._scope, self._receiver))
-        self._statements = StatementRules(lens, function, self._scope, self._receiver, is_async=is_async)
-        self._shared = SharedUses(lens.resolver, lens.sharing, self._scope, self._receiver)
+        self._ordering = Ordering(lambda node: analysis.resolver.is_set(node, self._scope, self._receiver))
+        self._statements = StatementRules(analysis, function, self._scope, self._receiver, is_async=is_async)
+        self._shared = SharedUses(analysis.resolver, analysis.sharing, self._scope, self._receiver)
 
     def function(self) -> None:
         """Analyse the body and the functions that decorators wrap around it."""
         node = self._function.node
         if self._is_root:
-            endless = endless_call(self._function, self._values, self._lens.kinds)
+            endless = endless_call(self._function, self._values, self._analysis.kinds)
             if endless is not None:
                 self._hit(rules.ENDLESS, endless, f"{self._shown_name()} calls itself unconditionally")
         for statement in [node.body] if isinstance(node, ast.Lambda) else node.body:
             self._visit(statement)
-        for wrapper in self._lens.kinds.decorators(self._function):
+        for wrapper in self._analysis.kinds.decorators(self._function):
             self._follow(wrapper, node)
 
     def _shown_name(self) -> str:
@@ -91,7 +91,7 @@ class _Walk:
         return f"{owner}{self._function.name}"
 
     def _values(self, node: ast.expr) -> tuple[Value, ...]:
-        return self._lens.resolver.values(node, self._scope, self._receiver)
+        return self._analysis.resolver.values(node, self._scope, self._receiver)
 
     def _externals(self, node: ast.expr) -> Iterator[str]:
         return (value.name for value in self._values(node) if isinstance(value, External))
@@ -100,7 +100,7 @@ class _Walk:
         self.seen.hits.append(Hit(code, self._module, node, message))
 
     def _follow(self, function: Func, node: ast.AST) -> None:
-        if not self._lens.kinds.is_boundary(function):
+        if not self._analysis.kinds.is_boundary(function):
             self.seen.calls.append((function, node))
 
     def _visit(self, node: ast.AST) -> None:
@@ -194,7 +194,7 @@ class _Walk:
         for argument in arguments:
             self._handed_on(argument)
             self._out_of_tables(argument)
-        if self._lens.durable.is_durable(node, self._scope, self._receiver):
+        if self._analysis.durable.is_durable(node, self._scope, self._receiver):
             self.seen.asks = True
             for argument in arguments:
                 if not isinstance(argument, ast.Starred) and self._ordering.is_set(argument):
@@ -267,14 +267,14 @@ class _Walk:
 
     def _build(self, cls: Class, node: ast.Call) -> None:
         """Follow the creation of an object: its constructors and the default factories of its fields."""
-        if self._lens.kinds.is_boundary(cls):
+        if self._analysis.kinds.is_boundary(cls):
             return
         self._methods(cls, _BUILT_WITH, node)
-        for base in self._lens.resolver.members.bases(cls):
+        for base in self._analysis.resolver.members.bases(cls):
             scope = base.module.scope_of_class(base.node, base.scope)
             for statement in base.node.body:
                 factory = _default_factory(statement)
-                for value in self._lens.resolver.values(factory, scope) if factory is not None else ():
+                for value in self._analysis.resolver.values(factory, scope) if factory is not None else ():
                     if isinstance(value, Func):
                         self._follow(value, node)
                     elif (
@@ -289,7 +289,7 @@ class _Walk:
 
     def _methods(self, cls: Class, names: tuple[str, ...], node: ast.AST) -> None:
         for name in names:
-            for value in self._lens.resolver.attribute(cls, name):
+            for value in self._analysis.resolver.attribute(cls, name):
                 if isinstance(value, Func):
                     self._follow(value, node)
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hourglass._tools.lint import rules
-from hourglass._tools.lint.body import Hit, Seen, look
+from hourglass._tools.lint.analysis import Analysis
+from hourglass._tools.lint.body import Hit, Seen, check_function
 from hourglass._tools.lint.catching import Catching
 from hourglass._tools.lint.kinds import Durable, Kinds, Root
-from hourglass._tools.lint.lens import Lens
 from hourglass._tools.lint.modules import EVERYTHING, Module, Project, UnreadableFile, allows, python_files
 from hourglass._tools.lint.resolving import ValueResolver
 from hourglass._tools.lint.sharing import Sharing
@@ -57,7 +57,7 @@ class _Checker:
         self._project = project
         resolver = ValueResolver(project)
         kinds = Kinds(resolver)
-        self._lens = Lens(
+        self._analysis = Analysis(
             resolver,
             kinds,
             Durable(resolver, kinds),
@@ -72,11 +72,11 @@ class _Checker:
         """Check all workflows of these modules, and all code that they call in the project."""
         workflows: set[str] = set()
         for module in modules:
-            for root in self._lens.kinds.roots(module):
+            for root in self._analysis.kinds.roots(module):
                 workflows.add(f"{module.shown}:{root.name.partition('.')[0]}")
                 self._begin(root)
         while self._todo:
-            self._look(self._todo.popleft())
+            self._visit(self._todo.popleft())
         findings = [*self._findings.values(), *map(_broken, self._project.broken)]
         findings.sort(
             key=lambda finding: (finding.place.file, finding.place.line, finding.place.column, finding.code)
@@ -93,10 +93,12 @@ class _Checker:
             self._known.add(visit.key)
             self._todo.append(visit)
 
-    def _look(self, visit: _Visit) -> None:
+    def _visit(self, visit: _Visit) -> None:
         function = visit.function
         try:
-            seen = look(function, self._lens, is_root=len(visit.path) == 1, is_async=visit.is_async)
+            seen = check_function(
+                function, self._analysis, is_root=len(visit.path) == 1, is_async=visit.is_async
+            )
         except RecursionError:
             line = function.node.lineno
             reason = f"{function.name} is nested too deeply to be checked"
@@ -112,7 +114,7 @@ class _Checker:
         module = visit.function.module
         step = rules.CallStep(called.name, module.shown, getattr(node, "lineno", 1))
         allowed = visit.allowed | _allowed_at(module, node)
-        cached = visit.cached or (called if "cached" in self._lens.kinds.of(called) else None)
+        cached = visit.cached or (called if "cached" in self._analysis.kinds.of(called) else None)
         self._add(_Visit(called, (*visit.path, step), allowed, cached, visit.is_async))
 
     def _report_cached(self, seen: Seen, visit: _Visit) -> None:

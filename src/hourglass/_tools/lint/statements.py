@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TypeAlias
 
 from hourglass._tools.lint import rules
-from hourglass._tools.lint.lens import Lens
+from hourglass._tools.lint.analysis import Analysis
 from hourglass._tools.lint.order import changed_meanwhile
 from hourglass._tools.lint.scopes import NameScope
 from hourglass._tools.lint.values import Class, External, Func
@@ -32,9 +32,9 @@ class StatementRules:
     """The rules about the statements of a function."""
 
     def __init__(
-        self, lens: Lens, function: Func, scope: NameScope, receiver: Class | None, *, is_async: bool
+        self, analysis: Analysis, function: Func, scope: NameScope, receiver: Class | None, *, is_async: bool
     ) -> None:
-        self._lens = lens
+        self._analysis = analysis
         self._function = function
         self._scope = scope
         self._receiver = receiver
@@ -56,21 +56,21 @@ class StatementRules:
         for call in ast.walk(node.test):
             for name in self._externals(call.func) if isinstance(call, ast.Call) else ():
                 inside = [*node.body, *node.orelse]
-                if name in _DECIDED_BY_PROCESS and self._lens.durable.asks(
+                if name in _DECIDED_BY_PROCESS and self._analysis.durable.asks(
                     inside, self._scope, self._receiver
                 ):
                     shown = name.removeprefix("hourglass.")
                     yield rules.REPLAY_BRANCH, call, f"{shown}() decides which commands the workflow issues"
 
     def _loop(self, node: ast.For) -> Iterator[Broken]:
-        changed = changed_meanwhile(node, self._function, self._lens.resolver, self._lens.kinds)
-        if changed is not None and self._lens.durable.waits(node.body, self._scope, self._receiver):
+        changed = changed_meanwhile(node, self._function, self._analysis.resolver, self._analysis.kinds)
+        if changed is not None and self._analysis.durable.waits(node.body, self._scope, self._receiver):
             where = f"line {getattr(changed, 'lineno', 1)} changes during the wait"
             message = f"the loop waits in its body while it iterates over a collection that {where}"
             yield rules.CHANGED_MEANWHILE, node.iter, message
 
     def _try(self, node: ast.Try) -> Iterator[Broken]:
-        for handler in self._lens.catching.never_caught(
+        for handler in self._analysis.catching.never_caught(
             node, self._scope, self._receiver, is_async=self._is_async
         ):
             by, wrapped = _WRAPPED_IN[handler.remote]
@@ -78,5 +78,5 @@ class StatementRules:
             yield rules.NEVER_CAUGHT, handler.node, message
 
     def _externals(self, node: ast.expr) -> Iterator[str]:
-        values = self._lens.resolver.values(node, self._scope, self._receiver)
+        values = self._analysis.resolver.values(node, self._scope, self._receiver)
         return (value.name for value in values if isinstance(value, External))

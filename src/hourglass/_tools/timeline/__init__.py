@@ -9,7 +9,7 @@ faults    failures as chains of faults, and Python's stacks in them
 steps     from events to steps, messages and notes
 timeline  from the events of a history to the timeline of its run
 axis      positions on the time axis; folding many spans into few
-standing  the state of an open run: running, parked, an activity fails, no worker
+run_state  the state of an open run: running, parked, an activity fails, no worker
 captions  the text beside the bars
 terminal  the timeline drawn with characters
 svg       the timeline as a picture

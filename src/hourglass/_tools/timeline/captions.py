@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 
 from hourglass._tools.timeline.faults import root
+from hourglass._tools.timeline.run_state import FAILING_AFTER, Problem
 from hourglass._tools.timeline.spans import Kind, Outcome, Phase, Span, Story
-from hourglass._tools.timeline.standing import FAILING_AFTER, Problem
 from hourglass._tools.timeline.text import duration, moment, share
 
 OUTCOMES = {
@@ -45,7 +45,7 @@ _LEAST_SHARE = 0.01
 
 
 def status(story: Story) -> str:
-    """Return the state of the run, in the words of lists (see `standing`)."""
+    """Return the state of the run, in the words of lists (see `run_state`)."""
     if story.outcome is Outcome.RETRYING:
         return f"{OUTCOMES[Outcome.OPEN]}, {Problem.PARKED.value}"
     if story.end is None and any(map(_is_failing, story.spans[1:])):

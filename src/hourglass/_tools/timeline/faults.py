@@ -54,7 +54,7 @@ class StackFrame:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stand:
+class Position:
     """The position of a fiber: the author's innermost line, and the kind of call on that line. `limited` means that the wait
     has a timeout.
     """
@@ -73,9 +73,11 @@ def authors_place(trace: str) -> str:
     return f"{own[-1].file}:{own[-1].line}" if own else ""
 
 
-def stands(text: str) -> tuple[Stand, ...]:
+def positions(text: str) -> tuple[Position, ...]:
     """Return the position of every fiber, from the answer to `__stack_trace`."""
-    return tuple(position for label, lines in _fibers(text) if (position := _stand(label, lines)) is not None)
+    return tuple(
+        position for label, lines in _fibers(text) if (position := _position(label, lines)) is not None
+    )
 
 
 def _fibers(text: str) -> Iterator[tuple[str, list[str]]]:
@@ -101,14 +103,14 @@ def _frames(lines: list[str]) -> list[StackFrame]:
     return frames
 
 
-def _stand(label: str, lines: list[str]) -> Stand | None:
+def _position(label: str, lines: list[str]) -> Position | None:
     frames = _frames(lines)
     own = [at for at, entry in enumerate(frames) if is_authors(entry.file)]
     if not own:
         return None
     frame, inside = frames[own[-1]], frames[own[-1] + 1 :]
     names = [(re.split(r"[/\\]", entry.file)[-1].removesuffix(".py"), entry.function) for entry in inside]
-    return Stand(
+    return Position(
         fiber=label,
         place=f"{frame.file}:{frame.line}",
         code=frame.code,

@@ -452,7 +452,7 @@ def _child_started(story: StoryDraft, event: h.HistoryEvent, a: h.ChildWorkflowE
         draft.target = clean(a.run_id)
 
 
-def _refused(story: StoryDraft, event: h.HistoryEvent, a: Any) -> None:
+def _rejected(story: StoryDraft, event: h.HistoryEvent, a: Any) -> None:
     """Close the span of a child that could not be started, or of an unreachable workflow, with the cause of the failure."""
     if draft := story.drafts.get(a.initiated_event_id):
         draft.close(event, Outcome.FAILED, (Fault("refused", words(a.cause)),))
@@ -495,7 +495,7 @@ STEPS: dict[type[h.Attributes], Handler] = {
     h.TimerFired: _step_ended(Outcome.DONE, "started_event_id"),
     h.TimerCanceled: _step_ended(Outcome.CANCELLED, "started_event_id"),
     h.StartChildWorkflowExecutionInitiated: _child_initiated,
-    h.StartChildWorkflowExecutionFailed: _refused,
+    h.StartChildWorkflowExecutionFailed: _rejected,
     h.ChildWorkflowExecutionStarted: _child_started,
     h.ChildWorkflowExecutionCompleted: _step_ended(Outcome.DONE, "initiated_event_id"),
     h.ChildWorkflowExecutionFailed: _step_ended(Outcome.FAILED, "initiated_event_id"),
@@ -503,10 +503,10 @@ STEPS: dict[type[h.Attributes], Handler] = {
     h.ChildWorkflowExecutionTimedOut: _step_ended(Outcome.TIMED_OUT, "initiated_event_id"),
     h.ChildWorkflowExecutionTerminated: _step_ended(Outcome.TERMINATED, "initiated_event_id"),
     h.SignalExternalWorkflowExecutionInitiated: _signal_sent,
-    h.SignalExternalWorkflowExecutionFailed: _refused,
+    h.SignalExternalWorkflowExecutionFailed: _rejected,
     h.ExternalWorkflowExecutionSignaled: _step_ended(Outcome.DONE, "initiated_event_id"),
     h.RequestCancelExternalWorkflowExecutionInitiated: _cancel_sent,
-    h.RequestCancelExternalWorkflowExecutionFailed: _refused,
+    h.RequestCancelExternalWorkflowExecutionFailed: _rejected,
     h.ExternalWorkflowExecutionCancelRequested: _step_ended(Outcome.DONE, "initiated_event_id"),
     h.NexusOperationScheduled: _nexus_scheduled,
     h.NexusOperationStarted: _nexus_started,

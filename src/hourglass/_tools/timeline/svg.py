@@ -94,7 +94,7 @@ _OPACITY = {"queued": ".38", "backoff": ".55"}
 
 
 @cache
-def _look(classes: str) -> str:
+def _style(classes: str) -> str:
     """Return the attributes of a shape with these classes, for a light background."""
     names = classes.split()
     kind = next((LIGHT[name] for name in names if name in KINDS), LIGHT["run"])
@@ -157,18 +157,18 @@ def rect(x: float, y: float, width: float, height: float, classes: str, extra: s
     """Return a rectangle."""
     return (
         f'<rect x="{number(x)}" y="{number(y)}" width="{number(width)}" height="{number(height)}" '
-        f'class="{classes}"{"" if " fill=" in extra else _look(classes)}{extra}/>'
+        f'class="{classes}"{"" if " fill=" in extra else _style(classes)}{extra}/>'
     )
 
 
 def line(x1: float, y1: float, x2: float, y2: float, classes: str) -> str:
     """Return a straight line."""
-    return f'<line x1="{number(x1)}" y1="{number(y1)}" x2="{number(x2)}" y2="{number(y2)}" class="{classes}"{_look(classes)}/>'
+    return f'<line x1="{number(x1)}" y1="{number(y1)}" x2="{number(x2)}" y2="{number(y2)}" class="{classes}"{_style(classes)}/>'
 
 
 def path(d: str, classes: str) -> str:
     """Return a path."""
-    return f'<path d="{d}" class="{classes}"{_look(classes)}/>'
+    return f'<path d="{d}" class="{classes}"{_style(classes)}/>'
 
 
 def diamond(x: float, y: float, size: float, classes: str) -> str:
@@ -205,7 +205,7 @@ def end_mark(outcome: Outcome, x: float, y: float) -> str:
     n = number
     match outcome:
         case Outcome.FAILED | Outcome.TIMED_OUT | Outcome.TERMINATED:
-            disc = f'<circle cx="{n(x)}" cy="{n(y)}" r="6" class="mark bad"{_look("mark bad")}/>'
+            disc = f'<circle cx="{n(x)}" cy="{n(y)}" r="6" class="mark bad"{_style("mark bad")}/>'
             arms = f"M{n(x - 2.3)} {n(y - 2.3)}l4.6 4.6M{n(x + 2.3)} {n(y - 2.3)}l-4.6 4.6"
             return disc + path(arms, "cross")
         case Outcome.RETRYING:
@@ -214,7 +214,7 @@ def end_mark(outcome: Outcome, x: float, y: float) -> str:
             ) + path(f"M{n(x + 5)} {n(y - 5)}v3.4h-3.4", "line bad")
         case Outcome.CANCELLED:
             ring = (
-                f'<circle cx="{n(x)}" cy="{n(y)}" r="4.4" class="line cancelled"{_look("line cancelled")}/>'
+                f'<circle cx="{n(x)}" cy="{n(y)}" r="4.4" class="line cancelled"{_style("line cancelled")}/>'
             )
             return ring + path(f"M{n(x - 3)} {n(y + 3)}l6 -6", "line cancelled")
         case Outcome.OPEN:

@@ -29,10 +29,10 @@ def hidden(payloads: Iterable[Payload]) -> str:
 def peek(decode: Decode | None = None, longest: int = SHORT) -> Peek:
     """Return a function that displays payloads in a shortened form. `decode` applies a codec."""
 
-    def look(payloads: Iterable[Payload]) -> str:
+    def show_values(payloads: Iterable[Payload]) -> str:
         return cut(", ".join(_value(payload, decode) for payload in payloads), longest)
 
-    return look
+    return show_values
 
 
 def cut(value: str, longest: int) -> str:

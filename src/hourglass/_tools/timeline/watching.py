@@ -137,13 +137,13 @@ class Watched:
 
     def story(self) -> Story:
         """Return the run's story up to now."""
-        return self.story_from(*self.look())
+        return self.story_from(*self.fetch())
 
     def stories(self, pause: Callable[[], object]) -> Iterator[Story]:
         """Yield the run's current story repeatedly until the run has closed."""
         previous: tuple[int, tuple[HistoryEvent, ...]] | None = None
         while True:
-            description, events = self.look(previous)
+            description, events = self.fetch(previous)
             previous = description.history_length, events
             story = self.story_from(description, events)
             yield story
@@ -151,7 +151,7 @@ class Watched:
                 return
             pause()
 
-    def look(
+    def fetch(
         self, previous: tuple[int, tuple[HistoryEvent, ...]] | None = None
     ) -> tuple[WorkflowDescription, tuple[HistoryEvent, ...]]:
         """Return the description and the events of the run. The description is read first, so that the history is at least

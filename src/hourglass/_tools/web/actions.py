@@ -18,7 +18,7 @@ from hourglass._tools.web import addresses, finding, forms, pages, requests, run
 from hourglass._tools.web.bulk import BulkOperations, ConfirmedScope
 from hourglass._tools.web.site import Site
 from hourglass.client import ScheduleBackfill
-from hourglass.client._bulk import open_ones
+from hourglass.client._bulk import open_only
 from hourglass.errors import HourglassError, QueryFailedError, UpdateFailedError, UsageError
 
 UPDATE_TIMEOUT = 10.0
@@ -170,7 +170,7 @@ class PageActions:
         query = finding.visible_filter(self._site.client, search, now)
         query = f"({query}) AND StartTime <= {finding.literal(finding.parse_time(str(fields['asked_at'])))}"
         if action != "reset":
-            query = open_ones(query)
+            query = open_only(query)
         displayed = " AND ".join(
             condition for condition in (finding.filter_of(search, now), search.problem) if condition
         )

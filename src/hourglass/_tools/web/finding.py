@@ -19,7 +19,7 @@ from urllib.parse import urlencode
 from hourglass._built_in import check_brackets, without_keepers
 from hourglass._tools.diagnosis import problems
 from hourglass._tools.diagnosis.problems import ProblemCount
-from hourglass._tools.timeline.standing import FILTERED, Problem
+from hourglass._tools.timeline.run_state import FILTERED, Problem
 from hourglass.client import Client, WorkflowExecution, WorkflowExecutionCount, WorkflowStatus
 
 PAGE_SIZE = 50

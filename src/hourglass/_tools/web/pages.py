@@ -19,8 +19,8 @@ from hourglass._history.events import HistoryEvent
 from hourglass._tools.diagnosis.diagnosis import Diagnosis
 from hourglass._tools.diagnosis.problems import ProblemCount
 from hourglass._tools.timeline import captions
+from hourglass._tools.timeline.run_state import Problem, problem_of, run_state
 from hourglass._tools.timeline.spans import Kind, Span, Story
-from hourglass._tools.timeline.standing import Problem, problem_of, standing
 from hourglass._tools.timeline.text import duration, harmless, near, near_place
 from hourglass._tools.web import addresses
 from hourglass._tools.web.bulk import BulkOperation, ConfirmedScope
@@ -89,7 +89,7 @@ def _templates() -> Environment:
         statuses=STATUSES,
         status_name=status_name,
         outcome_of=captions.outcome,
-        standing_of=standing,
+        state_of=run_state,
         address=addresses,
     )
     return environment

@@ -143,7 +143,7 @@ class PageReads:
         peek = self._site.peek(requests.requests_payloads(request))
         shows = requests.shows_payloads(self._site, request)
         watched = Watched(self._site.client, workflow_id, run_id, peek, failures=shows)
-        description, events = watched.look()
+        description, events = watched.fetch()
         return description, watched.story_from(description, events), events
 
     def why(self, request: Request) -> Response:

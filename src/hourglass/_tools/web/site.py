@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from hourglass._tools.diagnosis.problems import problems_of
-from hourglass._tools.timeline.standing import Problem
+from hourglass._tools.timeline.run_state import Problem
 from hourglass._tools.timeline.values import Peek, hidden, peek
 from hourglass._tools.web.replays import TimeTravel
 from hourglass.client import Client, WorkflowExecution
@@ -117,7 +117,7 @@ class ProblemCache:
         self._lock = threading.Lock()
         self._entries: OrderedDict[str, tuple[float, Problem | None]] = OrderedDict()
 
-    def look(self, runs: Iterable[WorkflowExecution]) -> Mapping[str, Problem]:
+    def lookup(self, runs: Iterable[WorkflowExecution]) -> Mapping[str, Problem]:
         """Return the problems that block these runs, by run id. Use cached results where possible."""
         now = monotonic()
         open_runs = [run for run in runs if run.close_time is None]
@@ -166,7 +166,7 @@ class Site:
 
     def problems(self, runs: Iterable[WorkflowExecution]) -> Mapping[str, Problem]:
         """Return the problems that block these runs, by run id. The result is at most a few seconds old."""
-        return self._problems.look(runs)
+        return self._problems.lookup(runs)
 
     @property
     def hides_payloads(self) -> bool:

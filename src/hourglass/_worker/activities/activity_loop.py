@@ -198,7 +198,7 @@ class LoopWork:
         if self.task is not None and self._claimed.locked():
             self.task.cancel()
 
-    def give_up(self) -> bool:
+    def abandon(self) -> bool:
         """Do nothing, because the attempt occupies no thread."""
         return True
 

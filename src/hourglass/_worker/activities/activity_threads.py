@@ -64,9 +64,9 @@ class PooledJob:
     def cancel(self, reason: str) -> None:
         """Do nothing, because the job itself must check for cancellation."""
 
-    def give_up(self) -> bool:
-        """Give up this job; see `ThreadPool.give_up`."""
-        return self._pool.give_up(self)
+    def abandon(self) -> bool:
+        """Give up this job; see `ThreadPool.abandon`."""
+        return self._pool.abandon(self)
 
     def stack(self) -> str:
         """Return the stack of the job's thread, or "" if it has none."""
@@ -155,7 +155,7 @@ class ThreadPool:
             self._will_wake = False
             self._wake_one()
 
-    def give_up(self, entry: PooledJob) -> bool:
+    def abandon(self, entry: PooledJob) -> bool:
         """Drop a queued job, or replace the thread of a running job.
 
         Return False if the job is running and the maximum number of threads is already lost.
@@ -331,7 +331,7 @@ class OwnThread:
     def cancel(self, reason: str) -> None:
         """Do nothing, because the job itself must check for cancellation."""
 
-    def give_up(self) -> bool:
+    def abandon(self) -> bool:
         """Cancel the job if it has not begun. A running job keeps its thread, which belongs to the author's
         executor.
         """

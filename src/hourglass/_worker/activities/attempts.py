@@ -56,7 +56,7 @@ class AttemptWork(Protocol):
         """Deliver a cancellation. The attempt's context has already been notified."""
         ...
 
-    def give_up(self) -> bool:
+    def abandon(self) -> bool:
         """Release the thread or process of an attempt that has not ended. Return False if that is not possible."""
         ...
 

@@ -70,4 +70,4 @@ class AutomaticHeartbeats:
         if task.is_local or task.spec.heartbeat_timeout not in (0.0, LIVENESS_TIMEOUT):
             return False
         definition = self._definition_of(task)
-        return definition is None or definition.beats_by_itself
+        return definition is None or definition.sends_heartbeats

@@ -255,7 +255,7 @@ class ActivityExecutor:
             attempt.let_go()
             self.cancel_attempt(attempt, "WORKER_SHUTDOWN")
             if attempt.work is not None:
-                attempt.work.give_up()
+                attempt.work.abandon()
 
     def cancel(self, token: bytes, reason: str, generation: int | None = None) -> None:
         """Cancel the attempt with this token, if it has not ended. `generation` is the generation of the
@@ -302,7 +302,7 @@ class ActivityExecutor:
             return
         stack = work.stack() or "an unknown place"
         lost = self.runner.statistics().lost_threads
-        if not work.give_up():
+        if not work.abandon():
             logger.error(
                 "%s does not stop (%s), and %d threads have been abandoned already: it keeps its slot. Its stack:\n%s",
                 work_log.named(task),

@@ -18,7 +18,7 @@ from typing import Any
 
 from hourglass import _forks
 from hourglass._contract.handle import ActivityOk, ActivityResult, ActivityTask
-from hourglass._worker.activities.outcomes import ended_by, refused, returned
+from hourglass._worker.activities.outcomes import ended_by, rejected, returned
 from hourglass.activity import ActivityDefinition
 from hourglass.activity._context import ActivityContext, activity_call, current
 
@@ -33,7 +33,7 @@ def call_plainly(
     try:
         arguments = definition.arguments(context.equipment.converter, task.arguments)
     except BaseException as error:
-        return refused(task, error)
+        return rejected(task, error)
     try:
         # Each call has its own context, so that context variables that the activity sets do not affect the next
         # activity in this thread.
@@ -63,7 +63,7 @@ async def call_on_loop(
     try:
         arguments = definition.arguments(context.equipment.converter, task.arguments)
     except BaseException as error:
-        return refused(task, error)
+        return rejected(task, error)
     try:
         inbound = context.equipment.inbound
         if inbound is None:
@@ -103,7 +103,7 @@ def _ended_by(task: ActivityTask, context: ActivityContext, error: BaseException
     except (
         BaseException
     ) as problem:  # raised by the user's converter, or for lack of memory; the attempt must end nevertheless
-        return refused(task, problem)
+        return rejected(task, problem)
 
 
 def _returned(task: ActivityTask, context: ActivityContext, value: Any) -> ActivityResult:
@@ -111,7 +111,7 @@ def _returned(task: ActivityTask, context: ActivityContext, value: Any) -> Activ
     try:
         result = returned(task, value, own.converter, own.payload_limit)
     except BaseException as problem:
-        return refused(task, problem)
+        return rejected(task, problem)
     most = own.payload_warn
     if most and type(result) is ActivityOk and result.result is not None and len(result.result.data) > most:
         logger.warning(

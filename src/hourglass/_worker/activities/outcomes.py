@@ -38,7 +38,7 @@ def failed(task: ActivityTask, type_: str, message: str, *, non_retryable: bool 
     return AttemptFailed(task.token, Failure(message=message, info=info))
 
 
-def refused(task: ActivityTask, error: BaseException) -> AttemptFailed:
+def rejected(task: ActivityTask, error: BaseException) -> AttemptFailed:
     """Return a failed result for an attempt that could not begin, or whose result cannot be encoded.
 
     The failure is retryable if another worker, or this worker after a deployment, may succeed, e.g. for an
@@ -60,7 +60,7 @@ def returned(task: ActivityTask, value: Any, converter: Converter, limit: int | 
         check_size((payload,), limit, "it")
     except Exception as error:
         note = EncodeError(f"the result of activity {task.activity_type} cannot be encoded: {_text(error)}")
-        return refused(task, note)
+        return rejected(task, note)
     return ActivityOk(task.token, payload)
 
 

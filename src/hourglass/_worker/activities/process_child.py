@@ -30,7 +30,7 @@ from hourglass._contract.handle import ActivityResult, context_of
 from hourglass._evaluator.specs import Payloads
 from hourglass._worker.activities.attempts import info_of
 from hourglass._worker.activities.invocation import call_plainly
-from hourglass._worker.activities.outcomes import refused
+from hourglass._worker.activities.outcomes import rejected
 from hourglass._worker.activities.process_names import find_activity, find_converter
 from hourglass._worker.activities.process_wire import (
     Beat,
@@ -80,7 +80,7 @@ class ChildMain:
             definition = find_activity(job.function, setup.main)
             converter = in_context(converter, context_of(task))
         except BaseException as error:  # an import may raise anything
-            return refused(task, error)
+            return rejected(task, error)
         context = GivenContext(
             partial(info_of, task, converter),
             lambda details: self._beat(job.number, details),

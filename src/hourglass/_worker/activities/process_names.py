@@ -109,7 +109,7 @@ def find_converter(place: str, main: str) -> Converter:
     return cls()
 
 
-def refuse_in_script() -> None:
+def reject_in_script() -> None:
     """Raise UsageError while a child imports the parent's script, which must not start workers in the child."""
     if _loading_main:
         raise UsageError(

@@ -21,7 +21,7 @@ from hourglass._contract.handle import ActivityResult, ActivityTask
 from hourglass._worker.activities.activity_threads import ThreadPool
 from hourglass._worker.activities.attempts import Attempt
 from hourglass._worker.activities.child_process import ChildProcess
-from hourglass._worker.activities.outcomes import died, refused, stopped
+from hourglass._worker.activities.outcomes import died, rejected, stopped
 from hourglass._worker.activities.process_names import converter_place, main_script, place_of
 from hourglass._worker.activities.process_wire import Beat, Done, Published, RunAttempt, Setup
 from hourglass.activity import ActivityDefinition
@@ -56,7 +56,7 @@ class ProcessJob:
         if child is not None:
             child.wake()
 
-    def give_up(self) -> bool:
+    def abandon(self) -> bool:
         """Kill the child."""
         self.killed_for = self.reason or "GIVEN_UP"
         child = self.child
@@ -100,7 +100,7 @@ class ProcessPool:
                     "the worker could not communicate with the process of activity %s",
                     attempt.task.activity_type,
                 )
-                result = refused(attempt.task, error)
+                result = rejected(attempt.task, error)
             attempt.finish_threadsafe(result)
 
         self._threads.submit(run)
@@ -128,7 +128,7 @@ class ProcessPool:
             place = place_of(definition)
             child = self._take()
         except BaseException as error:
-            return refused(task, error)
+            return rejected(task, error)
         job.child = child
         outcome: Done | int | None = None
         try:
@@ -138,7 +138,7 @@ class ProcessPool:
         except BaseException as error:
             logger.exception("the process of activity %s sent an invalid message", task.activity_type)
             child.kill()
-            return refused(task, error)
+            return rejected(task, error)
         finally:
             job.child = None
             self._put_back(child, isinstance(outcome, Done) and job.killed_for is None)

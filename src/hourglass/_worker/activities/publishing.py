@@ -133,7 +133,7 @@ class _Publishing:
         self.sent_at = -math.inf
         self.keeper = ""
         self.keeps: bool | None = None
-        self.refused = False
+        self.rejected = False
         self.sending: asyncio.Task[None] | None = None
         self.checking: asyncio.Task[None] | None = None
         self.ending = asyncio.Event()
@@ -141,7 +141,7 @@ class _Publishing:
     @property
     def is_due(self) -> bool:
         """Whether there are unsent items that the engine accepts."""
-        return not self.refused and any(items.sent < items.next for items in self.names.values())
+        return not self.rejected and any(items.sent < items.next for items in self.names.values())
 
     def request(self, now: float) -> PublishProgress:
         """Return the next request. It contains the unsent items if the engine stores the earlier ones, or else
@@ -333,9 +333,9 @@ class ProgressSender:
                     sealed = await self._sealed(request)
                     answer = await self._service.call(sealed)
                 except Exception as error:
-                    publishing.refused = getattr(error, "status", "") in ("NOT_FOUND", *FINAL)
+                    publishing.rejected = getattr(error, "status", "") in ("NOT_FOUND", *FINAL)
                     self._explain(publishing, error, pause)
-                    if publishing.refused:
+                    if publishing.rejected:
                         return
                     await _pause(publishing.ending, pause)
                     pause = min(2 * pause, _LONGEST_PAUSE)

@@ -32,10 +32,10 @@ from hourglass._worker.activities.outcomes import (
     died_thread,
     is_retryable,
     loop_blocked,
-    refused,
+    rejected,
     stopped,
 )
-from hourglass._worker.activities.process_names import refuse_in_script
+from hourglass._worker.activities.process_names import reject_in_script
 from hourglass._worker.activities.process_pool import ProcessPool
 from hourglass._worker.activities.program_loop import (
     BorrowedLoop,
@@ -90,7 +90,7 @@ class WorkerRunner:
         own: Executor | None,
         program_loop: ProgramLoop | None,
     ) -> None:
-        refuse_in_script()
+        reject_in_script()
         self._table = table
         self._resolver = resolver
         self._own = own
@@ -156,22 +156,21 @@ class WorkerRunner:
             self._start_process(attempt, definition)
         elif definition.is_async:
             self._start_coroutine(attempt, definition)
-        else:
-            self._start_in_thread(attempt, definition)
-
-    def _start_in_thread(self, attempt: Attempt, definition: ActivityDefinition) -> None:
-        if self._own is None:
+        elif self._own is None:
             self._submit(attempt, run_in_thread, attempt, definition)
-            return
+        else:
+            self._start_on_executor(attempt, definition, self._own)
+
+    def _start_on_executor(self, attempt: Attempt, definition: ActivityDefinition, own: Executor) -> None:
         attempt.work = work = OwnThread()
         try:
             work.begin(
-                self._own,
+                own,
                 partial(run_in_thread, attempt, definition),
                 lambda: attempt.finish_threadsafe(died_thread(attempt.task)),
             )
         except Exception as error:  # the author's executor was shut down or cannot accept the job
-            attempt.finish_threadsafe(refused(attempt.task, error))
+            attempt.finish_threadsafe(rejected(attempt.task, error))
 
     def _submit(self, attempt: Attempt, job: Any, *arguments: Any) -> None:
         bound = processors.binding
@@ -205,7 +204,7 @@ class WorkerRunner:
         try:
             definition = self._resolver.activity(attempt.task.activity_type)
         except BaseException as error:
-            attempt.finish_threadsafe(refused(attempt.task, error))
+            attempt.finish_threadsafe(rejected(attempt.task, error))
             return
         if definition.is_async or definition.executor == "process" or self._own is not None:
             attempt.threadsafe(lambda definition: self._start(attempt, definition), definition)

@@ -56,20 +56,20 @@ class CallDeadlines:
         due = loop.time() + self.limit
         self._watched[what] = (due, overdue)
         if self._timer is None:
-            self._timer = loop.call_at(due, self._look)
+            self._timer = loop.call_at(due, self._check)
 
     def forget(self, what: object) -> bool:
         """Stop watching a call that has ended. Return whether the call was still watched."""
         return self._watched.pop(what, None) is not None
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         self._timer = None
         assert self._loop is not None
         now = self._loop.time()
         while self._watched:
             what, (due, overdue) = next(iter(self._watched.items()))
             if due > now:
-                self._timer = self._loop.call_at(due, self._look)
+                self._timer = self._loop.call_at(due, self._check)
                 return
             del self._watched[what]
             try:

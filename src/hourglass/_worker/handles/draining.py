@@ -133,7 +133,7 @@ def _consume(tables: HandleTables, record: HandleRecord, drain: Drain) -> None:
     while record.activations.kept:
         activation = record.activations.kept.popleft()
         run_id = activation.run_id
-        if _goes_on(record, drain, activation, now):
+        if _can_continue(record, drain, activation, now):
             drain.deadlines = drain.deadlines.for_one_more(now, tables.limits)
             _offer(tables, record, activation)
             if record.runs.open[run_id].is_dispatched:
@@ -145,10 +145,10 @@ def _consume(tables: HandleTables, record: HandleRecord, drain: Drain) -> None:
             _offer(tables, record, item)
             if record.attempts.open[item.token].is_dispatched:
                 continue
-        _refuse(tables, record, item)
+        _reject(tables, record, item)
 
 
-def _goes_on(record: HandleRecord, drain: Drain, activation: Activation, now: float) -> bool:
+def _can_continue(record: HandleRecord, drain: Drain, activation: Activation, now: float) -> bool:
     """Whether the activation belongs to a workflow task that waits, or has waited, for local activities of its run."""
     run_id = activation.run_id
     if is_eviction(activation) or run_id in drain.unfinished or now >= drain.deadlines.activities:
@@ -167,7 +167,7 @@ def _offer(tables: HandleTables, record: HandleRecord, item: Activation | Activi
         notify(tables.listener.item_arrived, record, item)
 
 
-def _refuse(tables: HandleTables, record: HandleRecord, item: ActivityItem) -> None:
+def _reject(tables: HandleTables, record: HandleRecord, item: ActivityItem) -> None:
     match item:
         case ActivityTask():
             if item.token in record.attempts.open:

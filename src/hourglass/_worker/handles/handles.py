@@ -335,7 +335,7 @@ class HandleTables:
         self.registrations: dict[str, Registration] = {}
         self.records: dict[int, HandleRecord] = {}
         self.opening: list[tuple[Connection, str]] = []
-        self.farewells: set[str] = set()
+        self.unregistered: set[str] = set()
         self.counters = Counters()
         self.changed = Condition()
         self.epoch = 0

@@ -198,7 +198,7 @@ class BridgeHolder:
         self._check_in_charge(queue)
         registration = self.tables.registrations.get(queue)
         if registration is None:
-            if queue in self.tables.farewells:
+            if queue in self.tables.unregistered:
                 raise Shutdown(f"the worker of {queue!r} was unregistered")
             raise WorkerNotRegistered(f"no worker is registered for the task queue {queue!r}")
         return registration

@@ -232,7 +232,7 @@ class Registrar:
             )
         registration = Registration(config)
         self._tables.registrations[queue] = registration
-        self._tables.farewells.discard(queue)
+        self._tables.unregistered.discard(queue)
         registration.unwatch = owner.add_death_callback(lambda: self._owner_died(registration))
         try:
             if not registration.has_ended():
@@ -268,7 +268,7 @@ class Registrar:
             return
         del tables.registrations[registration.queue]
         if kind is Shutdown:
-            tables.farewells.add(registration.queue)
+            tables.unregistered.add(registration.queue)
         served = registration.finish(kind, message)
         for record in tables.of_queue(registration.queue):
             if signal is HandleSignal.RECYCLED and record is served and may_wait(tables, record):

@@ -21,7 +21,7 @@ import os
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias, cast
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -38,7 +38,7 @@ from hourglass._worker.health.quarantine import HeldRun, Quarantine, digest_of, 
 from hourglass._worker.health.stopping import LaneStopped
 from hourglass._worker.lanes.cache import Entry, Key, LiveRuns, LostJournals, StateCache
 from hourglass._worker.lanes.counts import Counts
-from hourglass._worker.lanes.generations import Generations
+from hourglass._worker.lanes.generations import NestingDepths
 from hourglass._worker.lanes.run_log import MISFIT, RunLog, place_of
 from hourglass._worker.lanes.turn_rules import TurnRules
 from hourglass._worker.lanes.watcher import Watcher
@@ -77,7 +77,7 @@ class LaneContext:
     parked: ParkedRuns = field(default_factory=ParkedRuns)
     lost: LostJournals = field(default_factory=LostJournals)
     turns: TurnRules = field(default_factory=TurnRules)
-    generations: Generations = field(default_factory=Generations)
+    generations: NestingDepths = field(default_factory=NestingDepths)
     notes: LaneNotes | None = None
     first_check: int = 1
     on_demand: bool = False
@@ -230,14 +230,13 @@ class Evaluations:
         started: RunStarted | None = None
         only_queries = True  # queries change nothing and are not recorded
         for event in activation.events:
-            kind = type(event)
-            if kind is RunEvicted:
-                self._evict(key, cast(RunEvicted, event))
+            if isinstance(event, RunEvicted):
+                self._evict(key, event)
                 return Verdict(Succeeded(activation.run_id))
-            if kind is not QueryReceived:
+            if not isinstance(event, QueryReceived):
                 only_queries = False
-                if kind is RunStarted:
-                    started = cast(RunStarted, event)
+                if isinstance(event, RunStarted):
+                    started = event
         if started is not None:
             begun = self._begin(key, started)
             if isinstance(begun, HeldRun):

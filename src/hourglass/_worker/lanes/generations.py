@@ -21,7 +21,7 @@ _REMEMBERED = 10_000
 _MOST_TYPES = 1000
 
 
-class Generations:
+class NestingDepths:
     """The depths of runs that began here. Runs deeper than `most` are rejected."""
 
     def __init__(self, most: int | None = None) -> None:

@@ -23,7 +23,7 @@ from hourglass._worker.health.stacks import frame_of
 from hourglass._worker.lanes.evaluation import Evaluations
 from hourglass._worker.lanes.lane import Work
 
-LOOK = 0.02
+CHECK_INTERVAL = 0.02
 """The interval between two checks, in seconds."""
 _DELAYED_AFTER = 0.04
 _LONGEST_GAP = 0.5  # of the timeout; a longer time between two checks counts as this much
@@ -59,7 +59,7 @@ L = TypeVar("L", bound=ObservedLane)
 
 
 @dataclass
-class Looks(Generic[L]):
+class HangReport(Generic[L]):
     """The result of a check: the delayed lanes with their delay in seconds, and the hung lanes with their work."""
 
     delayed: dict[L, float] = field(default_factory=dict)
@@ -91,30 +91,30 @@ class HangDetector(Generic[L]):
     def __init__(self, timeout: float | None, clock: Callable[[], float]) -> None:
         self.timeout = timeout or 0.0
         self._clock = clock
-        self._looked: float | None = None
+        self._checked_at: float | None = None
         self._observations: dict[L, _Observation] = {}
 
-    def look(self, lanes: Iterable[L]) -> Looks[L]:
-        """Return the lanes whose code does not return. Must be called every `LOOK` seconds while there is work."""
+    def check(self, lanes: Iterable[L]) -> HangReport[L]:
+        """Return the lanes whose code does not return. Must be called every `CHECK_INTERVAL` seconds while there is work."""
         now = self._clock()
-        passed = 0.0 if self._looked is None else now - self._looked
+        passed = 0.0 if self._checked_at is None else now - self._checked_at
         if self.timeout:
             passed = min(passed, _LONGEST_GAP * self.timeout)
-        self._looked = now
-        looks: Looks[L] = Looks()
+        self._checked_at = now
+        report: HangReport[L] = HangReport()
         observations: dict[L, _Observation] = {}
         for lane in lanes:
             work = lane.busy
             if work is not None:
                 before = self._observations.get(lane)
                 observation = observations[lane] = self._observed(lane, work, before, now, passed)
-                self._judge(lane, observation, now, passed, before, looks)
+                self._judge(lane, observation, now, passed, before, report)
         self._observations = observations
-        return looks
+        return report
 
     def pause(self) -> None:
         """Forget all observations, because no work is in progress: the time until the next check must not count."""
-        self._looked = None
+        self._checked_at = None
         self._observations.clear()
 
     def _observed(
@@ -136,7 +136,7 @@ class HangDetector(Generic[L]):
         now: float,
         passed: float,
         before: _Observation | None,
-        looks: Looks[L],
+        report: HangReport[L],
     ) -> None:
         delay = now - observation.since
         is_hung = bool(self.timeout) and observation.seconds >= self.timeout
@@ -149,9 +149,9 @@ class HangDetector(Generic[L]):
             observation.seconds = 0.0  # a developer who is debugging may take any time
             return
         if delay >= _DELAYED_AFTER:
-            looks.delayed[lane] = delay
+            report.delayed[lane] = delay
         if is_hung:
-            looks.hung.append((lane, observation.work))
+            report.hung.append((lane, observation.work))
 
 
 def progress_of(evaluations: Evaluations) -> int:

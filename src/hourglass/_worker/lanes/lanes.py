@@ -26,7 +26,7 @@ from hourglass._worker.health.stopping import Stopper
 from hourglass._worker.lanes.cache import Entry
 from hourglass._worker.lanes.counts import Counts
 from hourglass._worker.lanes.evaluation import Evaluations, LaneContext, Verdict
-from hourglass._worker.lanes.hang_detector import LOOK, HangDetector
+from hourglass._worker.lanes.hang_detector import CHECK_INTERVAL, HangDetector
 from hourglass._worker.lanes.lane import STOP, Lane, LaneJob, Reply, Work
 from hourglass._worker.lanes.places import LanePlace, Places
 from hourglass._worker.lanes.relief import Relief
@@ -180,18 +180,18 @@ class LaneSet:
             for place in self._places
         ]
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Replace lanes that hang or have died, and move runs away from delayed lanes. Called at intervals while there
         is work.
         """
         self._quarantine.distress = self._stopper.too_many
-        looks = self._detector.look(self._places.lanes())
-        for lane, work in looks.hung:
+        report = self._detector.check(self._places.lanes())
+        for lane, work in report.hung:
             self._lane_hangs(lane, work)
         for lane in self._places.lanes():
             if lane.ended and (lane.busy is not None or lane.queued):
                 self._replace(lane, "LaneDied", "its thread has ended")
-        self._relief.look(looks.delayed)
+        self._relief.check(report.delayed)
 
     def _place_of(self, activation: Activation, generation: int) -> LanePlace:
         run = (generation, activation.run_id)
@@ -201,7 +201,7 @@ class LaneSet:
             place = self._relief.place_for_suspects()
         else:
             place = self._places.least_busy()
-        if any(isinstance(event, RunStarted) for event in activation.events):
+        if RunStarted in map(type, activation.events):
             self._places.settle(run, place)
         return place
 
@@ -212,14 +212,14 @@ class LaneSet:
             self._arm()
 
     def _arm(self) -> None:
-        self._timer = self._loop.call_later(LOOK, self._tick)
+        self._timer = self._loop.call_later(CHECK_INTERVAL, self._tick)
 
     def _tick(self) -> None:
         self._timer = None
         # Usually there is no work, and nothing to restore after the last check.
         if not self._relief.is_calm or self._quarantine.distress or self._places.has_work():
             try:
-                self.look()
+                self.check()
             except Exception:
                 logger.exception("the lanes could not be observed")
         if self._places.has_work():

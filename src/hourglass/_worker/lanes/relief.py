@@ -54,7 +54,7 @@ class Relief:
         self._timer: asyncio.TimerHandle | None = None
         self._stopping = False
 
-    def look(self, delayed: Mapping[Lane, float]) -> None:
+    def check(self, delayed: Mapping[Lane, float]) -> None:
         """Move runs away from the delayed lanes, and end idle spare lanes."""
         self.is_calm = not delayed and not self._spares
         if delayed and not self._stopping:

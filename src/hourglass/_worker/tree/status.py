@@ -242,7 +242,7 @@ class StatusServer:
                 reasons = {"reasons": report["reasons"]} if is_admitted else {}
                 return _document(503, {"ready": False, **reasons})
             case "/status" | "/metrics" if not is_admitted:
-                return _refused(verdict)
+                return _rejected(verdict)
             case "/status":
                 return _document(200, self._report())
             case "/metrics" if self._registry is not None:
@@ -261,7 +261,7 @@ def _access(port: int) -> Access | None:
     return Access(Credentials.create(read_token(configured, TOKEN)), port)
 
 
-def _refused(verdict: AccessDecision) -> HttpResponse:
+def _rejected(verdict: AccessDecision) -> HttpResponse:
     if verdict is AccessDecision.LIMITED:
         return _document(429, {"error": "too many invalid tokens: wait a minute"}, ("Retry-After", "60"))
     message = (

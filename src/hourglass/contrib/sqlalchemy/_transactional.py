@@ -218,13 +218,13 @@ async def _awaited(result: Awaitable[Any]) -> Any:
 def _rejecting_commits(connection: Connection, function: _Function) -> Iterator[None]:
     """Reject commits while the function runs, because the record has no result yet."""
 
-    def refuse(connection: Connection) -> None:
+    def reject(connection: Connection) -> None:
         # When a commit raises, SQLAlchemy considers the transaction ended. It would return the connection to the pool with
         # the transaction still open in the database, and the connection's next user would commit that transaction.
         connection.connection.rollback()
         raise _commits_itself(function)
 
-    event.listen(connection, "commit", refuse)
+    event.listen(connection, "commit", reject)
     try:
         yield
     except DeferredCompletion:
@@ -233,7 +233,7 @@ def _rejecting_commits(connection: Connection, function: _Function) -> Iterator[
             "result to record in its transaction"
         ) from None
     finally:
-        event.remove(connection, "commit", refuse)
+        event.remove(connection, "commit", reject)
 
 
 def _check_open(is_active: bool, function: _Function) -> None:
@@ -284,11 +284,11 @@ def _check_transaction(connection: Connection, function: _Function) -> None:
 def _reject_session_commit(session: Session, function: _Function) -> None:
     """Reject `session.commit()`. It would have no effect, because the session joins our transaction."""
 
-    def refuse(session: Session) -> None:
+    def reject(session: Session) -> None:
         if not session.in_nested_transaction():
             raise _commits_itself(function)
 
-    event.listen(session, "before_commit", refuse)
+    event.listen(session, "before_commit", reject)
 
 
 def _commits_itself(function: _Function) -> ApplicationError:

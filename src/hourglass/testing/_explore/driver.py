@@ -26,7 +26,7 @@ from hourglass._embedded.clock import to_ns
 from hourglass._evaluator.events import Activation, QueryReceived, is_eviction
 from hourglass._worker.lanes.evaluation import Verdict
 from hourglass.errors import WorkflowStuck
-from hourglass.testing._activities import Mishap
+from hourglass.testing._activities import PlannedFault
 from hourglass.testing._driver import EnvironmentDriver
 from hourglass.testing._errors import QuietErrors
 from hourglass.testing._explore.arrivals import Arrival
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from hourglass.testing._explore.story import StoryWriter
 
 _MOST_STEPS = 10_000
-_RESULT_LOST = Mishap(result_lost=True)
+_RESULT_LOST = PlannedFault(result_lost=True)
 
 
 class OrderDriver(EnvironmentDriver):
@@ -131,7 +131,7 @@ class OrderDriver(EnvironmentDriver):
         elapsed = self.clock.now_ns() - self._begin_ns
         return possible(
             self.engine,
-            self.registry.mishaps,
+            self.registry.allowed_faults,
             self.sorts,
             idle=self._known - self._late.keys(),
             late=self._late.keys(),
@@ -209,7 +209,7 @@ class OrderDriver(EnvironmentDriver):
                 continue
             self.excused = True
             if option.kind == "fail":
-                queue.begin(item, Mishap(option.error))
+                queue.begin(item, PlannedFault(option.error))
             elif option.kind == "unheard":
                 queue.begin(item, _RESULT_LOST)
 

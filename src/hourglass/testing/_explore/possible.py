@@ -11,14 +11,14 @@ from collections.abc import Mapping, Sequence, Set
 from hourglass._embedded.engine import Engine
 from hourglass.testing._explore.arrivals import ArrivalState
 from hourglass.testing._explore.options import Option, Sort
-from hourglass.testing._mishaps import Mishaps
+from hourglass.testing._faults import AllowedFaults
 
-_USUAL = Mishaps()
+_USUAL = AllowedFaults()
 
 
 def possible(
     engine: Engine,
-    mishaps: Mapping[str, Mishaps],
+    allowed_faults: Mapping[str, AllowedFaults],
     sorts: frozenset[Sort],
     *,
     idle: Set[str],
@@ -39,7 +39,7 @@ def possible(
     for run_id in tasks:
         options += _task_mishaps(run_id, sorts, is_cached=run_id in idle)
     for run_id, event_id in attempts:
-        options += _attempt_mishaps(engine, mishaps, sorts, run_id, event_id)
+        options += _attempt_faults(engine, allowed_faults, sorts, run_id, event_id)
     return options
 
 
@@ -54,13 +54,17 @@ def _task_mishaps(run_id: str, sorts: frozenset[Sort], *, is_cached: bool) -> li
     return options
 
 
-def _attempt_mishaps(
-    engine: Engine, mishaps: Mapping[str, Mishaps], sorts: frozenset[Sort], run_id: str, event_id: int
+def _attempt_faults(
+    engine: Engine,
+    allowed_faults: Mapping[str, AllowedFaults],
+    sorts: frozenset[Sort],
+    run_id: str,
+    event_id: int,
 ) -> list[Option]:
     record = engine.record(run_id)
     assert record is not None
     activity = record.run.activities[event_id]
-    own = mishaps.get(activity.scheduled.activity_type, _USUAL)
+    own = allowed_faults.get(activity.scheduled.activity_type, _USUAL)
     options: list[Option] = []
     if "failures" in sorts:
         options += [Option("fail", run_id, event_id, error=error) for error in own.errors_of(activity)]

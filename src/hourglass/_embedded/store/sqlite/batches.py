@@ -277,11 +277,10 @@ class BatchBuilder:
         one row can contain all changes of the list entry.
         """
         cache = self.cache
-        unknown = {
-            plain(change.run.run_id): change.run
-            for change in changes
-            if change.run.run_id not in cache.runs and length_before(change)
-        }
+        unknown: dict[str, Run] = {}
+        for change in changes:
+            if change.run.run_id not in cache.runs and length_before(change):
+                unknown[plain(change.run.run_id)] = change.run
         stored = self._find("run_id", f"key, {visibility.PLAIN_START}", list(unknown)) if unknown else []
         for key, start_us, name in stored:
             run = unknown[name]

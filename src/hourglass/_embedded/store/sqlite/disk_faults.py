@@ -18,7 +18,7 @@ from time import monotonic
 import msgspec
 
 from hourglass._embedded.store.store import DISK_FULL, Unwritable, epoch_is_over, free_bytes, ownership_hint
-from hourglass.errors import ServiceError, StorageError
+from hourglass.errors import HourglassError, ServiceError, StorageError
 
 _SHARED_MEMORY_SIZE = 4874
 """SQLITE_IOERR_SHMSIZE: no room to extend the log's index. Nothing was written."""
@@ -157,19 +157,24 @@ def storage_errors(path: str) -> Iterator[None]:
     """Convert the errors of SQLite and of decoding into `StorageError`."""
     try:
         yield
-    except sqlite3.Error as error:
-        raise storage_error(path, error) from error
-    except OverflowError as error:
-        raise ServiceError("a number does not fit into 64 bits", status="INVALID_ARGUMENT") from error
-    except (
-        ValueError,
-        TypeError,
-        LookupError,
-        AttributeError,
-    ) as error:  # damaged bytes, or bytes of another version
-        raise StorageError(
-            f"the file {path} contains data that this version cannot read: {error}", status="DATA_LOSS"
-        ) from error
+    except READ_ERRORS as error:
+        raise read_error(path, error) from error
+
+
+READ_ERRORS = (sqlite3.Error, OverflowError, ValueError, TypeError, LookupError, AttributeError)
+"""The errors of SQLite and of decoding."""
+
+
+def read_error(path: str, error: Exception) -> HourglassError:
+    """Return one of the `READ_ERRORS` in the form for callers."""
+    if isinstance(error, sqlite3.Error):
+        return storage_error(path, error)
+    if isinstance(error, OverflowError):
+        return ServiceError("a number does not fit into 64 bits", status="INVALID_ARGUMENT")
+    # Damaged bytes, or bytes of another version.
+    return StorageError(
+        f"the file {path} contains data that this version cannot read: {error}", status="DATA_LOSS"
+    )
 
 
 def _code(error: Exception) -> int:

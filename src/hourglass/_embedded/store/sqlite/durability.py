@@ -36,18 +36,14 @@ class Durability:
         self.newest = 0
         """The number of the newest change."""
         self._committed = 0
-        self._failure: StorageError | None = None
+        self.failure: StorageError | None = None
+        """The error that stopped the store; None while it works."""
         self._rejected: dict[int, StorageError] = {}
         self._waiters: list[
             tuple[int, int, Callable[[StorageError | None], object]]
         ] = []  # a heap, by number
         self._order = count()
         self._loop: asyncio.AbstractEventLoop | None = None
-
-    @property
-    def failure(self) -> StorageError | None:
-        """The error that stopped the store; None while it works."""
-        return self._failure
 
     def has(self, number: int) -> bool:
         """Whether this change and all earlier ones, except rejected ones, are durable."""
@@ -73,7 +69,7 @@ class Durability:
         self._loop = asyncio.get_running_loop()
         heappush(self._waiters, (number, next(self._order), callback))
         # After the push: the store thread reports a commit once, and may have done so before `callback` was in the heap.
-        if number <= self._committed or self._failure is not None:
+        if number <= self._committed or self.failure is not None:
             self._loop.call_soon(self.settle)
 
     def committed(self, number: int) -> None:
@@ -91,8 +87,8 @@ class Durability:
 
     def end(self, failure: StorageError) -> None:
         """Record that the store has stopped: changes that are not durable yet never will be."""
-        if self._failure is None:
-            self._failure = failure
+        if self.failure is None:
+            self.failure = failure
         self._notify()
 
     def disown(self, failure: StorageError) -> None:
@@ -103,7 +99,7 @@ class Durability:
 
     def settle(self) -> None:
         """Call the callbacks of changes that are durable or have failed. Called on the control loop."""
-        committed, failure, waiters = self._committed, self._failure, self._waiters
+        committed, failure, waiters = self._committed, self.failure, self._waiters
         while waiters and (waiters[0][0] <= committed or failure is not None):
             number, _, callback = heappop(waiters)
             rejection = self._rejected.get(number) if number <= committed else failure

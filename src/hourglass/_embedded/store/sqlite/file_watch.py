@@ -43,7 +43,9 @@ import struct
 import tempfile
 from collections.abc import Callable, Collection, Iterable
 from time import localtime, strftime
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
+
+import msgspec
 
 from hourglass._embedded.store.sqlite import inherited
 from hourglass._embedded.store.sqlite.disk_faults import Identity
@@ -68,7 +70,7 @@ _SAMPLED_FRAMES = 8
 """The number of pages to compare: those in the last frames of the latest checkpoint."""
 
 
-class LogState(NamedTuple):
+class LogState(msgspec.Struct, frozen=True, gc=False):
     """The state of the log and the progress of checkpoints, as stored in the log's index. The salts change with each
     restart of the log.
     """

@@ -27,7 +27,7 @@ import msgspec.structs
 
 from hourglass._contract.workflows import WorkflowStatus
 from hourglass._embedded.schedules.transitions import ScheduleRecord
-from hourglass._embedded.store.sqlite.disk_faults import storage_errors
+from hourglass._embedded.store.sqlite.disk_faults import READ_ERRORS, read_error, storage_errors
 from hourglass._embedded.store.store import DueRun, NoteChange, ScheduleChange, ScheduleEntry, Stored
 from hourglass._embedded.transitions.run import OpenActivity, OpenChild, PendingTimer, Run
 from hourglass._history import events as h
@@ -328,8 +328,10 @@ class StoredReads:
         return [key for (key,) in self._rows(text, before_ns, limit)]
 
     def _rows(self, text: str, *parameters: object) -> list[tuple[Any, ...]]:
-        with storage_errors(self._path):
+        try:
             return self.connection.execute(text, parameters).fetchall()
+        except READ_ERRORS as error:
+            raise read_error(self._path, error) from error
 
 
 def _due_run(piece: Sequence[str]) -> DueRun:

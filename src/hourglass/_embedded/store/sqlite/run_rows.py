@@ -8,6 +8,7 @@ view, whose triggers write the rows of the tables.
 from __future__ import annotations
 
 import sqlite3
+from bisect import bisect_left
 from collections.abc import Sequence
 from functools import cache
 from itertools import chain, zip_longest
@@ -115,7 +116,7 @@ def write(connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
     """
     for begin in range(0, len(rows), _SIZES[-1]):
         portion = rows[begin : begin + _SIZES[-1]]
-        size = next(size for size in _SIZES if size >= len(portion))
+        size = _SIZES[bisect_left(_SIZES, len(portion))]
         parameters = [*chain.from_iterable(portion), *NOTHING * (size - len(portion))]
         connection.execute(_insert_sql(size), parameters)
 

@@ -293,7 +293,7 @@ class SqliteStore(FileReads):
         if self._timer is not None:  # otherwise the timer would needlessly wake the loop during the commit
             self._timer.cancel()
             self._timer = None
-        if self._turn and self.failure is None:
+        if self._turn and self._durability.failure is None:
             self._thread.put(Turn(tuple(self._turn), self._durability.newest))
         self._turn.clear()
 
@@ -322,8 +322,9 @@ class SqliteStore(FileReads):
 
     def _reading(self) -> threading.RLock:
         """Return the lock for a read. Raises `StorageError` if reading is no longer possible."""
-        if self.failure is not None:
-            raise type(self.failure)(str(self.failure), status=self.failure.status)
+        failure = self._durability.failure
+        if failure is not None:
+            raise type(failure)(str(failure), status=failure.status)
         return NO_FORK.lock
 
     def _on_end(self, error: Exception | None) -> None:

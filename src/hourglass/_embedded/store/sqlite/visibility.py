@@ -177,7 +177,7 @@ def ended(run: Run) -> str:
         {
             "rank": close_time,
             "close_time": close_time,
-            "status": run.status.value,
+            "status": int(run.status),
             "execution_duration": run.close_ns - first_task_ns(run),
             "history_length": run.length,
             "history_size": run.history_size,
@@ -216,7 +216,7 @@ def _row(run: Run) -> tuple[Any, ...]:
         entry.start_time_ns // 1000,
         entry.execution_time_ns // 1000,
         close_time,
-        entry.status.value,
+        int(entry.status),
         entry.workflow_id,
         entry.workflow_type,
         entry.task_queue,

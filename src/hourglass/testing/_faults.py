@@ -23,7 +23,7 @@ USUAL_ERRORS: tuple[Raisable, ...] = (
 
 
 @dataclass(frozen=True)
-class Mishaps:
+class AllowedFaults:
     """The errors that an activity may raise. A `sure` activity eventually succeeds, whatever faults its attempts have."""
 
     errors: tuple[Raisable, ...] = USUAL_ERRORS

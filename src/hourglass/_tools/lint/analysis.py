@@ -11,7 +11,7 @@ from hourglass._tools.lint.sharing import Sharing
 
 
 @dataclass(frozen=True)
-class Lens:
+class Analysis:
     """The analyses of a project that are used during the walk through a function."""
 
     resolver: ValueResolver

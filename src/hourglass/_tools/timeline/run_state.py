@@ -52,7 +52,7 @@ def _is_failing(activity: object) -> bool:
     return failure is not None and attempt > FAILING_AFTER
 
 
-def standing(run: WorkflowExecution, problem: Problem | None) -> str:
+def run_state(run: WorkflowExecution, problem: Problem | None) -> str:
     """Return the state of a run: `running`, `timed out`, or `running, parked`."""
     status = run.status.name.lower().replace("_", " ")
     return status if problem is None else f"{status}, {problem.value}"
