@@ -25,24 +25,24 @@ class ForkStage(Enum):
     """
 
     STORE_MUTEXES = (
-        "before the fork, waits until no thread is inside a store's library; after it, acts first, because later "
+        "before the fork, waits until no thread is inside a store's library; after the fork, runs first, because later "
         "stages may open files"
     )
     STORE_CONNECTIONS = (
         "leaks every inherited connection, before a later stage frees its owner, which would close it"
     )
-    STORES = "their threads are gone: waits for a commit fail, before a later stage can request another one"
+    STORES = "its threads have ended: waits for a commit fail before a later stage can request another commit"
     OWNERSHIP = "closes the locks and sockets of shared files, which would hide the parent's death"
     LANE_NOTES = "unmaps the memory in which lanes note their runs, before a lane of the child can write to the parent's"
-    INCIDENTS = "closes the files that report this process's death, whose locks would hide the parent's"
+    INCIDENTS = "closes the files that report the death of a process: the child's locks on them would hide the parent's death"
     GUARDIAN = "the guardian guards the parent, so the child never uses it"
     CORE = "leaks the objects of Rust, before the portal frees their owners"
-    PORTAL = "the control loop's thread is gone: the next call creates a new one"
+    PORTAL = "the control loop's thread has ended: the next call creates a new thread"
     HOSTS = "drops the engines of the parent, which ran on that loop"
     CLIENTS = "drops the connections to those engines: the next call connects again"
     WORKERS = "drops the parts that served the parent's connections; a Worker of the child creates its own"
     TESTING = "drops the loops and threads shared by environments, which use all of the above"
-    IDS = "discards ids generated in advance, because the parent has the same ones. Depends on nothing"
+    IDS = "discards ids generated in advance, because the parent has the same ids. Depends on no other stage"
     ACTIVITY_LOOPS = (
         "last: if a coroutine forked, its loop is stopped, and the child leaves it when the fork returns"
     )

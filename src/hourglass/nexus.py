@@ -413,7 +413,7 @@ def _callbacks(context: CallContext, handle: OperationHandle[Any]) -> list[Nexus
     callback = context.callback
     if callback is None:
         raise UsageError(
-            "this Nexus call does not wait for a result: it is a cancellation, or was not made by a server"
+            "this Nexus call does not wait for a result: it is a cancellation, or it was not sent by a server"
         )
     return [
         msgspec.structs.replace(callback, headers={**callback.headers, "nexus-operation-token": handle.token})

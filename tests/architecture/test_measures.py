@@ -74,7 +74,7 @@ def test_house_counts_banner_comments() -> None:
         ("asyncio._private", False),
     ],
 )
-def test_private_module_is_deep_unless_it_is_a_seam(module: str, is_deep: bool) -> None:
+def test_private_module_counts_as_deep_internal_unless_it_is_a_seam(module: str, is_deep: bool) -> None:
     assert internals.is_deep(module) is is_deep
 
 
@@ -126,7 +126,7 @@ def test_internals_measure_counts_names_that_a_helper_re_exports() -> None:
     assert not internals._comes_from_deep("tests.worker.handles.scripted", "ScriptedHandle")
 
 
-def test_measure_scripts_print_figures(tmp_path: Path) -> None:
+def test_benchmark_scripts_print_figures(tmp_path: Path) -> None:
     calls = _run("benchmarks.calls", "--runs", "5", "--json")[0]
     assert calls["file"]["_evaluator"] > 10
     assert calls["memory"]["_embedded.runs"] > 10

@@ -16,7 +16,7 @@ from . import source
 WAY = Path(__file__).parents[2] / "docs" / "way.md"
 
 
-def test_every_function_on_the_path_page_exists() -> None:
+def test_every_function_on_the_workflow_path_page_exists() -> None:
     """If not, run `python -m tests.architecture.trace --page > docs/way.md`."""
     file_path = ""
     count = 0
@@ -30,7 +30,7 @@ def test_every_function_on_the_path_page_exists() -> None:
     assert count > 100
 
 
-def test_path_page_covers_every_kind_of_thread() -> None:
+def test_workflow_path_page_covers_every_kind_of_thread() -> None:
     text = WAY.read_text()
     assert [title for title, _ in STATIONS.values() if f". {title}\n" not in text] == []
 
@@ -59,7 +59,7 @@ def test_tracer_runs_waiting_threads_in_a_fixed_order() -> None:
     assert order == names[::-1]
 
 
-def test_path_page_shows_the_most_common_trace() -> None:
+def test_workflow_path_page_shows_the_most_common_trace() -> None:
     file_path = "client/_blocking.py"
     first, second, third, rare = (
         Call("MainThread", file_path, name, line)

@@ -28,21 +28,21 @@ def main(arguments: list[str]) -> int:
         help="the report is NAME.txt, and NAME.json for programs (chaos-report)",
     )
     parser.add_argument("--log", default="CRITICAL", help="the level of what is logged meanwhile")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     os.environ["HOURGLASS_STATUS_TOKEN"] = "none"  # the faults are not about the token
-    logging.basicConfig(level=given.log, format="%(asctime)s %(name)s %(levelname)s %(message)s")
-    scale = SHORT if given.short else QUICK if given.quick else FULL
+    logging.basicConfig(level=options.log, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    scale = SHORT if options.short else QUICK if options.quick else FULL
     rows: list[Row] = []
     try:
         for name in FAULTS:
-            if name in given.only:
-                rows.append(_run(name, given.seed, scale))
+            if name in options.only:
+                rows.append(_run(name, options.seed, scale))
     finally:
         arena.close()
-    report = as_text(rows, given.seed, scale)
+    report = as_text(rows, options.seed, scale)
     print(f"\n{report}")
-    given.report.with_suffix(".txt").write_text(f"{report}\n")
-    given.report.with_suffix(".json").write_text(as_json(rows, given.seed, scale) + "\n")
+    options.report.with_suffix(".txt").write_text(f"{report}\n")
+    options.report.with_suffix(".json").write_text(as_json(rows, options.seed, scale) + "\n")
     return 0 if all(outcome.good for _, outcome, _ in rows) else 1
 
 

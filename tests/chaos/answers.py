@@ -1,4 +1,4 @@
-"""`/live`, `/ready` and `/status` while parts of the tree die: always an answer, and never a false one."""
+"""`/live`, `/ready` and `/status` while parts of the tree die: they always answer, and never wrongly."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PATHS = ("/live", "/ready", "/status")
 
 
 def status_while_dying(seed: int, scale: Scale) -> Outcome:
-    """Asked all the time while every process is killed."""
+    """Request the status pages continuously while every process is killed."""
     tally, chance = Tally(), random.Random(f"status {seed}")
     with Client.connect("local:") as client:
         try:
@@ -60,14 +60,14 @@ def _killed_and_asked(
 
 
 def _not_ready_without_workers(worker: Worker, port: int, tally: Tally) -> None:
-    """While the Subsystem waits to be started again there is nobody who polls, and `/ready` says so."""
+    """While the subsystem waits for its restart nothing polls, and `/ready` reports it."""
     answer = worker._portal.call(_killed_and_asked_at_once(worker))
     tally.check(b" 503 " in answer, f"/ready says {answer!r} while nobody polls")
     tally.passed(until("it is ready again", lambda: ask(port, "/ready")[0] == 200, 30, worker))
 
 
 async def _killed_and_asked_at_once(worker: Worker) -> bytes:
-    """Both in one turn of the loop: the pause before the restart is short."""
+    """Kill and request in one turn of the loop, because the pause before the restart is short."""
     assert worker._status is not None
     worker._app.require_tree().kill("Application/Subsystem")
     response = await worker._status._answer(HttpRequest("GET", "/ready", {}, "127.0.0.1"), b"")
@@ -75,7 +75,7 @@ async def _killed_and_asked_at_once(worker: Worker) -> bytes:
 
 
 def ask(port: int, path: str) -> tuple[int, Any]:
-    """One request, in a connection of its own."""
+    """Send one request on a new connection."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
     try:
         connection.request("GET", path)
@@ -86,7 +86,7 @@ def ask(port: int, path: str) -> tuple[int, Any]:
 
 
 class Asker(threading.Thread):
-    """Asks all the time, and writes down what was no good answer."""
+    """Sends requests continuously; records wrong answers."""
 
     def __init__(self, port: int) -> None:
         super().__init__(daemon=True)

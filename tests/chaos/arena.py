@@ -1,4 +1,4 @@
-"""Where faults happen: the shared dev server, workers, runs, and worker programs in processes of their own."""
+"""The setting of faults: the shared dev server, workers, runs, and worker programs in processes of their own."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _lock = threading.Lock()
 
 
 def server() -> DevServer:
-    """The dev server that faults share which do no harm to it; started when it is first asked for."""
+    """Return the dev server shared by the faults that do not harm it; start it on first use."""
     with _lock:
         if not _shared:
             _shared.append(_stack.enter_context(dev_server(extra_args=QUICK_TIMERS)))
@@ -48,13 +48,13 @@ def close() -> None:
 
 
 def name(kind: str) -> str:
-    """A name that nobody else in this process uses, for queues and workflows."""
+    """Return a name that is unique in this process, for queues and workflows."""
     return f"{kind}-{os.getpid()}-{next(_numbers)}"
 
 
 @contextmanager
 def working(client: Client, queue: str, **options: Any) -> Iterator[Worker]:
-    """A worker for the usual workflows."""
+    """Run a worker with the usual workflows."""
     options = {"workflows": work.WORKFLOWS, "activities": work.ACTIVITIES} | options
     worker = Worker(client, queue, **options).start()
     try:
@@ -64,7 +64,7 @@ def working(client: Client, queue: str, **options: Any) -> Iterator[Worker]:
 
 
 def stop(worker: Worker, limit: float = STOP_LIMIT) -> float:
-    """Shut a worker down, and say what is open if that does not end; returns the seconds it took."""
+    """Shut a worker down; return the seconds it took, or report what is open if it does not end."""
     began = time.monotonic()
     stopping = threading.Thread(target=worker.shutdown, daemon=True)
     stopping.start()
@@ -75,7 +75,7 @@ def stop(worker: Worker, limit: float = STOP_LIMIT) -> float:
 
 
 def start_chains(client: Client, queue: str, count: int) -> list[WorkflowHandle[int]]:
-    """So many runs of five activities; their results are their places and five."""
+    """Start this many runs of five activities; the result of each is its index plus five."""
     prefix = name("chain")
     return [
         client.start_workflow(work.chain, place, id=f"{prefix}-{place}", task_queue=queue)
@@ -84,12 +84,12 @@ def start_chains(client: Client, queue: str, count: int) -> list[WorkflowHandle[
 
 
 def right(found: list[int]) -> int:
-    """How many of the results of chains are right."""
+    """Count the correct results of chains."""
     return sum(value == place + work.STEPS for place, value in enumerate(found))
 
 
 class Program:
-    """A program in a process of its own, whose lines are read as they come."""
+    """A program in a process of its own, whose output is read continuously."""
 
     def __init__(self, module: str, *arguments: str, **environment: str) -> None:
         self.lines: list[str] = []
@@ -141,19 +141,19 @@ class Program:
                 self._changed.notify_all()
 
     def wait_line(self, text: str, limit: float = 60.0) -> None:
-        """Wait until it has said this."""
+        """Wait until it has printed this."""
         with self._changed:
             if not self._changed.wait_for(lambda: text in self.lines, limit):
                 raise Stuck(f"{self.process.args!r} did not say {text!r} within {limit:g} s\n{self.told()}")
 
     def kill(self) -> None:
-        """Kill it with -9, if it lives, and wait for its end."""
+        """Kill it with SIGKILL if it is alive; wait for its end."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGKILL)
         self.process.wait(10)
 
     def end(self, how: signal.Signals | None, limit: float = 60.0) -> tuple[int, float]:
-        """Its exit status, after a signal if one is given, and the seconds that took."""
+        """Return its exit status, after a signal if one is given, and the seconds it took."""
         began = time.monotonic()
         if how is not None:
             self.process.send_signal(how)
@@ -166,17 +166,17 @@ class Program:
             raise Stuck(f"{self.process.args!r} did not end within {limit:g} s\n{self.told()}") from None
 
     def wait_readers(self) -> None:
-        """Wait until all that it said is read; a grandchild that still has its pipes is not waited for."""
+        """Wait until its output is read; do not wait for a grandchild that still holds the pipes."""
         for reader in self._readers:
             reader.join(5)
 
     def told(self) -> str:
-        """What it has said lately."""
+        """Return its latest output."""
         return "\n".join([*self.lines[-20:], *self.errors[-80:]])
 
 
 def worker_program(target: str, queue: str, **environment: str) -> Program:
-    """A worker in a process of its own, which runs."""
+    """Run a worker in a process of its own."""
     program = Program("worker_program", target, queue, **environment)
     program.wait_line("ready")
     return program

@@ -26,7 +26,7 @@ _LEAKED = 20
 
 
 class Nasty(BaseException):
-    """Not an `Exception`."""
+    """An exception that is not an `Exception`."""
 
 
 @activity.defn(retry_policy=_ONCE, start_to_close_timeout=1.0)
@@ -123,7 +123,7 @@ def calls_well() -> str:
 
 
 def all_of_them(seed: int, scale: Scale) -> Outcome:
-    """Each of them, and a good one after it."""
+    """Run each bad activity, followed by a good one."""
     tally = Tally()
     _over.clear()
     activities = [*BAD.values(), *HARMLESS.values(), behaves]

@@ -1,6 +1,6 @@
-"""Everything that can fail does, by the hundred: processes, their parts, the disk, the clock, the network, the server.
+"""Campaigns that fail everything by the hundred: processes, their parts, disk, clock, network and server.
 
-What happens is in the package `durability`, beside this one.
+The faults are in the package `durability`.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _FEW = 10
 
 
 def campaign_on_file(seed: int, scale: Scale) -> Outcome:
-    """Processes killed and stopped, disks full, failing, torn and cut off, clocks moved, while clients work on one file."""
+    """Kill and stop processes, fill, fail, tear and cut off disks, and move clocks while clients use one file."""
     if not _part("shim").is_here():
         return Outcome(1, 0, troubles=("a campaign on a file needs Linux and a C compiler (cc)",))
     return _campaigns("on_file", seed, scale)
 
 
 def campaign_on_server(seed: int, scale: Scale) -> Outcome:
-    """Processes killed and stopped, connections reset, frozen and silent, the server killed, while clients use a dev server."""
+    """Kill and stop processes, reset, freeze and silence connections, and kill the server while clients use it."""
     return _campaigns("on_server", seed, scale)
 
 
@@ -47,55 +47,55 @@ def _campaigns(kind: str, seed: int, scale: Scale) -> Outcome:
     rounds, faults = _CAMPAIGNS[scale.name][kind]
     outcome = Outcome(0, 0)
     for number in range(rounds):
-        found = getattr(_part("campaign"), kind)(1000 * seed + number, faults)
-        hits = found.faults.total()
-        troubles = tuple(f"campaign {found.seed}: {each}" for each in found.violations[:_FEW])
+        findings = getattr(_part("campaign"), kind)(1000 * seed + number, faults)
+        hits = findings.faults.total()
+        troubles = tuple(f"campaign {findings.seed}: {each}" for each in findings.violations[:_FEW])
         outcome += Outcome(
-            hits, 0 if troubles else hits, (), troubles, dict(found.faults), dict(found.checked)
+            hits, 0 if troubles else hits, (), troubles, dict(findings.faults), dict(findings.checked)
         )
     return outcome
 
 
 def _part(name: str) -> Any:
-    """A module of that package: what it is called depends on whether pytest runs us or `python -m tests.chaos`."""
+    """Import a module of the package `durability`, whose name depends on whether pytest or `python -m
+    tests.chaos` runs."""
     above = (__package__ or "").rpartition(".")[0]
     return import_module(f"{above}.durability.{name}" if above else f"durability.{name}")
 
 
 def storm(seed: int, scale: Scale) -> Outcome:
-    """No start, signal or result is lost or doubled while owners are killed."""
+    """No start, signal or result is lost or duplicated while owners are killed."""
     return _storm(seed, _STORMS[scale.name])
 
 
 def storm_over_three(seed: int, scale: Scale) -> Outcome:
-    """The same while any of three processes that work on one file is killed, its owner or another. A recovery is the time
-    until what the killed one had in hand went on elsewhere.
-    """
+    """The same while any of three processes on one file is killed. A recovery is the time until the work in
+    progress of the killed process is retried."""
     return _storm(seed, {**_SHARED[scale.name], "processes": 3, "threads": 24, "beat": 0.05})
 
 
 def _storm(seed: int, size: dict[str, Any]) -> Outcome:
     with tempfile.TemporaryDirectory() as folder:
         raging = _part("storm").Storm(Path(folder), _part("storm").Size(**size), seed)
-        told = raging.rage()
-        found = _part("audit").complaints(told, raging.path, raging.notes)
-        recoveries = _part("audit").recoveries(told, raging.notes)
-    good = told.kills if not found else 0
-    kinds = {"owner-killed": told.owners, "worker-killed": told.kills - told.owners}
+        answers = raging.rage()
+        violations = _part("audit").complaints(answers, raging.path, raging.notes)
+        recoveries = _part("audit").recoveries(answers, raging.notes)
+    good = answers.kills if not violations else 0
+    kinds = {"owner-killed": answers.owners, "worker-killed": answers.kills - answers.owners}
     checked = {
-        "starts": len(told.started),
-        "signals": sum(map(len, told.signalled.values())),
-        "results": len(told.receipts),
+        "starts": len(answers.started),
+        "signals": sum(map(len, answers.signalled.values())),
+        "results": len(answers.receipts),
     }
-    return Outcome(told.kills, good, tuple(recoveries.values()), tuple(found[:_FEW]), kinds, checked)
+    return Outcome(answers.kills, good, tuple(recoveries.values()), tuple(violations[:_FEW]), kinds, checked)
 
 
 def web(seed: int, scale: Scale) -> Outcome:
-    """Four processes that were forked after connecting, by gunicorn where it is installed: every request is answered."""
+    """Every request to four processes forked after connecting is answered; uses gunicorn if installed."""
     kills, part = _WEB_KILLS[scale.name], _part("web")
     with tempfile.TemporaryDirectory() as folder:
-        asked = part.ask_while_owners_die(
+        results = part.ask_while_owners_die(
             Path(folder), kills=kills, seed=seed, gunicorn=part.gunicorn_is_here()
         )
-    good = kills if not asked.errors else 0
-    return Outcome(kills, good, tuple(asked.takeovers), tuple(asked.errors[:_FEW]))
+    good = kills if not results.errors else 0
+    return Outcome(kills, good, tuple(results.takeovers), tuple(results.errors[:_FEW]))

@@ -1,4 +1,4 @@
-"""Eviction storms: many runs and hardly any cache, so that nearly every task replays its run from the start."""
+"""Eviction storms: many runs and a tiny cache, so that nearly every task replays its run from the start."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CACHES = (0, 1, 10)
 
 
 def storms(seed: int, scale: Scale) -> Outcome:
-    """All runs of five activities, with room for none, one and ten of them."""
+    """Run many chains with a cache for none, one and ten runs."""
     tally = Tally()
     with Client.connect(arena.server().target) as client:
         for cache in CACHES:

@@ -31,7 +31,7 @@ def _one(client: Client, queue: str) -> None:
 
 
 def open_at_exit(target: str) -> None:
-    """The main thread ends while the worker works and runs are open."""
+    """The main thread ends while the worker runs and workflows are open."""
     client, _, queue = _start(target)
     for number in range(20):
         client.start_workflow(work.idle, number, id=arena.name("open"), task_queue=queue)
@@ -41,7 +41,7 @@ def open_at_exit(target: str) -> None:
 
 
 def open_at_sys_exit(target: str) -> None:
-    """The same by `sys.exit`, with a thread that waits for a result."""
+    """Like `open_at_exit`, by `sys.exit`, with a thread that waits for a result."""
     client, _, queue = _start(target)
     waited = client.start_workflow(work.idle, 1, id=arena.name("open"), task_queue=queue)
     threading.Thread(target=waited.result, daemon=True).start()
@@ -51,7 +51,7 @@ def open_at_sys_exit(target: str) -> None:
 
 
 def in_activity_at_exit(target: str) -> None:
-    """An activity that would take a minute is in flight at the end."""
+    """An activity of a minute is running at the end."""
     client, _, queue = _start(target)
     client.start_workflow(work.finishing, 60.0, id=arena.name("open"), task_queue=queue)
     deadline = time.monotonic() + 20
@@ -62,7 +62,7 @@ def in_activity_at_exit(target: str) -> None:
 
 
 def fork_after_connect(target: str) -> None:
-    """Children of a process with a worker: one connects anew, one only ends; the parent works on."""
+    """Fork a process with a worker: one child connects again, one exits; the parent's worker continues."""
     client, worker, queue = _start(target)
     _one(client, queue)
     for case in (_child_connects, _child_ends):
@@ -90,7 +90,7 @@ def _child_ends(target: str) -> None:
 
 
 def activity_forks(target: str) -> None:
-    """An activity forks and its copy returns; the copy ends by itself, and the worker works on."""
+    """An activity forks and its copy returns; the copy ends by itself, and the worker continues."""
     client, worker, queue = _start(target)
     handle = client.start_workflow(work.forking, id=arena.name("fork"), task_queue=queue)
     assert handle.result(timeout=30) == 0, "the copy did not end as it should"
@@ -101,7 +101,7 @@ def activity_forks(target: str) -> None:
 
 
 def two_loops(target: str) -> None:
-    """Two event loops in two threads, each with a client and a worker of its own, and one client used by both."""
+    """Two event loops in two threads, each with a client and a worker, and one client used by both."""
     shared = asyncio.run(AsyncClient.connect(target))
     failures: list[BaseException] = []
 

@@ -1,4 +1,6 @@
-"""Forks, several loops, and ends with everything open: no abort, no hang. Each in a process of its own, by its exit status."""
+"""Forks, several event loops, and exits with everything open: no abort, no hang. Each case is a process, judged by its exit
+status.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ _SHORT_IN_MEMORY = frozenset({"in_activity_at_exit", "open_at_sys_exit", "activi
 
 
 def programs(seed: int, scale: Scale) -> Outcome:
-    """Every case in memory and on the server, more than once where there is time."""
+    """Run every case in memory and on the server, repeatedly in the long run."""
     tally = Tally()
     for target in ("local:", arena.server().target):
         for case in CASES:

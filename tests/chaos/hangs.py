@@ -1,6 +1,8 @@
-"""Workflow code that hangs: others go on, threads and processor stay bounded, and the stack is in the failure of the task.
+"""Workflow code that hangs: other runs continue, threads and CPU time stay bounded, and the failure of the task has the
+stack.
 
-A regular expression that never ends holds the interpreter itself; only a parent process can replace that worker: see `regex`.
+A regular expression that never ends blocks the interpreter itself; only a parent process can replace that worker: see
+`regex`.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ _MOST_CPU = 0.6  # of one processor, while nobody works
 
 
 class Nap:
-    """How long the sleeping workflow sleeps: as long as somebody watches."""
+    """The duration of the sleeping workflow: as long as the test watches."""
 
     seconds = 60.0
 
@@ -41,7 +43,7 @@ def naps() -> None:
 
 @workflow.defn
 def swallows() -> None:
-    """Catches whatever is raised at it."""
+    """Catch every exception."""
     end = time.monotonic() + Nap.seconds
     while time.monotonic() < end:
         try:
@@ -58,7 +60,7 @@ STUBBORN = {"swallows": swallows}
 
 
 def workflow_code(seed: int, scale: Scale) -> Outcome:
-    """Each kind of hang, with neighbours that must go on."""
+    """Run each kind of hang, with healthy runs beside it that must complete."""
     tally = Tally()
     Nap.seconds = scale.nap
     with Client.connect(arena.server().target) as client:
@@ -111,7 +113,7 @@ def _tells_its_stack(
 def _others_go_on(
     client: Client, worker: Worker, threads: int, seconds: float, scale: Scale, tally: Tally
 ) -> float:
-    """Neighbours finish, again and again, and threads stay few; returns the processors' share that all of it took."""
+    """Check that other runs complete and threads stay few; return the share of CPU time."""
     busy, began = time.process_time(), time.monotonic()
     while True:
         started = time.monotonic()

@@ -1,4 +1,6 @@
-"""Every process of the tree killed, in turn and again, under load: nothing is lost or leaks, and the tree is whole afterwards."""
+"""Every process of the tree is killed, in turn and repeatedly, under load: nothing is lost or leaks, and the tree is
+complete afterwards.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +30,12 @@ _DELIVERIES = [
 
 
 def on_server(seed: int, scale: Scale) -> Outcome:
-    """On a real server."""
+    """Kill processes of a worker on a dev server."""
     return _kill_all(arena.server().target, 0.9, random.Random(f"server {seed}"), scale)
 
 
 def in_memory(seed: int, scale: Scale) -> Outcome:
-    """On the engine in memory."""
+    """Kill processes of a worker on the engine in memory."""
     return _kill_all("local:", 0.5, random.Random(f"memory {seed}"), scale)
 
 
@@ -63,7 +65,7 @@ def _under_load(client: Client, at_once: float, chance: random.Random, scale: Sc
         struck = 0
         for blow in _blows(worker, queue, sorted(static), load, chance, scale):
             load.more()
-            time.sleep(chance.random() * _LONGEST_PAUSE)  # a random instant is the point
+            time.sleep(chance.random() * _LONGEST_PAUSE)  # a random instant
             if not blow():
                 continue
             if chance.random() < 0.6:  # else the next blow meets a tree that is on its way back
@@ -84,7 +86,7 @@ def _under_load(client: Client, at_once: float, chance: random.Random, scale: Sc
 
 
 class Load:
-    """Runs in flight for as long as blows fall: some of them at once, the others along with the blows."""
+    """Runs in progress during the kills: some from the start, the others along with the kills."""
 
     def __init__(self, client: Client, queue: str, runs: int, at_once: int, blows: int) -> None:
         self.handles: list[WorkflowHandle[int]] = []
@@ -96,7 +98,7 @@ class Load:
         self._start(at_once)
 
     def more(self) -> None:
-        """The next few."""
+        """Start the next runs."""
         self._start(min(self._slice, self._left))
 
     def _start(self, count: int) -> None:
@@ -117,7 +119,7 @@ def _recovers(worker: Worker, static: frozenset[str], tally: Tally) -> None:
 def _blows(
     worker: Worker, queue: str, static: list[str], load: Load, chance: random.Random, scale: Scale
 ) -> list[Callable[[], bool]]:
-    """Every path `rounds` times and the special blows among them, in an order by chance."""
+    """Return every path `rounds` times and the special faults, in random order."""
     blows: list[Callable[[], bool]] = []
     for _ in range(scale.rounds):
         blows += [partial(strikes.kill, worker, path) for path in static]

@@ -1,4 +1,4 @@
-"""What a process holds that can leak: threads, tasks of the control loop, fibers, descriptors."""
+"""What a process holds and could leak: threads, tasks of the control loop, fibers, descriptors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .waiting import named_tasks
 
 @dataclass(frozen=True)
 class Holdings:
-    """How many of each there are."""
+    """The number of threads, tasks, fibers and descriptors."""
 
     threads: int
     os_threads: int
@@ -27,12 +27,12 @@ class Holdings:
     descriptors: int
 
     def within(self, before: Holdings) -> bool:
-        """Whether there are no more than before."""
+        """Return whether nothing has grown."""
         return all(now <= then for now, then in zip(astuple(self), astuple(before), strict=True))
 
 
 def holdings(portal: Portal) -> Holdings:
-    """What this process holds now."""
+    """Count what this process holds now."""
     gc.collect()
     return Holdings(
         threads=threading.active_count(),
@@ -48,30 +48,30 @@ async def _tasks() -> int:
 
 
 def outstanding(worker: Worker) -> list[str]:
-    """What an engine still waits for, by the holder's books, and who is still at something. Read from another thread."""
+    """Return the pending requests and running work of an engine. Read from another thread."""
     app = worker._app
-    told = []
+    lines = []
     for record in tuple(app.tables.records.values()):
         runs, attempts, calls = len(record.runs.open), len(record.attempts.open), len(record.calls)
         if runs or attempts or calls:
-            told.append(f"{record!r}: {runs} runs, {attempts} attempts, {calls} calls")
+            lines.append(f"{record!r}: {runs} runs, {attempts} attempts, {calls} calls")
     for name, tasks in (("evaluations", app.evaluators), ("attempts", app.executors)):
         if tasks.children():
-            told.append(f"{len(tasks.children())} {name}")
-    return told
+            lines.append(f"{len(tasks.children())} {name}")
+    return lines
 
 
 def left_open(worker: Worker) -> list[str]:
-    """What a worker that was shut down has not given back: handles, and handles that had to be left behind."""
+    """Return the handles that a closed worker has not released or had to abandon."""
     tables = worker._app.tables
-    told = [repr(record) for record in tuple(tables.records.values()) if record.queue == worker.task_queue]
+    lines = [repr(record) for record in tuple(tables.records.values()) if record.queue == worker.task_queue]
     if tables.counters.abandoned:
-        told.append(f"{tables.counters.abandoned} handles were left behind")
-    return told
+        lines.append(f"{tables.counters.abandoned} handles were left behind")
+    return lines
 
 
 def leaked(portal: Portal, before: Holdings, limit: float) -> str:
-    """What there is more of than before, once it has had time to go; empty if nothing."""
+    """Return what has grown, after a time to settle; an empty string if nothing has."""
     deadline = time.monotonic() + limit
     while not (now := holdings(portal)).within(before):
         if time.monotonic() > deadline:

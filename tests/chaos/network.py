@@ -1,4 +1,4 @@
-"""The server dies and comes back, connections are reset, the network swallows everything: the worker finishes its work."""
+"""The server dies and returns, connections are reset, or the network drops everything: the worker completes its work."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .waiting import Stuck, results, until
 
 
 def server_killed(seed: int, scale: Scale) -> Outcome:
-    """The server killed with -9 under load, and restarted on its file after a while."""
+    """Kill the server with SIGKILL under load; restart it on its file later."""
     tally, chance = Tally(), random.Random(f"server killed {seed}")
     count = min(scale.workflows, 200)
     queue = arena.name("server-killed")
@@ -31,7 +31,7 @@ def server_killed(seed: int, scale: Scale) -> Outcome:
     ):
 
         def harm() -> None:
-            time.sleep(chance.random() * 0.5)  # a random instant is the point
+            time.sleep(chance.random() * 0.5)  # a random instant
             server.kill()
             time.sleep(scale.outage)  # the outage itself
             server.start()
@@ -41,23 +41,23 @@ def server_killed(seed: int, scale: Scale) -> Outcome:
 
 
 def connections_reset(seed: int, scale: Scale) -> Outcome:
-    """The worker's connections reset again and again under load."""
+    """Reset the worker's connections repeatedly under load."""
     chance = random.Random(f"connections reset {seed}")
 
     def harm(proxy: Proxy) -> None:
         for _ in range(2 * scale.strikes):
-            time.sleep(chance.random() * 0.4)  # a random instant is the point
+            time.sleep(chance.random() * 0.4)  # a random instant
             proxy.reset()
 
     return _behind_proxy(harm, scale)
 
 
 def black_hole(seed: int, scale: Scale) -> Outcome:
-    """Nothing gets through for a while, and nobody is told."""
+    """Drop all traffic for a while without closing connections."""
     chance = random.Random(f"black hole {seed}")
 
     def harm(proxy: Proxy) -> None:
-        time.sleep(chance.random() * 0.5)  # a random instant is the point
+        time.sleep(chance.random() * 0.5)  # a random instant
         proxy.swallow()
         time.sleep(scale.black_hole)  # the outage itself
         proxy.let_through()
@@ -66,7 +66,7 @@ def black_hole(seed: int, scale: Scale) -> Outcome:
 
 
 def _behind_proxy(harm: Callable[[Proxy], None], scale: Scale) -> Outcome:
-    """The worker works through a proxy; runs are started and awaited past it."""
+    """Run the worker behind a proxy; start and await runs past it."""
     tally = Tally()
     server, queue = arena.server(), arena.name("behind-proxy")
     count = min(scale.workflows, 200)
@@ -83,7 +83,7 @@ def _behind_proxy(harm: Callable[[Proxy], None], scale: Scale) -> Outcome:
 def _survives(
     client: Client, worker: Worker, count: int, harm: Callable[[], None], scale: Scale, tally: Tally
 ) -> None:
-    """Runs in flight, the harm, more runs; recovered when a run that was started after the harm is finished."""
+    """Start runs, cause the fault, start more runs; recovery ends when a run started after the fault completes."""
     try:
         handles = arena.start_chains(client, worker.task_queue, count)
         harm()

@@ -1,4 +1,4 @@
-"""What a fault gives back, at which size faults are run, and the table of all of them."""
+"""Results of faults, the size at which faults run, and the table of all of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """How large and how patient a run of the faults is. `strict` holds recoveries to the promised seconds."""
+    """The size and patience of a run of faults. `strict` requires recovery within the promised seconds."""
 
     name: str
     workflows: int
@@ -70,7 +70,7 @@ SHORT = Scale(
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a fault: how often it was tried and survived, the seconds each recovery took, and what went wrong."""
+    """The result of a fault: tries, survivals, the seconds of each recovery, and errors."""
 
     tries: int
     survived: int
@@ -102,7 +102,7 @@ Fault = Callable[[int, Scale], Outcome]
 
 @dataclass
 class Tally:
-    """An outcome in the making."""
+    """Collects the result of a fault."""
 
     tries: int = 0
     survived: int = 0
@@ -110,26 +110,26 @@ class Tally:
     troubles: list[str] = field(default_factory=list)
 
     def passed(self, seconds: float | None = None) -> None:
-        """One more try, survived."""
+        """Count a survived try."""
         self.tries += 1
         self.survived += 1
         if seconds is not None:
             self.recoveries.append(seconds)
 
     def failed(self, why: str) -> None:
-        """One more try, not survived."""
+        """Count a failed try."""
         self.tries += 1
         self.troubles.append(why)
 
     def check(self, good: bool, why: str, seconds: float | None = None) -> None:
-        """One more try."""
+        """Count a try."""
         if good:
             self.passed(seconds)
         else:
             self.failed(why)
 
     def outcome(self) -> Outcome:
-        """What it has come to."""
+        """Return the result."""
         return Outcome(self.tries, self.survived, tuple(self.recoveries), tuple(self.troubles))
 
 
@@ -138,20 +138,20 @@ Row = tuple[str, Outcome, float]
 
 
 def faults_by_kind(rows: Sequence[Row]) -> Counter[str]:
-    """How many there were of each kind, over all."""
-    found: Counter[str] = Counter()
+    """Return the number of faults of each kind."""
+    counts: Counter[str] = Counter()
     for name, outcome, _ in rows:
-        found.update(outcome.faults or {name: outcome.tries})
-    return found
+        counts.update(outcome.faults or {name: outcome.tries})
+    return counts
 
 
 def checked_by_kind(rows: Sequence[Row]) -> Counter[str]:
-    """How many acknowledgements and effects were checked, over all."""
+    """Return the number of checked acknowledgements and effects of each kind."""
     return sum((Counter(outcome.checked) for _, outcome, _ in rows), Counter())
 
 
 def as_text(rows: Sequence[Row], seed: int, scale: Scale) -> str:
-    """The report for people."""
+    """Return the report as text."""
     faults, checked = faults_by_kind(rows), checked_by_kind(rows)
     troubles = [f"- {name}: {trouble}" for name, outcome, _ in rows for trouble in outcome.troubles]
     lines = [f"seed {seed}, {scale.name}", "", table(rows), "", f"{faults.total():,} faults:", ""]
@@ -169,8 +169,8 @@ def _flag(scale: Scale) -> str:
 
 
 def as_json(rows: Sequence[Row], seed: int, scale: Scale) -> str:
-    """The report for programs."""
-    told = {
+    """Return the report as JSON."""
+    document = {
         "seed": seed,
         "scale": scale.name,
         "python": platform.python_version(),
@@ -190,11 +190,11 @@ def as_json(rows: Sequence[Row], seed: int, scale: Scale) -> str:
         ],
         "violations": sum(len(outcome.troubles) for _, outcome, _ in rows),
     }
-    return json.dumps(told, indent=2)
+    return json.dumps(document, indent=2)
 
 
 def table(rows: Iterable[Row]) -> str:
-    """Fault, tries, survived, time to recover (median, max), and how long all of it took."""
+    """Return a table with tries, survivals, recovery times (median, maximum) and duration."""
     lines = [
         "| fault | tries | survived | recovery, median s | recovery, max s | took s |",
         "|---|---|---|---|---|---|",

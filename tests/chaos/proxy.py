@@ -1,4 +1,4 @@
-"""A TCP proxy that misbehaves when told: resets its connections, swallows everything for a while, or freezes some."""
+"""A TCP proxy that misbehaves on command: it resets connections, drops all traffic, or freezes some connections."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _RESET = struct.pack("ii", 1, 0)  # linger for no time: closing sends a reset
 
 
 class Proxy:
-    """Stands before a server, on a loop in a thread of its own."""
+    """A TCP proxy before a server, on an event loop in a thread of its own."""
 
     def __init__(self, target: str) -> None:
         host, _, port = target.rpartition(":")
@@ -43,19 +43,19 @@ class Proxy:
         self._loop.close()
 
     def reset(self) -> int:
-        """Reset every connection; returns how many there were."""
+        """Reset every connection; return their number."""
         return int(self._call(self._reset()))
 
     def swallow(self) -> None:
-        """From now on nothing gets through, and nobody is told."""
+        """Drop all traffic without closing connections."""
         self._loop.call_soon_threadsafe(self._open.clear)
 
     def freeze(self) -> None:
-        """From now on nothing gets through over the connections of now; new ones work."""
+        """Drop the traffic of the present connections; new ones work."""
         self._call(self._freeze())
 
     def let_through(self) -> None:
-        """The end of that."""
+        """Let traffic through again."""
         self._loop.call_soon_threadsafe(self._open.set)
         self._loop.call_soon_threadsafe(self._thawed.set)
 

@@ -1,8 +1,7 @@
-"""A regular expression that never ends holds the interpreter: the parent of `hourglass worker` replaces the process.
+"""A regular expression that never ends blocks the interpreter: the parent of `hourglass worker` replaces the process.
 
-Watched for as long as other hangs are: neighbours go on, processes are few, the processor is idle, and after two times
-the run is not executed any more. Another run of that code stops one process more; then none of its runs is executed, and
-the failure of the next one's task tells the line.
+The test watches as long as for other hangs: other runs continue, processes are few, CPU time is low, and after two attempts
+the run is not executed any more.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _STARTED = re.compile(r"process (\d+) started")
 
 
 def holds_the_interpreter(seed: int, scale: Scale) -> Outcome:
-    """Runs that stop the process, and neighbours."""
+    """Run workflows that block the interpreter, with healthy runs beside them."""
     tally = Tally()
     target, queue = arena.server().target, arena.name("regex")
     arguments = ("worker", str(_SERVICE), "--target", target, "--task-queue", queue)
@@ -59,8 +58,8 @@ def _watched(client: Client, program: arena.Program, queue: str, scale: Scale, t
             time.sleep(5.0)  # the watch itself
         share = (_cpu(program) - used) / (time.monotonic() - began)
         tally.check(not scale.strict or share <= _MOST_CPU, f"{share:.0%} of a processor while watched")
-    found = len(_pids(program))
-    tally.check(found <= _MOST_PROCESSES, f"{found} processes\n{program.told()}")
+    process_count = len(_pids(program))
+    tally.check(process_count <= _MOST_PROCESSES, f"{process_count} processes\n{program.told()}")
     for handle in hung:
         handle.terminate("seen enough")
 
@@ -68,7 +67,7 @@ def _watched(client: Client, program: arena.Program, queue: str, scale: Scale, t
 def _all_that_is_tried(
     client: Client, program: arena.Program, queue: str, scale: Scale, tally: Tally
 ) -> list[WorkflowHandle[Any]]:
-    """The first run once more, a second one, and then a third that is not even begun."""
+    """Execute the first run again, a second one, and then a third, which is not even started."""
     _replaced(program, 2, scale)  # the first one again
     second = _start(client, queue)
     _replaced(program, 3, scale)
@@ -114,7 +113,7 @@ def _pids(program: arena.Program) -> list[int]:
 
 
 def _cpu(program: arena.Program) -> float:
-    """The processor's seconds that the parent, those that it has replaced, and the one that works have used."""
+    """Return the CPU seconds of the parent, its replaced children and the present child."""
     ticks = 0
     for pid in [program.process.pid, *_pids(program)[-1:]]:
         with open(f"/proc/{pid}/stat") as file:

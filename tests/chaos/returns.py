@@ -1,5 +1,5 @@
-"""Parts that die and come back soon: the handle is adopted, so that no run waits for a task that was given to a dying poll to
-time out, which takes a server ten seconds.
+"""Parts that die and restart quickly: the handle is adopted, so that no run waits for a task that was delivered to a dying
+poll, which a server times out after ten seconds only.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SUBSYSTEM = "Application/Subsystem"
 
 
 def promptly(seed: int, scale: Scale) -> Outcome:
-    """Everything above the handles killed, one after another, with runs in flight: they finish as if nothing had been."""
+    """Kill everything above the handles, one after another, with runs in progress: they complete without delay."""
     tally, chance = Tally(), random.Random(f"promptly {seed}")
     with Client.connect(arena.server().target) as client:
         try:

@@ -1,4 +1,4 @@
-"""Single blows against a running worker, each at an instant that hurts. They reach into the parts, on the control loop."""
+"""Single faults in a running worker, each at a harmful instant, injected on the control loop."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PATIENCE = 2.0
 
 
 def kill(worker: Worker, path: str) -> bool:
-    """Kill the process at a path; False if nobody is there at this instant."""
+    """Kill the process at a path; return False if there is none."""
     try:
         worker.tree.kill(path)
     except SupervisionError:
@@ -28,7 +28,7 @@ def kill(worker: Worker, path: str) -> bool:
 
 
 def whole(worker: Worker, static: frozenset[str]) -> bool:
-    """Whether every process that should always be there is there, and the worker polls."""
+    """Return whether every permanent process exists and the worker polls."""
     try:
         return static <= frozenset(worker.tree.paths()) and bool(worker._report()["ready"])
     except SupervisionError:
@@ -36,14 +36,13 @@ def whole(worker: Worker, static: frozenset[str]) -> bool:
 
 
 def at_delivery(worker: Worker, queue: str, loop: str, instant: str, feed: Callable[[], object]) -> bool:
-    """Kill a poll loop in the very tick in which an item is delivered: when it has `arrived`, or when it is `dispatched`.
-    `feed` gives it something to do meanwhile. False if nothing was delivered in time.
-    """
+    """Kill a poll loop in the tick in which an item is delivered: when it has `arrived`, or when it is
+    `dispatched`. `feed` provides an item. Return False if none was delivered in time."""
     return _met(worker, _at_delivery(worker, queue, loop, instant), feed)
 
 
 def _met(worker: Worker, strike: Coroutine[Any, Any, bool], feed: Callable[[], object]) -> bool:
-    """Lie in wait, and only then have something come along."""
+    """Wait for the delivery, and only then provide an item."""
     waiting = worker._portal.submit(strike)
     feed()
     try:
@@ -90,7 +89,7 @@ async def _at_delivery(worker: Worker, queue: str, loop: str, instant: str) -> b
 
 
 def recycle_in_flight(worker: Worker, queue: str, feed: Callable[[], object]) -> bool:
-    """Replace the handle of a queue while evaluations are in flight; False if none was in time."""
+    """Replace the handle of a queue during evaluations; return False if none ran in time."""
     return _met(worker, _recycle(worker, queue), feed)
 
 

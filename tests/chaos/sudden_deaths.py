@@ -1,4 +1,4 @@
-"""A worker's process dies, by -9 in the middle of an activity, of a task or of nothing, or politely; another one goes on."""
+"""A worker process dies by SIGKILL during an activity, a task or nothing, or by SIGTERM; another one continues."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _GUARD = 60.0
 
 
 def in_activity(seed: int, scale: Scale) -> Outcome:
-    """Killed in mid-activity: retried within the liveness timeout, and the cursor is where it was."""
+    """Killed during an activity: retried within the liveness timeout, with its last heartbeat details."""
     tally = Tally()
     _tried(tally, lambda: _mid_activity(scale, tally, promised=True, liveness=scale.liveness))
     if scale.name == "full":
@@ -53,15 +53,15 @@ def _mid_activity(scale: Scale, tally: Tally, *, promised: bool, liveness: float
 
 
 def _knows_cursor(target: str, workflow_id: str) -> bool:
-    """The server's own word for it; our client does not show heartbeats."""
+    """Read the heartbeat details from the server; our client does not show them."""
     command = [find_cli(), "workflow", "describe", "-w", workflow_id, "--address", target, "-o", "json"]
-    said = subprocess.run(command, capture_output=True, check=False, timeout=20, stdin=subprocess.DEVNULL)
-    pending: list[dict[str, Any]] = json.loads(said.stdout or b"{}").get("pendingActivities", [])
-    return any(each.get("heartbeatDetails") for each in pending)
+    result = subprocess.run(command, capture_output=True, check=False, timeout=20, stdin=subprocess.DEVNULL)
+    pending: list[dict[str, Any]] = json.loads(result.stdout or b"{}").get("pendingActivities", [])
+    return any(activity.get("heartbeatDetails") for activity in pending)
 
 
 def between_tasks(seed: int, scale: Scale) -> Outcome:
-    """Killed between tasks: idle runs go on once the server gives up on the dead one's sticky queue."""
+    """Killed between tasks: idle runs continue once the server gives up on the sticky queue."""
     tally = Tally()
     count = min(scale.workflows, 20)
     for _ in range(scale.rounds):
@@ -70,7 +70,7 @@ def between_tasks(seed: int, scale: Scale) -> Outcome:
 
 
 def politely(seed: int, scale: Scale) -> Outcome:
-    """SIGTERM: an activity in flight finishes, and the next worker has no delay."""
+    """SIGTERM: the running activity completes, and the next worker has no delay."""
     tally = Tally()
 
     def terminate(program: arena.Program) -> None:
@@ -104,7 +104,7 @@ def _idle_runs(count: int, tally: Tally, limit: float, end: Callable[[arena.Prog
 
 
 def _is_idle(handle: WorkflowHandle[Any]) -> bool:
-    """Whether its last task is complete, and nothing is scheduled."""
+    """Return whether the last task is complete and nothing is scheduled."""
     last = handle.history().events[-1]["eventType"]
     return "ACTIVITY" not in last and last.endswith("TASK_COMPLETED") and len(handle.history().events) > 8
 
@@ -121,7 +121,7 @@ def _finishes(tally: Tally, end: Callable[[arena.Program], None]) -> None:
 
 
 def in_task(seed: int, scale: Scale) -> Outcome:
-    """Killed inside a task: its run goes on once the task has timed out."""
+    """Killed inside a task: its run continues once the task has timed out."""
     tally = Tally()
     for _ in range(scale.rounds):
         _tried(tally, lambda: _in_task(tally, _bound(scale, _IN_TASK)))
@@ -142,7 +142,7 @@ def _in_task(tally: Tally, limit: float) -> None:
 
 
 def under_load(seed: int, scale: Scale) -> Outcome:
-    """Killed under load at random instants, again and again, each time with another one beside it: everything is finished."""
+    """Kill a worker repeatedly at random instants under load, each time with another one running: all runs complete."""
     tally, chance = Tally(), random.Random(f"under load {seed}")
     _tried(tally, lambda: _under_load(scale, chance, tally))
     return tally.outcome()

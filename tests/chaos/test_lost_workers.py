@@ -1,4 +1,4 @@
-"""Deaths that come two at a time: whoever was about to bring something back dies before it has."""
+"""Two deaths in a row: the process that was about to restart another dies first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A short selection of every fault. Those that mostly wait for the server's limits run at the same time.
+"""A short selection of every fault. Those that mostly wait for limits of the server run concurrently.
 
 Larger and longer: `make chaos`.
 """

@@ -1,5 +1,5 @@
-"""Waits with a limit. One that passes raises `Stuck`, which tells what was open: the tree, the statistics, the handles, and
-the ends of the histories of the runs that did not finish.
+"""Waits with a limit. An exceeded limit raises `Stuck`, which describes what is open: the tree, the statistics, the handles,
+and the ends of the histories of open runs.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ _PAUSE = 0.01
 
 
 class Stuck(AssertionError):
-    """Something did not happen in time."""
+    """A wait has exceeded its limit."""
 
 
 def until(what: str, condition: Callable[[], object], limit: float, worker: Worker | None = None) -> float:
-    """Wait until a condition holds; returns the seconds it took."""
+    """Wait until a condition holds; return the seconds it took."""
     began = time.monotonic()
     while not condition():
         if time.monotonic() - began > limit:
@@ -31,9 +31,8 @@ def until(what: str, condition: Callable[[], object], limit: float, worker: Work
 
 
 def results(handles: Sequence[WorkflowHandle[Any]], limit: float, worker: Worker | None = None) -> list[Any]:
-    """The results of runs, all within one limit; of a worker that is known, within the limit from when it last got a task,
-    and within five in all: what is slow because the machine is busy does not hang.
-    """
+    """Return the results of runs within one limit. For a known worker the limit starts at its last task, up to
+    five limits in all, so that a slow machine does not count as a hang."""
     last, begun, found = time.monotonic() + 5 * limit, -1, []
     deadline = time.monotonic() + limit
     for place, handle in enumerate(handles):
@@ -53,7 +52,7 @@ def results(handles: Sequence[WorkflowHandle[Any]], limit: float, worker: Worker
 
 
 def describe(worker: Worker | None) -> str:
-    """A worker's tree, statistics and handles, as text."""
+    """Return a worker's tree, statistics and handles as text."""
     if worker is None:
         return ""
     try:
@@ -68,7 +67,7 @@ def describe(worker: Worker | None) -> str:
 
 
 async def named_tasks() -> list[str]:
-    """The tasks of the control loop, and where each stands."""
+    """Return the tasks of the control loop and their positions."""
     return sorted(f"{task.get_name()}: {_place(task)}" for task in asyncio.all_tasks())
 
 
@@ -79,10 +78,10 @@ def _place(task: asyncio.Task[Any]) -> str:
 
 
 def histories(handles: Sequence[WorkflowHandle[Any]]) -> str:
-    """How the first runs that are still open stand, as text."""
-    told: list[str] = []
+    """Return the state of the first open runs as text."""
+    lines: list[str] = []
     for handle in handles:
-        if len(told) == _SHOWN_RUNS:
+        if len(lines) == _SHOWN_RUNS:
             break
         try:
             seen = handle.describe(rpc_timeout=5)
@@ -93,10 +92,10 @@ def histories(handles: Sequence[WorkflowHandle[Any]]) -> str:
                 for event in handle.history().events[-_SHOWN_EVENTS:]
             ]
             waits = [f"    waits for {each!r}" for each in seen.pending_activities]
-            told.append("\n".join([f"  {handle.id}, task attempt {seen.task_attempt}", *events, *waits]))
+            lines.append("\n".join([f"  {handle.id}, task attempt {seen.task_attempt}", *events, *waits]))
         except Exception as error:
-            told.append(f"  {handle.id}: {type(error).__name__}: {error}")
-    return "\n".join(told)
+            lines.append(f"  {handle.id}: {type(error).__name__}: {error}")
+    return "\n".join(lines)
 
 
 def _reason(event: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""The workflows and activities that the faults run, small and with results that can be foretold."""
+"""The workflows and activities that the faults run, small and with predictable results."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def astep(number: int) -> int:
 
 @workflow.defn
 def chain(number: int) -> int:
-    """Five activities, one after another."""
+    """Five activities in sequence."""
     for place in range(STEPS):
         number = astep(number) if place % 2 else step(number)
     return number
@@ -40,14 +40,14 @@ def chain(number: int) -> int:
 
 @workflow.defn
 def idle(number: int) -> int:
-    """Waits between tasks, holding nothing, until it is told to go on."""
+    """Waits between tasks until its `go` signal."""
     before = step(number)
     return before + go.receive()
 
 
 @workflow.defn
 def held(number: int) -> int:
-    """Stays inside a task while its worker was told to: the worst instant for a worker to die."""
+    """Stays inside a task: the worst instant for a worker to die."""
     value = step(number)
     if os.environ.get("CHAOS_HOLD"):
         print("in task", flush=True)
@@ -57,7 +57,7 @@ def held(number: int) -> int:
 
 @activity.defn(heartbeat_timeout=3.0, retry_policy=_SOON)
 def crawl() -> list[object]:
-    """Reports how far it has come, and stays there while its worker was told to."""
+    """Heartbeats its progress and stays there."""
     return _crawled()
 
 
@@ -72,7 +72,7 @@ def _crawled() -> list[object]:
 
 @activity.defn(retry_policy=_SOON)
 def crawl_alive() -> list[object]:
-    """The same with automatic heartbeats, which repeat the last details while the process lives."""
+    """The same with automatic heartbeats, which repeat the last details while the process is alive."""
     return _crawled()
 
 
@@ -83,7 +83,7 @@ def crawling(promised: bool, liveness: float) -> list[object]:
 
 @activity.defn(retry_policy=_SOON)
 def finishes(seconds: float) -> str:
-    """Takes a while, and is let finish by whoever stops its worker politely."""
+    """Runs until a graceful shutdown ends it."""
     print("in activity", flush=True)
     threading.Event().wait(seconds)
     return f"attempt {activity.info().attempt}"
@@ -96,7 +96,7 @@ def finishing(seconds: float) -> str:
 
 @activity.defn(retry_policy=RetryPolicy(maximum_attempts=1))
 def forks() -> int:
-    """The copy comes back from here, too: its end must be nobody's but its own."""
+    """The copy returns from here too; its end must affect only itself."""
     child = os.fork()
     return 0 if child == 0 else os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 

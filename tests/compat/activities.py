@@ -1,4 +1,4 @@
-"""What the programs of the corpus call while they are recorded."""
+"""The activities that the programs of the corpus call while they are recorded."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Wrong programs, made of right ones: each differs from its original in one place of its syntax tree.
+"""Wrong programs made of right ones: each differs from its original in one place of its syntax tree.
 
-Must not know: replays, histories. A wrong program is a module of its own, loaded from a tree that was changed; it is never
-written to disk, and what its decorators enter in tables of the original is taken out again by the caller. Changes that could
-keep a loop from ever ending are left out: such a program is not wrong but endless.
+Knows neither replays nor histories. A wrong program is a module loaded from a changed tree; it is never written to disk, and
+its caller undoes the registrations of its decorators. Changes that could make a loop endless are left out.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from types import CodeType, ModuleType
 from typing import TypeAlias
 
 Change: TypeAlias = Callable[[ast.AST, list[ast.AST], int], str]
-"""Changes a node in its tree, among those around it; gives what was done, "" if nothing was."""
+"""Changes a node in its tree, given its ancestors; returns a description, or "" if it does not apply."""
 
 EXTRA = "workflow.start_activity('echo', 'one too many', start_to_close_timeout=60)"
 NAP = "workflow.sleep(77)"
@@ -112,7 +111,7 @@ def _called(call: ast.Call) -> str:
 
 def _name(call: ast.expr) -> str:
     assert isinstance(call, ast.Call)
-    values = [*call.args, *[each.value for each in call.keywords if each.arg == "name"]]
+    values = [*call.args, *[keyword.value for keyword in call.keywords if keyword.arg == "name"]]
     value = values[0] if values else None
     return value.value if isinstance(value, ast.Constant) and isinstance(value.value, str) else ""
 
@@ -330,4 +329,4 @@ _CHANGES: tuple[tuple[Change, tuple[type[ast.AST], ...], int], ...] = (
     (_raise, (ast.Raise,), 1),
     (_call, (ast.Call,), 3),
 )
-"""Each change, the kinds of nodes that it is for, and in how many ways it is made."""
+"""Each change, the types of nodes that it applies to, and the number of its variants."""

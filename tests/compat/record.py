@@ -1,9 +1,8 @@
-"""Records the corpus on a real dev server: `python -m tests.compat.record [NAME …]` writes `histories/`.
+"""Records the corpus on a dev server: `python -m tests.compat.record [NAME …]` writes `histories/`.
 
-Workflow worker and activity worker are apart, so that a script can stop the one while activities go on:
-what happens then lands in one workflow task, in the order in which it happened. Every history is replayed
-by Temporal's own replayer before it is written. Not part of the test suite: recordings are kept, so that
-they show what the SDK of their day did.
+Workflow worker and activity worker are separate, so that a script can stop one while activities continue: their events then
+arrive in one workflow task, in order. Every history is replayed by Temporal's replayer before it is written. This is not
+part of the test suite: recordings are kept as the SDK of their time wrote them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A parent of temporalio's that failed because its child's id was taken replays here, and fails alike."""
+"""A history of temporalio in which a parent failed because the id of its child was in use replays with the same failure."""
 
 from __future__ import annotations
 

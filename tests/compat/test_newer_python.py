@@ -1,6 +1,6 @@
-"""I1 for histories that Temporal's Python SDK recorded on Python 3.13: those of the corpus whose order is not that of 3.11.
+"""Histories that temporalio recorded on Python 3.13 in another order than on 3.11 replay (invariant I1).
 
-From 3.12 on `asyncio.wait_for` and a gather of what is done take a turn less. A history does not say which Python wrote it.
+Since 3.12 `asyncio.wait_for` and a gather of completed tasks take one turn less. A history does not name the Python version.
 """
 
 from __future__ import annotations

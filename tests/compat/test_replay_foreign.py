@@ -1,4 +1,4 @@
-"""I1: what Temporal's Python SDK recorded replays on the same programs as plain functions."""
+"""Histories recorded by temporalio replay on the same programs as plain functions (invariant I1)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_every_python_twin_has_a_recorded_history() -> None:
     assert len(NAMES) >= 70
 
 
-# Two things in one task, in both orders: what the task was given, as recorded.
+# Two events in one workflow task, in both orders, as recorded.
 BATCHES = {
     "CancelThenResult": ["WORKFLOW_EXECUTION_CANCEL_REQUESTED", "ACTIVITY_TASK_COMPLETED"],
     "ResultThenCancel": ["ACTIVITY_TASK_COMPLETED", "WORKFLOW_EXECUTION_CANCEL_REQUESTED"],

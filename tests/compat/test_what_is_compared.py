@@ -1,4 +1,4 @@
-"""What the replayer compares: each thing that a run can ask for, changed in one respect, in histories of three makes."""
+"""The comparisons of the replayer: each command, changed in one respect, in histories of three SDKs."""
 
 from __future__ import annotations
 

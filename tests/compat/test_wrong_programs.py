@@ -1,8 +1,8 @@
-"""The replayer takes no wrong program for a right one: every twin is changed in every place, and replayed against its histories.
+"""The replayer rejects wrong programs: every twin is changed in every place and replayed against its histories.
 
-A changed program that asks for the same things, as far as histories tell, is no wrong one: what it asks for is held against
-what the right one asks for, without the replayer's own comparison. What histories do not tell, or the replayer leaves alone,
-is `UNTOLD` and what `commands_by_task` leaves out; docs/replay.md names the same.
+A changed program that issues the same commands, as far as histories tell, is not wrong: its commands are compared with those
+of the original, without the replayer's own comparison. `UNTOLD` and `commands_by_task` list what histories do not record or
+the replayer ignores; docs/replay.md names the same.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ UNTOLD = frozenset(
         "is_child",
     }
 )
-"""What histories do not tell of a command, or what is left to change freely."""
+"""Fields that histories do not record, or that may be changed freely."""
 
 
 class RecordingExecution(HistoryExecution):
@@ -170,7 +170,7 @@ def _recorded_commands(commands: list[c.Command], foreign: bool) -> list[c.Comma
             continue
         left.append(command)
         if isinstance(command, c.TERMINAL):
-            # Whether an answer that comes with the run's end is written before it, or not at all, is each SDK's own.
+            # SDKs differ in whether they send an answer that is issued with the end of the run.
             answers = (c.CompleteUpdate, c.RejectUpdate) if foreign else ()
             return [each for each in left if not isinstance(each, answers)]
     return left
@@ -223,7 +223,7 @@ def definition(mutant: Mutant) -> Any:
         table: dict[str, Any] = getattr(module, "TWINS", TWINS)
         return table[mutant.workflow_type]
     finally:
-        TWINS.update(right)  # in which the twins of Python's programs enter themselves
+        TWINS.update(right)  # Python's twins register themselves there
 
 
 def accepted_histories(mutant: Mutant, paths: list[Path]) -> list[str]:
@@ -259,7 +259,7 @@ def accepted_histories(mutant: Mutant, paths: list[Path]) -> list[str]:
 
 
 GO_JSON = {"delete-namespace", "reclaim-namespace", "reclaim-cancelled", "delete-executions"}
-"""Those of Go whose arguments are JSON, and are compared."""
+"""Go histories whose arguments are JSON and are compared."""
 
 
 def _original_definition(mutant: Mutant) -> Any:

@@ -148,11 +148,11 @@ def stops_heartbeating() -> None:
 @activity.defn(retry_policy=RetryPolicy(initial_interval=0.02, maximum_attempts=3), heartbeat_timeout=10)
 def resumes_from_heartbeat() -> list[Any]:
     """Fail once after a heartbeat. The second attempt returns its number and the incremented heartbeat detail."""
-    found = activity.heartbeat_details(int)
-    if found is None:
+    detail = activity.heartbeat_details(int)
+    if detail is None:
         activity.heartbeat(41)
         raise ApplicationError("interrupted")
-    return [activity.info().attempt, found + 1]
+    return [activity.info().attempt, detail + 1]
 
 
 @activity.defn(heartbeat_timeout=None)

@@ -172,7 +172,7 @@ def causes_of_timeout(world: World, how: str, fails_first: bool) -> list[str]:
     """Return the error classes in the chain of causes of an activity that timed out on its last attempt."""
     error = world.run_failing(activity_times_out, how, fails_first)
     assert error.retry_state == RetryState.MAXIMUM_ATTEMPTS_REACHED
-    return [each["class"] for each in error_chain(error)]
+    return [error_fields["class"] for error_fields in error_chain(error)]
 
 
 @scenario()
@@ -280,7 +280,8 @@ def awaits_second_attempt() -> int:
 def describe_shows_pending_activity_between_attempts(world: World) -> None:
     handle = world.start(awaits_second_attempt)
     world.wait_until(
-        lambda: [each.attempt for each in handle.describe().pending_activities] == [2], "a second attempt"
+        lambda: [activity.attempt for activity in handle.describe().pending_activities] == [2],
+        "a second attempt",
     )
     (pending,) = handle.describe().pending_activities
     assert (pending.id, pending.activity_type, pending.state) == ("1", "fails_until_attempt", "SCHEDULED")

@@ -242,8 +242,8 @@ def cancels_running_activity(kind: int) -> list[str]:
     task = acts.stops_when_cancelled.options(cancellation_type=Kind(kind), heartbeat_timeout=60).start(
         "begun"
     )
-    told = workflow.Channel("now", str)
-    told.receive()
+    channel = workflow.Channel("now", str)
+    channel.receive()
     task.cancel()
     error = task.exception()
     assert isinstance(error, ActivityError)
@@ -283,8 +283,8 @@ def runs_cleanup_when_cancelled() -> str:
 def waits_for_cancelled_activity_to_end() -> list[str]:
     kind = Kind.WAIT_CANCELLATION_COMPLETED
     task = runs_cleanup_when_cancelled.options(cancellation_type=kind, heartbeat_timeout=1).start()
-    told = workflow.Channel("now", str)
-    told.receive()
+    channel = workflow.Channel("now", str)
+    channel.receive()
     task.cancel()
     error = task.exception()
     assert isinstance(error, ActivityError)

@@ -50,7 +50,7 @@ def cancels_timer_activity_and_child() -> list[str]:
         except (ChildWorkflowError, Cancelled):
             log.append("child cancelled")
 
-    tasks = [workflow.spawn(each) for each in (timer, shielded, activity, child)]
+    tasks = [workflow.spawn(function) for function in (timer, shielded, activity, child)]
     workflow.sleep(0.1)
     for task in tasks:
         task.cancel()

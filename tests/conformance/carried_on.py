@@ -146,12 +146,12 @@ def priority_of_attempt() -> int:
 
 @workflow.defn
 def passes_priorities(children: bool) -> list[int]:
-    found = [workflow.info().priority_key]
+    priorities = [workflow.info().priority_key]
     if children:
-        found += passes_priorities.options(priority_key=4)(False)
-        found += passes_priorities.options(priority_key=2).start(False).result()
-        found += [priority_of_attempt.options(priority_key=5)()]
-    return found
+        priorities += passes_priorities.options(priority_key=4)(False)
+        priorities += passes_priorities.options(priority_key=2).start(False).result()
+        priorities += [priority_of_attempt.options(priority_key=5)()]
+    return priorities
 
 
 @scenario("loose")
@@ -174,14 +174,14 @@ def fairness_of_attempt() -> tuple[int, str, float]:
 @workflow.defn
 def passes_fairness(children: bool) -> list[tuple[int, str, float]]:
     info = workflow.info()
-    found = [(info.priority_key, info.fairness_key, info.fairness_weight)]
+    fairness = [(info.priority_key, info.fairness_key, info.fairness_weight)]
     if children:
-        found += passes_fairness.options(fairness_key="b", fairness_weight=0.5)(False)
-        found += passes_fairness(False)
+        fairness += passes_fairness.options(fairness_key="b", fairness_weight=0.5)(False)
+        fairness += passes_fairness(False)
         # an eager start reports only the requested values on a server
         queued = fairness_of_attempt.options(disable_eager_execution=True)
-        found += [queued.options(fairness_weight=4)(), queued.options(priority_key=5)()]
-    return found
+        fairness += [queued.options(fairness_weight=4)(), queued.options(priority_key=5)()]
+    return fairness
 
 
 @scenario("loose")
@@ -214,7 +214,7 @@ class ReportsHistoryLength:
         info = workflow.info()
         policy = info.retry_policy
         assert policy is not None
-        told = [
+        options = [
             info.attempt,
             info.cron_schedule,
             info.execution_timeout,
@@ -228,7 +228,7 @@ class ReportsHistoryLength:
             info.start_time.tzinfo is not None,
         ]
         workflow.wait_condition(lambda: self.over)
-        return told
+        return options
 
     @workflow.signal
     def start_timers(self, count: int) -> None:
@@ -302,14 +302,14 @@ def workflow_clocks_return_time_of_workflow_task(world: World) -> None:
     assert now == pytest.approx(seconds, abs=1e-6)
     assert seconds == first / 1e9
     started = [e["eventTime"] for e in handle.history().events if e["eventType"].endswith("TASK_STARTED")]
-    assert [nanoseconds_of(each) for each in started] == [first, last]
+    assert [nanoseconds_of(time) for time in started] == [first, last]
     assert last > first
 
 
 def nanoseconds_of(text: str) -> int:
     """Convert a time of a history into nanoseconds since the epoch."""
-    whole, _, fraction = text.removesuffix("Z").partition(".")
-    moment = datetime.fromisoformat(whole).replace(tzinfo=UTC)
+    seconds, _, fraction = text.removesuffix("Z").partition(".")
+    moment = datetime.fromisoformat(seconds).replace(tzinfo=UTC)
     return int(moment.timestamp()) * 10**9 + int(fraction.ljust(9, "0") or 0)
 
 

@@ -219,9 +219,9 @@ def cancelled_parent_cancels_child_that_it_waits_for(world: World) -> None:
 
 @workflow.defn
 def signals_workflow(name: str) -> str:
-    other = workflow.get_external_workflow_handle(name)
-    other.signal(CollectsWords.hear, "hello")
-    other.signal("end")
+    external = workflow.get_external_workflow_handle(name)
+    external.signal(CollectsWords.hear, "hello")
+    external.signal("end")
     return "sent"
 
 
@@ -282,8 +282,8 @@ def grandchild_knows_root_workflow(world: World) -> None:
 
 
 @workflow.defn
-def continues_as_doubles(other: bool, number: int) -> int:
-    if other:
+def continues_as_doubles(as_doubles: bool, number: int) -> int:
+    if as_doubles:
         workflow.continue_as_new(number, workflow=doubles)
     return number
 

@@ -21,7 +21,7 @@ def dynamic_activity(arguments: Sequence[activity.RawPayload]) -> str:
     called = activity.info().activity_type
     if called == "fails":
         raise ApplicationError("asked to", type="Asked", non_retryable=True)
-    return f"{called}({', '.join(str(each.decode()) for each in arguments)})"
+    return f"{called}({', '.join(str(argument.decode()) for argument in arguments)})"
 
 
 @workflow.defn
@@ -57,7 +57,7 @@ class DynamicWorkflow:
                 workflow.execute_activity("fails")
             except ActivityError as error:
                 return f"{error.activity_type}: {getattr(error.cause, 'type', None)}"
-        return [called, self.first, *(each.decode() for each in arguments)]
+        return [called, self.first, *(argument.decode() for argument in arguments)]
 
     @workflow.dynamic_config
     def config(self) -> workflow.DynamicWorkflowConfig:

@@ -374,9 +374,9 @@ def runs_child_on_another_queue(queue: str) -> list[str]:
 
 @scenario("loose")
 def child_runs_on_queue_of_parent_unless_set(world: World) -> None:
-    other = f"{world.queue}-other"
-    with Worker(world.client, other, modules=[sys.modules[__name__], acts], verify="always"):
-        assert world.run(runs_child_on_another_queue, other) == [world.queue, other]
+    other_queue = f"{world.queue}-other"
+    with Worker(world.client, other_queue, modules=[sys.modules[__name__], acts], verify="always"):
+        assert world.run(runs_child_on_another_queue, other_queue) == [world.queue, other_queue]
 
 
 @workflow.defn
@@ -432,9 +432,9 @@ def forty_concurrent_children_complete(world: World) -> None:
 
 @workflow.defn
 def signals_or_cancels_workflow(name: str, run_id: str, cancel: bool) -> str:
-    other = workflow.get_external_workflow_handle(name, run_id=run_id or None)
+    external = workflow.get_external_workflow_handle(name, run_id=run_id or None)
     try:
-        other.cancel("enough") if cancel else other.signal("end", "by another")
+        external.cancel("enough") if cancel else external.signal("end", "by another")
     except ApplicationError as error:
         return f"{error.type}: {error}"
     return "arrived"
@@ -491,8 +491,8 @@ def cancellation_of_own_workflow_raises_not_found(world: World) -> None:
 
 @workflow.defn
 def signals_and_closes(name: str) -> str:
-    other = workflow.get_external_workflow_handle(name)
-    workflow.spawn(lambda: other.signal("end", "too late"))
+    external = workflow.get_external_workflow_handle(name)
+    workflow.spawn(lambda: external.signal("end", "too late"))
     workflow.sleep(0)
     return "gone"
 

@@ -172,13 +172,13 @@ def count_workflows_groups_by_execution_status(world: World) -> None:
     expected = {("Running",): 2, ("Completed",): 3}
 
     def counted() -> bool:
-        found = world.client.count_workflows(query)
-        return found == 5 and {group.group_values: group.count for group in found.groups} == expected
+        count = world.client.count_workflows(query)
+        return count == 5 and {group.group_values: group.count for group in count.groups} == expected
 
     world.wait_until(counted, "five runs in two groups")
-    found = world.client.count_workflows(query)
-    assert (found.count, int(found)) == (5, 5)
-    assert WorkflowExecutionCountAggregationGroup(3, ("Completed",)) in found.groups
+    count = world.client.count_workflows(query)
+    assert (count.count, int(count)) == (5, 5)
+    assert WorkflowExecutionCountAggregationGroup(3, ("Completed",)) in count.groups
     assert world.client.count_workflows(mine).groups == ()
     assert world.client.count_workflows("TaskQueue = 'no-such' GROUP BY ExecutionStatus") == 0
     with pytest.raises(ServiceError):

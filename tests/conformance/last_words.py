@@ -259,11 +259,11 @@ def second_child_with_same_id_in_one_task_is_rejected(world: World) -> None:
 
 @workflow.defn
 def signals_twice_and_cancels(name: str) -> str:
-    other = workflow.get_external_workflow_handle(name)
+    external = workflow.get_external_workflow_handle(name)
     workflow.gather(
-        workflow.spawn(other.signal, "words", "one"),
-        workflow.spawn(other.signal, "words", "two"),
-        workflow.spawn(other.cancel),
+        workflow.spawn(external.signal, "words", "one"),
+        workflow.spawn(external.signal, "words", "two"),
+        workflow.spawn(external.cancel),
     )
     return "said"
 

@@ -26,10 +26,10 @@ async def say_hello(name: str) -> str:
 @activity.defn(retry_policy=acts.ONCE)
 def waits_for_gate(name: str) -> str:
     """Open the gate `<name> runs`, then wait for the gate `name` or for cancellation."""
-    go, told = acts.gate(name), activity.wait_cancelled
+    go, wait_cancelled = acts.gate(name), activity.wait_cancelled
     acts.gate(f"{name} runs").set()
     while not go.wait(0.01):
-        if told(0):
+        if wait_cancelled(0):
             acts.place.calls.append(f"{name} was cancelled")
             raise CancelledError(f"{name} stops")
     return name
@@ -77,7 +77,7 @@ def fails_with_local_activity() -> None:
 @scenario()
 def non_retryable_local_activity_failure_fails_run(world: World) -> None:
     chain = error_chain(world.run_failing(fails_with_local_activity))
-    assert [each["class"] for each in chain] == ["ActivityError", "ApplicationError"]
+    assert [error["class"] for error in chain] == ["ActivityError", "ApplicationError"]
     assert chain[1]["details"] == [{"why": "broke"}]
 
 
@@ -114,8 +114,8 @@ def retries_with_long_backoff(attempt: int) -> int:
 def local_activity_backoff_above_threshold_uses_timer(world: World) -> None:
     handle = world.start(retries_with_long_backoff, 3)
     assert handle.result(timeout=60) == 3
-    found = events_without_workflow_tasks(world, handle)
-    assert found[1:-1] == [MARKER, "TIMER_STARTED", "TIMER_FIRED"] * 2 + [MARKER]
+    types = events_without_workflow_tasks(world, handle)
+    assert types[1:-1] == [MARKER, "TIMER_STARTED", "TIMER_FIRED"] * 2 + [MARKER]
 
 
 @scenario()
@@ -153,20 +153,20 @@ def exceeds_local_timeout(which: str) -> list[Any]:
     except ActivityError as error:
         # Core limits an attempt to the schedule-to-close timeout, so either timeout may end it.
         chain = error_chain(error)
-        return chain if which == "start_to_close_timeout" else [{"class": each["class"]} for each in chain]
+        return chain if which == "start_to_close_timeout" else [{"class": item["class"]} for item in chain]
     return []
 
 
 @scenario()
 def start_to_close_timeout_ends_local_activity_attempt(world: World) -> None:
     chain = world.run(exceeds_local_timeout, "start_to_close_timeout")
-    assert [each["class"] for each in chain] == ["ActivityError", "TimedOutError"]
+    assert [error["class"] for error in chain] == ["ActivityError", "TimedOutError"]
 
 
 @scenario("loose")
 def schedule_to_close_timeout_ends_local_activity(world: World) -> None:
     chain = world.run(exceeds_local_timeout, "schedule_to_close_timeout")
-    assert [each["class"] for each in chain] == ["ActivityError", "TimedOutError"]
+    assert [error["class"] for error in chain] == ["ActivityError", "TimedOutError"]
 
 
 @activity.defn(retry_policy=RetryPolicy(initial_interval=0.05, maximum_attempts=3))
@@ -206,7 +206,7 @@ def schedule_to_start_timeout_ends_queued_local_activity(world: World) -> None:
     acts.gate("first").set()
     name, chain = handle.result(timeout=60)
     assert name == "first"
-    assert [each["class"] for each in chain] == ["ActivityError", "TimedOutError"]
+    assert [error["class"] for error in chain] == ["ActivityError", "TimedOutError"]
 
 
 # --- cancellation -----------------------------------------------------------------------------------------------------
@@ -340,9 +340,9 @@ class CollectsFromHandlers:
 
     @workflow.update
     def greet(self, name: str) -> str:
-        said = say_hello.local(name)
-        self.found.append(said)
-        return said
+        greeting = say_hello.local(name)
+        self.found.append(greeting)
+        return greeting
 
     @workflow.query
     def count(self) -> int:

@@ -51,16 +51,16 @@ def history_events_streams_new_events_until_close(world: World) -> None:
     def wait_for_last() -> None:
         last.extend(handle.history_events(wait_new_event=True, event_filter=HistoryEventFilter.CLOSE_EVENT))
 
-    threads = [threading.Thread(target=each) for each in (follow, wait_for_last)]
-    for each in threads:
-        each.start()
+    threads = [threading.Thread(target=thread) for thread in (follow, wait_for_last)]
+    for thread in threads:
+        thread.start()
     handle.signal(WORDS, "a")
     assert signalled.wait(60)
     assert not closed.is_set()
     handle.signal(WORDS, "b")
     assert handle.result(timeout=LIMIT) == ["a", "b"]
-    for each in threads:
-        each.join(60)
+    for thread in threads:
+        thread.join(60)
     assert closed.is_set()
     all_events = handle.history().events
     assert [event["eventId"] for event in seen] == [event["eventId"] for event in all_events]

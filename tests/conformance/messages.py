@@ -106,8 +106,8 @@ def receives_decision(timeout: float | None) -> list[Any]:
     except TimeoutError:
         return ["nobody"]
     acts.record_call("one is here")
-    rest = decisions.drain()
-    return [first, rest]
+    remaining = decisions.drain()
+    return [first, remaining]
 
 
 @scenario()

@@ -58,13 +58,13 @@ def plain(value: Any) -> Any:
         case {"metadata": dict(metadata), "data": str(data)}:
             return {"metadata": plain(metadata), "data": _NAMES.sub("…", b64decode(data).decode("latin-1"))}
         case dict():
-            cleaned = {key: plain(each) for key, each in value.items() if key not in _IGNORED}
+            cleaned = {key: plain(item) for key, item in value.items() if key not in _IGNORED}
             # An empty message, zero and an absent field are encoded alike.
             return {
-                key: each for key, each in cleaned.items() if each not in ({}, [], "", 0, "0", "0s", False)
+                key: item for key, item in cleaned.items() if item not in ({}, [], "", 0, "0", "0s", False)
             }
         case list() | tuple():
-            return [plain(each) for each in value]
+            return [plain(item) for item in value]
         case str():
             return _NAMES.sub("…", value)
         case _:
@@ -74,7 +74,7 @@ def plain(value: Any) -> Any:
 def exact_events(history: History) -> list[tuple[str, Any]]:
     """Return the type and attributes of every event, with its event groups, in order."""
     bodies: list[dict[str, Any]] = [
-        next((each for key, each in event.items() if key.endswith("EventAttributes")), {})
+        next((attributes for key, attributes in event.items() if key.endswith("EventAttributes")), {})
         | {"eventGroupMarkers": event.get("eventGroupMarkers", [])}
         for event in history.events
     ]

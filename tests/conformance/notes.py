@@ -40,8 +40,8 @@ def memo_changes_of_workflow_are_visible_to_client(world: World) -> None:
 def changes_search_attributes() -> dict[str, object]:
     workflow.upsert_search_attributes([KEYWORD.value_set("eu"), NUMBER.value_unset()])
     workflow.upsert_search_attributes([MOMENT.value_set(datetime(2030, 1, 2, tzinfo=UTC))])
-    found = workflow.search_attributes()
-    return {name: str(found[name]) for name in sorted(found)}
+    attributes = workflow.search_attributes()
+    return {name: str(attributes[name]) for name in sorted(attributes)}
 
 
 @scenario()

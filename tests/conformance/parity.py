@@ -31,7 +31,7 @@ class OddError(Exception):
 class DrawsRandomValues:
     @workflow.run
     def run(self) -> dict[str, Any]:
-        same, named, other = workflow.new_random(), workflow.new_random("a"), workflow.new_random("b")
+        same, named, named_b = workflow.new_random(), workflow.new_random("a"), workflow.new_random("b")
         seed = workflow.random_seed()
         first, milliseconds = workflow.uuid7(), workflow.time_ns() // 1_000_000
         workflow.sleep(0.01)
@@ -39,7 +39,7 @@ class DrawsRandomValues:
         workflow.new_random("late")
         return {
             "same": same.random() == Random(seed).random(),
-            "apart": len({named.random(), other.random(), Random(seed).random()}) == 3,
+            "apart": len({named.random(), named_b.random(), Random(seed).random()}) == 3,
             "version": [first.version, second.version, first.variant == second.variant],
             "time": first.int >> 80 == milliseconds,
             "sorted": first < second,
@@ -112,9 +112,9 @@ class ChangesHandlers:
         workflow.set_query_handler("gone", self.count)
         workflow.set_query_handler("gone", None)
         workflow.set_dynamic_query_handler(None)
-        known = [workflow.get_signal_handler("put") is not None, workflow.get_signal_handler("other")]
+        registered = [workflow.get_signal_handler("put") is not None, workflow.get_signal_handler("other")]
         workflow.wait_condition(lambda: "end" in self.got)
-        return [*known, workflow.get_dynamic_query_handler(), *self.got]
+        return [*registered, workflow.get_dynamic_query_handler(), *self.got]
 
     def put(self, item: str) -> None:
         self.got.append(item)
@@ -150,11 +150,11 @@ def handlers_can_be_set_replaced_and_removed_at_run_time(world: World) -> None:
 
 
 @workflow.defn
-def continues_with_backoff(rest: int) -> list[Any]:
-    if not rest:
+def continues_with_backoff(runs_left: int) -> list[Any]:
+    if not runs_left:
         return [workflow.info().start_time > workflow.info().workflow_start_time]
     try:
-        workflow.continue_as_new(rest - 1, backoff_start_interval=1)
+        workflow.continue_as_new(runs_left - 1, backoff_start_interval=1)
     except workflow.ContinueAsNewError:
         raise
     except Exception:  # ContinueAsNewError is not an Exception
@@ -265,7 +265,7 @@ def calls_externally_failed_activity() -> Any:
 def external_failure_passes_heartbeat_details_to_next_attempt(world: World) -> None:
     handle = world.start(calls_externally_failed_activity)
     world.wait_until(
-        lambda: [each for each in handle.describe().pending_activities if each.state == "STARTED"],
+        lambda: [pending for pending in handle.describe().pending_activities if pending.state == "STARTED"],
         "the attempt",
     )
     attempt = world.client.get_activity_handle(workflow_id=handle.id, activity_id="it")
@@ -385,10 +385,10 @@ def signals_with_start(id: str) -> list[Any]:
 def workflow_can_signal_with_start(world: World) -> None:
     basket = f"{world.queue}-basket"
     handle = world.start(signals_with_start, basket)
-    found = world.client.get_workflow_handle(basket, workflow=CollectsTwoItems.run)
-    world.wait_until(lambda: _exists(found), "a basket")
-    assert found.result(timeout=60) == ["ann", "lamp", "desk"]
-    assert found.describe().memo == {"of": "ann"}
+    basket_handle = world.client.get_workflow_handle(basket, workflow=CollectsTwoItems.run)
+    world.wait_until(lambda: _exists(basket_handle), "a basket")
+    assert basket_handle.result(timeout=60) == ["ann", "lamp", "desk"]
+    assert basket_handle.describe().memo == {"of": "ann"}
     handle.signal("go", "on")
     assert handle.result(timeout=60) == [basket, True]
 

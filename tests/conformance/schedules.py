@@ -106,10 +106,10 @@ def wait_for_action_counts(world: World, handle: ScheduleHandle, *expected: int)
 
 def collect_runs(world: World, handle: ScheduleHandle) -> list[Any]:
     """Add the runs that the schedule started last to the scenario's handles."""
-    actions: Sequence[Any] = [each.action for each in handle.describe().info.recent_actions]
+    actions: Sequence[Any] = [execution.action for execution in handle.describe().info.recent_actions]
     runs = [
-        world.client.get_workflow_handle(each.workflow_id, run_id=each.first_execution_run_id)
-        for each in sorted(actions, key=lambda each: each.workflow_id)
+        world.client.get_workflow_handle(action.workflow_id, run_id=action.first_execution_run_id)
+        for action in sorted(actions, key=lambda action: action.workflow_id)
     ]
     world.handles += runs
     return runs
@@ -122,9 +122,11 @@ def finish_runs(world: World, handle: ScheduleHandle, count: int) -> None:
     signalled: set[str] = set()
 
     def unsignalled() -> list[ScheduleActionExecutionStartWorkflow]:
-        actions = [each.action for each in handle.describe().info.recent_actions]
+        actions = [execution.action for execution in handle.describe().info.recent_actions]
         return [
-            each for each in actions if is_open(world, each) and each.first_execution_run_id not in signalled
+            action
+            for action in actions
+            if is_open(world, action) and action.first_execution_run_id not in signalled
         ]
 
     for _ in range(count):
@@ -151,7 +153,7 @@ def backfill_starts_one_workflow_per_time_with_last_result(world: World) -> None
     handle = create_schedule(world, returns_next_number)
     backfill_hours(handle, 0, 3, ScheduleOverlapPolicy.BUFFER_ALL)
     wait_for_action_counts(world, handle, 4, 0, 0, 0)
-    names = [each.id.removeprefix(world.queue) for each in collect_runs(world, handle)]
+    names = [run.id.removeprefix(world.queue) for run in collect_runs(world, handle)]
     assert names == [f"-w-2031-05-04T0{hour}:00:00Z" for hour in (3, 4, 5, 6)]
     handle.delete()
 
@@ -330,7 +332,7 @@ def schedule_can_be_described_paused_updated_listed_and_deleted(world: World) ->
         overlap=ScheduleOverlapPolicy.SKIP, catchup_window=timedelta(days=365)
     )
     begin = datetime(2030, 1, 1, tzinfo=UTC)
-    assert list(seen.info.next_action_times) == [begin + timedelta(hours=each) for each in range(10)]
+    assert list(seen.info.next_action_times) == [begin + timedelta(hours=hour) for hour in range(10)]
     assert (seen.info.num_actions, seen.info.recent_actions) == (0, ())
     handle.pause("rest")
     state = handle.describe().schedule.state
@@ -348,7 +350,7 @@ def schedule_can_be_described_paused_updated_listed_and_deleted(world: World) ->
     assert handle.describe().schedule.state.note == "on"
     query = "TemporalSchedulePaused = false"
     world.wait_until(
-        lambda: handle.id in {each.id for each in world.client.list_schedules(query)}, "it in a list"
+        lambda: handle.id in {schedule.id for schedule in world.client.list_schedules(query)}, "it in a list"
     )
     handle.delete()
     for call in (handle.describe, handle.pause, handle.trigger, handle.delete):

@@ -40,18 +40,20 @@ class InvertingCodec:
 
     def encode(self, payloads: Sequence[Payload]) -> Sequence[Payload]:
         return [
-            Payload(_inverted(each.encoding.encode() + b"\0" + each.data), "binary/masked", each.metadata)
-            for each in payloads
+            Payload(
+                _inverted(payload.encoding.encode() + b"\0" + payload.data), "binary/masked", payload.metadata
+            )
+            for payload in payloads
         ]
 
     def decode(self, payloads: Sequence[Payload]) -> Sequence[Payload]:
-        found = []
-        for each in payloads:
-            if each.encoding != "binary/masked":
-                raise ValueError(f"not masked: {each.encoding}")
-            encoding, _, data = _inverted(each.data).partition(b"\0")
-            found.append(Payload(data, encoding.decode(), each.metadata))
-        return found
+        decoded = []
+        for payload in payloads:
+            if payload.encoding != "binary/masked":
+                raise ValueError(f"not masked: {payload.encoding}")
+            encoding, _, data = _inverted(payload.data).partition(b"\0")
+            decoded.append(Payload(data, encoding.decode(), payload.metadata))
+        return decoded
 
 
 def _inverted(data: bytes) -> bytes:
@@ -107,22 +109,22 @@ class UsesEveryFeature:
         workflow.upsert_memo({"note": f"{secret} note", "second": secret})
         workflow.upsert_search_attributes([REGION.value_set("eu")])
         workflow.set_current_details(f"{secret} at work")
-        found = [
+        values = [
             heartbeats_and_fails_once(secret),
             acts.record_call.local(f"{secret} local"),
             *self._failures(secret),
         ]
         for fail in (False, True):
-            found.append(self._child(secret, fail))
+            values.append(self._child(secret, fail))
         with workflow.create_event_group("pause", label=f"{secret} label").scope():
             workflow.sleep(0.01, summary=f"{secret} pause")
-        found.append(awaits_test_completion.options(summary=f"{secret} summary")(secret))
+        values.append(awaits_test_completion.options(summary=f"{secret} summary")(secret))
         workflow.wait_condition(lambda: len(self.words) == 3)
-        assert all(SECRET in each for each in [*found, *self.words]), found
+        assert all(SECRET in value for value in [*values, *self.words]), values
         return workflow.continue_as_new(f"{secret} again", 1)
 
     def _failures(self, secret: str) -> list[str]:
-        found = []
+        failures = []
         for call in (fails_with_details, fails_with_details.local):
             try:
                 call(secret)
@@ -130,8 +132,8 @@ class UsesEveryFeature:
                 cause = error.cause
                 assert isinstance(cause, ApplicationError)
                 assert cause.details == ({"secret": secret},)
-                found.append(f"{cause.message} {cause.cause}")
-        return found
+                failures.append(f"{cause.message} {cause.cause}")
+        return failures
 
     def _child(self, secret: str, fail: bool) -> str:
         child = waits_as_child.start(secret, fail)
@@ -210,7 +212,7 @@ def check_secret_is_hidden(world: World) -> None:
     """Assert that no history contains the secret, and that all replay with the codec."""
     with Replayer(modules=[sys.modules[__name__]], codec=InvertingCodec()) as replayer:
         for history in world.histories():
-            shown = [each for each in texts(json.loads(history.to_json())) if SECRET in each]
+            shown = [text for text in texts(json.loads(history.to_json())) if SECRET in text]
             assert not shown, shown
             assert replayer.replay(history).ok
 

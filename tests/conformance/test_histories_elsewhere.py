@@ -109,10 +109,10 @@ def test_history_exported_by_the_temporal_cli_replays(
 ) -> None:
     workflow_id, _ = relay_histories["server"]
     file = tmp_path / "shown.json"
-    with file.open("w", encoding="utf-8") as out:
+    with file.open("w", encoding="utf-8") as stream:
         subprocess.run(
             show_command(workflow_id, targets["server"]),
-            stdout=out,
+            stdout=stream,
             timeout=60,
             check=True,
         )

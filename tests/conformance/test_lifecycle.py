@@ -146,7 +146,7 @@ REPORTED = "TemporalReportedProblems"
 def reported_problems(world: World, filter: str = f"{REPORTED} IS NOT NULL") -> dict[str, tuple[str, ...]]:
     """Return the reported problems of the runs that the filter finds, by run id."""
     query = f"TaskQueue = '{world.queue}' AND ({filter})"
-    return {each.run_id: each.reported_problems for each in world.client.list_workflows(query)}
+    return {run.run_id: run.reported_problems for run in world.client.list_workflows(query)}
 
 
 def test_repeatedly_failing_task_is_reported_in_lists_until_it_succeeds(world: World) -> None:
@@ -260,7 +260,7 @@ def test_client_of_a_running_worker_can_be_replaced(world: World) -> None:
             assert first_worker.config()["client"] is new
             assert world.start(doubles_three_times, 1).result(timeout=60) == 8
             pollers = new.describe_task_queue(world.queue).workflow_pollers
-            assert "new" in {each.identity for each in pollers}
+            assert "new" in {poller.identity for poller in pollers}
             second_worker.client = new
             old.close()
             assert new.execute_workflow(doubles_once, 2, task_queue=f"{world.queue}-beside") == 4
@@ -314,15 +314,17 @@ def test_workflow_id_conflict_and_reuse_policies_apply(world: World) -> None:
     assert (caught.value.workflow_id, caught.value.run_id) == (first.id, first.run_id)
     same = world.start(waits_for_go, id=first.id, id_conflict_policy=IdConflictPolicy.USE_EXISTING)
     assert same.run_id == first.run_id
-    other = world.start(waits_for_go, id=first.id, id_conflict_policy=IdConflictPolicy.TERMINATE_EXISTING)
-    assert other.run_id != first.run_id
+    replacement = world.start(
+        waits_for_go, id=first.id, id_conflict_policy=IdConflictPolicy.TERMINATE_EXISTING
+    )
+    assert replacement.run_id != first.run_id
     assert type(world.failure(first)).__name__ == "TerminatedError"
-    other.signal("go", "done")
-    assert other.result(timeout=60) == "done"
+    replacement.signal("go", "done")
+    assert replacement.result(timeout=60) == "done"
     with pytest.raises(WorkflowAlreadyStartedError):
         world.start(waits_for_go, id=first.id, id_reuse_policy=IdReusePolicy.REJECT_DUPLICATE)
     again = world.start(waits_for_go, id=first.id)
-    assert again.run_id not in (first.run_id, other.run_id)
+    assert again.run_id not in (first.run_id, replacement.run_id)
     again.terminate("over")
 
 
@@ -360,7 +362,7 @@ def test_describe_list_and_count_report_runs(world: World) -> None:
     world.wait_until(
         lambda: world.client.count_workflows(f"{mine} AND ExecutionStatus = 'Completed'") == 1, ""
     )
-    assert [each.id for each in world.client.list_workflows(query)] == [done.id]
+    assert [run.id for run in world.client.list_workflows(query)] == [done.id]
     assert world.client.count_workflows(f"{mine} AND ExecutionStatus = 'Running'") == 1
     acts.gate("go").set()
     waiting.result(timeout=60)
@@ -404,6 +406,6 @@ def test_list_pages_neither_repeat_nor_skip_runs_that_change_meanwhile(world: Wo
     world.start(waits_for_go)
     closed = f"{mine} AND ExecutionStatus = 'Terminated'"
     world.wait_until(lambda: world.client.count_workflows(closed) == 2, "two closed runs in the list")
-    seen += [each.id for each in listed]
+    seen += [run.id for run in listed]
     assert len(seen) == len(set(seen))
     assert {handle.id for handle in handles} <= set(seen)

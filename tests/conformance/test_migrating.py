@@ -34,7 +34,7 @@ LINES: dict[str, Callable[[Both], None]] = {}
 
 ELSEWHERE = {
     "where runs live": "tests/embedded/multiprocess/test_hosts.py::test_client_works_without_an_owner",
-    "workers": "tests/embedded/multiprocess/test_hosts.py::test_second_process_works_for_the_owner",
+    "workers": "tests/embedded/multiprocess/test_hosts.py::test_second_process_works_for_the_owner_and_takes_over",
     "a worker dies": "tests/embedded/runs/test_recovery.py::test_attempt_in_progress_is_retried_with_its_heartbeat_details",
     "namespaces": "tests/embedded/multiprocess/test_serving.py::test_other_namespace_is_rejected",
     "closed runs": "tests/embedded/runs/test_upkeep.py::test_closed_runs_are_deleted_after_the_retention",
@@ -135,8 +135,8 @@ def _next_run(both: Both) -> None:
     assert run_workflow(both["embedded"], continues_as_new, 20) == 0
     runs = list(both["embedded"].list_workflows("WorkflowType = 'continues_as_new'"))
     assert len(runs) == 21
-    for each in runs:  # by default a server waits a second between two runs
-        begun = both["embedded"].get_workflow_handle(each.id, run_id=each.run_id).history().events[0]
+    for run in runs:  # by default a server waits a second between two runs
+        begun = both["embedded"].get_workflow_handle(run.id, run_id=run.run_id).history().events[0]
         backoff = begun["workflowExecutionStartedEventAttributes"].get("firstWorkflowTaskBackoff", "0s")
         assert backoff == "0s"
     assert run_workflow(both["server"], continues_as_new, 2) == 0

@@ -131,15 +131,15 @@ def test_scenario_has_the_same_result_on_every_engine(
     with Replayer(
         modules=[scenario.module], failure_exceptions=scenario.worker.get("failure_exceptions", ())
     ) as replayer:
-        for each in (*seen.values(), server):
-            for history in each.histories:
+        for result in (*seen.values(), server):
+            for history in result.histories:
                 assert replayer.replay(history).ok
                 assert_flagged(history)
     # Failures of activities are logged as errors with their type; scenarios cause them on purpose.
     errors = [
-        each
-        for each in caplog.records
-        if each.levelno >= logging.ERROR and not hasattr(each, "activity_type")
+        record
+        for record in caplog.records
+        if record.levelno >= logging.ERROR and not hasattr(record, "activity_type")
     ]
     assert scenario.loud or not errors
 

@@ -71,11 +71,11 @@ def is_tested_on_every_engine(parse_row: Row) -> bool:
     return any("/" not in name for name in parse_row.ours)
 
 
-@pytest.mark.parametrize("each", ROWS, ids=[f"{number}-{each.theirs}" for number, each in enumerate(ROWS)])
-def test_table_row_names_existing_tests_or_a_reason(each: Row) -> None:
-    assert [found for found in map(problem, each.ours) if found] == []
-    assert bool(each.ours) != bool(each.reason)
-    assert each.shows.strip()
+@pytest.mark.parametrize("row", ROWS, ids=[f"{number}-{each.theirs}" for number, each in enumerate(ROWS)])
+def test_table_row_names_existing_tests_or_a_reason(row: Row) -> None:
+    assert [found for found in map(problem, row.ours) if found] == []
+    assert bool(row.ours) != bool(row.reason)
+    assert row.shows.strip()
 
 
 def test_every_line_of_the_table_is_parsed() -> None:
@@ -84,11 +84,11 @@ def test_every_line_of_the_table_is_parsed() -> None:
 
 
 def test_no_temporalio_case_is_listed_twice() -> None:
-    cases = [(each.theirs, each.shows) for each in ROWS]
+    cases = [(row.theirs, row.shows) for row in ROWS]
     assert len(set(cases)) == len(cases)
 
 
 def test_at_least_150_temporalio_cases_are_tested_on_every_engine() -> None:
-    covered = [each for each in ROWS if is_tested_on_every_engine(each)]
+    covered = [row for row in ROWS if is_tested_on_every_engine(row)]
     assert len(covered) >= 150
-    assert len({name for each in covered for name in each.ours if "/" not in name}) >= 100
+    assert len({name for row in covered for name in row.ours if "/" not in name}) >= 100

@@ -218,9 +218,12 @@ def update_result_is_available_by_update_id(world: World) -> None:
     found_by_id = world.client.get_workflow_handle(handle.id, run_id=handle.run_id).get_update_handle(
         update.id, update=CollectsUpdates.waits
     )
-    calls = [BackgroundCall(lambda each=each: each.result(timeout=LIMIT)) for each in (update, found_by_id)]  # type: ignore[misc]
+    calls = [
+        BackgroundCall(partial(update_handle.result, timeout=LIMIT))
+        for update_handle in (update, found_by_id)
+    ]
     close_with_total(handle, 0)
-    assert [each.answer for each in calls] == ["closed", "closed"]
+    assert [call.answer for call in calls] == ["closed", "closed"]
 
 
 @scenario("loose")

@@ -102,7 +102,7 @@ class HandlesUpdates:
 
     @workflow.update(dynamic=True)
     def any_other(self, name: str, args: list[Any]) -> list[Any]:
-        return [name, *(each.decode() for each in args)]
+        return [name, *(argument.decode() for argument in args)]
 
     @workflow.signal
     def note(self, name: str) -> None:

@@ -104,10 +104,10 @@ def unknown_update_is_rejected_with_known_names(world: World) -> None:
 def waiting_updates_run_concurrently(world: World) -> None:
     handle = world.start(Account.run)
     started = [handle.start_update(Account.slow_deposit, amount, id=f"slow-{amount}") for amount in (1, 2, 3)]
-    assert [each.id for each in started] == ["slow-1", "slow-2", "slow-3"]
+    assert [update.id for update in started] == ["slow-1", "slow-2", "slow-3"]
     assert handle.execute_update(Account.deposit, 10) == 10
     handle.signal(Account.open_gate)
-    assert sorted(each.result(timeout=60) for each in started)[-1] == 16
+    assert sorted(update.result(timeout=60) for update in started)[-1] == 16
     again = handle.get_update_handle("slow-2", update=Account.slow_deposit)
     assert again.result(timeout=60) == started[1].result()
     handle.signal(Account.close)

@@ -192,8 +192,8 @@ def pinned_run_stays_with_its_version(world: World) -> None:
 def dynamic_config_sets_versioning_behavior(world: World) -> None:
     with deployment(world) as deployed:
         deployed.deploy("1")
-        kept, moved = (deployed.world.start(name) for name in ("any-that-stays", "any-that-moves"))
-        for handle, behavior in ((kept, PINNED), (moved, AUTO_UPGRADE)):
+        pinned, moving = (deployed.world.start(name) for name in ("any-that-stays", "any-that-moves"))
+        for handle, behavior in ((pinned, PINNED), (moving, AUTO_UPGRADE)):
             world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED")
             assert handle.describe().versioning_behavior is behavior
             handle.signal(go, "")
@@ -353,10 +353,10 @@ def ramping_version_takes_its_percentage_of_runs(world: World) -> None:
         world.wait_until(
             lambda: client.describe_task_queue(queue).ramping_version == deployed.version("2"), "a ramp"
         )
-        found = client.describe_deployment(queue)
-        assert (found.current, found.ramping) == (deployed.version("1"), deployed.version("2"))
-        assert found.ramping_percentage == 100
-        assert {each.version.build_id: each.status for each in found.versions} == {
+        description = client.describe_deployment(queue)
+        assert (description.current, description.ramping) == (deployed.version("1"), deployed.version("2"))
+        assert description.ramping_percentage == 100
+        assert {entry.version.build_id: entry.status for entry in description.versions} == {
             "1": "CURRENT",
             "2": "RAMPING",
         }
@@ -374,8 +374,12 @@ def ramping_version_takes_its_percentage_of_runs(world: World) -> None:
         assert world.run(pinned_workflow, "at once") == "1"
         client.set_ramping_version(queue, "2", 10.5)
         deployed.make_current("2")
-        found = client.describe_deployment(queue)
-        assert (found.current, found.ramping, found.ramping_percentage) == (deployed.version("2"), None, 0)
+        description = client.describe_deployment(queue)
+        assert (description.current, description.ramping, description.ramping_percentage) == (
+            deployed.version("2"),
+            None,
+            0,
+        )
 
 
 @scenario()
@@ -414,10 +418,10 @@ def describe_deployment_lists_versions_and_unknown_ones_are_rejected(world: Worl
     with deployment(world) as deployed:
         deployed.deploy("1")
         deployed.deploy("2")
-        found = world.client.describe_deployment(world.queue)
-        assert found.current == deployed.version("2")
-        assert [each.version.build_id for each in found.versions] == ["2", "1"]
-        assert found.versions[0].status == "CURRENT"
+        description = world.client.describe_deployment(world.queue)
+        assert description.current == deployed.version("2")
+        assert [entry.version.build_id for entry in description.versions] == ["2", "1"]
+        assert description.versions[0].status == "CURRENT"
         assert world.client.set_current_version(world.queue, "1") == deployed.version("2")
         for refused in (
             lambda: world.client.set_current_version(world.queue, "3", wait=0),

@@ -146,7 +146,7 @@ def test_codec_results_replace_payloads_in_order_along_a_chain_of_causes() -> No
         mapped = mapped.cause
 
 
-def test_mapping_that_loses_payloads_is_rejected() -> None:
+def test_map_payloads_rejects_a_function_that_loses_payloads() -> None:
     with pytest.raises(PayloadError, match="expected 2 payloads, got 1"):
         map_payloads([encode(1), encode(2)], lambda payloads: payloads[:1])
 

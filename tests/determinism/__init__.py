@@ -1,1 +1,1 @@
-"""A catalogue of real nondeterminism bugs, and the nets that catch them: before the run, during it, and after it."""
+"""A catalogue of real nondeterminism bugs, and the tools that detect them: before, during and after a run."""

@@ -1,4 +1,4 @@
-"""The catalogue as data: every bug, and the lines that each net must name."""
+"""The catalogue as data: every bug, and the lines that each tool must report."""
 
 from __future__ import annotations
 
@@ -40,8 +40,11 @@ class Bug:
 
     def arguments(self, folder: Path) -> tuple[Any, ...]:
         """Return the arguments of the bug's workflow."""
-        given = getattr(self.module, "arguments", ())
-        return tuple(each.format(folder=folder) if isinstance(each, str) else each for each in given)
+        templates = getattr(self.module, "arguments", ())
+        return tuple(
+            template.format(folder=folder) if isinstance(template, str) else template
+            for template in templates
+        )
 
     def places(self, net: str) -> set[tuple[Path, int]]:
         """Return the lines that a tool must report."""
@@ -51,8 +54,8 @@ class Bug:
 def marks_in(file: Path) -> Iterator[Mark]:
     """Return the marks in a file."""
     for number, line in enumerate(file.read_text().splitlines(), 1):
-        found = _MARK.search(line)
-        for each in found[1].split(", ") if found else ():
+        match = _MARK.search(line)
+        for each in match[1].split(", ") if match else ():
             net, _, code = each.partition(" ")
             assert net in NETS, f"{file}:{number}"
             yield Mark(net, code, file, number)
@@ -61,8 +64,8 @@ def marks_in(file: Path) -> Iterator[Mark]:
 def _bug(file: Path) -> Bug:
     marks = list(marks_in(file))
     if file.stem == "far_away":
-        for other in sorted((FOLDER / "far").glob("*.py")):
-            marks += marks_in(other)
+        for path in sorted((FOLDER / "far").glob("*.py")):
+            marks += marks_in(path)
     return Bug(file.stem, tuple(marks))
 
 

@@ -1,4 +1,4 @@
-"""Every bug of the catalogue is caught by the nets that should catch it, and the report names the line."""
+"""Every bug of the catalogue is detected by the tools that should detect it, and the report names the line."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def report() -> CheckReport:
 @pytest.mark.parametrize("bug", BUGS, ids=_name)
 def test_linter_reports_exactly_the_marked_lines(bug: Bug, report: CheckReport) -> None:
     files = {mark.file for mark in bug.marks} | {FOLDER / f"{bug.name}.py"}
-    found = {
-        (each.code, FOLDER / each.place.file, each.place.line)
-        for each in report.findings
-        if FOLDER / each.place.file in files
+    reported = {
+        (finding.code, FOLDER / finding.place.file, finding.place.line)
+        for finding in report.findings
+        if FOLDER / finding.place.file in files
     }
-    assert found == {(mark.code, mark.file, mark.line) for mark in bug.marks if mark.net == "check"}
+    assert reported == {(mark.code, mark.file, mark.line) for mark in bug.marks if mark.net == "check"}
 
 
 def test_linter_misses_only_bugs_that_are_code_changes(report: CheckReport) -> None:
@@ -58,8 +58,8 @@ def test_linter_misses_only_bugs_that_are_code_changes(report: CheckReport) -> N
 
 
 def test_linter_shows_call_path_across_modules(report: CheckReport) -> None:
-    (found,) = [each for each in report.findings if each.place.file == "far/moments.py"]
-    assert [(step.function, step.file) for step in found.path] == [
+    (clock_call,) = [finding for finding in report.findings if finding.place.file == "far/moments.py"]
+    assert [(step.function, step.file) for step in clock_call.path] == [
         ("bug", "far_away.py"),
         ("price", "far_away.py"),
         ("surcharge", "far/pricing.py"),
@@ -131,8 +131,8 @@ def verdicts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, An
     folder = tmp_path_factory.mktemp("catalogue")
     _run_recording_program("record", folder, "1", CATALOGUE="first")
     _run_recording_program("replay", folder, "2")
-    found: dict[str, dict[str, Any]] = json.loads((folder / "verdicts.json").read_text())
-    return found
+    by_name: dict[str, dict[str, Any]] = json.loads((folder / "verdicts.json").read_text())
+    return by_name
 
 
 @pytest.mark.parametrize("bug", caught_by("replay"), ids=_name)

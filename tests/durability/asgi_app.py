@@ -1,7 +1,6 @@
 """A web application with a worker in each of its processes: `uvicorn --workers 3 tests.durability.asgi_app:app`.
 
-`/N` runs a workflow of N steps at the same time, each of which takes the processor for a while, and answers with the
-processes that did them.
+`/N` runs a workflow of N concurrent steps that use CPU time, and answers with the processes that executed them.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ def spread(steps: int) -> list[int]:
 
 
 class App:
-    """Written against ASGI itself: lifespan, and one kind of request."""
+    """An ASGI application: lifespan, and one kind of request."""
 
     def __init__(self) -> None:
         self._client: AsyncClient | None = None

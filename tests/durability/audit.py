@@ -1,6 +1,6 @@
-"""What must hold after a storm: told by the clients, written by the activities, kept in the histories.
+"""Checks after a storm: the clients' answers, the activities' notes and the histories must agree.
 
-Each check is a function that yields what it finds wrong.
+Each check is a function that yields violations.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .storm import Death, Told
 
 @dataclass
 class Written:
-    """The activities' own notes. An execution is one attempt of one activity of one run."""
+    """The notes of the activities. An execution is one attempt of an activity of a run."""
 
     begun: Counter[tuple[str, str, int]] = field(default_factory=Counter)
     done: dict[str, tuple[str, str, int]] = field(default_factory=dict)
@@ -38,85 +38,84 @@ class Written:
     """When an activity of a run made a note for the first time."""
 
     def first_at(self, run_id: str) -> float:
-        """Return when an activity of the run first ran, by the machine's monotonic clock; 0 if none ran."""
+        """Return when the first activity of the run started, by the machine's monotonic clock; 0 if none did."""
         return self.first_notes.get(run_id, 0.0)
 
     @staticmethod
     def read(path: Path) -> Written:
         written = Written()
         for line in path.read_text().splitlines():
-            said = json.loads(line)
-            name = (said["run"], said["activity"], said["attempt"])
-            written.first_notes[said["run"]] = min(
-                said["at"], written.first_notes.get(said["run"], said["at"])
+            note = json.loads(line)
+            name = (note["run"], note["activity"], note["attempt"])
+            written.first_notes[note["run"]] = min(
+                note["at"], written.first_notes.get(note["run"], note["at"])
             )
-            match said["what"]:
+            match note["what"]:
                 case "begun":
                     written.begun[name] += 1
-                    written.at_begin.setdefault(name[:2], said["at"])
-                    if said.get("come") is not None:
-                        written.resumed.append((said["run"], said["activity"], said["come"]))
+                    written.at_begin.setdefault(name[:2], note["at"])
+                    if note.get("come") is not None:
+                        written.resumed.append((note["run"], note["activity"], note["come"]))
                 case "done":
-                    written.done[said["token"]] = name
-                    written.at_end[name[:2]] = said["at"]
+                    written.done[note["token"]] = name
+                    written.at_end[name[:2]] = note["at"]
                 case "beat":
-                    written.beats[name[:2]].add(said["place"])
+                    written.beats[name[:2]].add(note["place"])
         return written
 
 
-def complaints(told: Told, path: Path, notes: Path) -> list[str]:
-    """All that is wrong; nothing, if all is well. Opens the file, so nobody else may own it."""
-    histories = _histories(told, path)
+def complaints(answers: Told, path: Path, notes: Path) -> list[str]:
+    """Return all violations. Opens the file, so no other process may own it."""
+    histories = _histories(answers, path)
     written = Written.read(notes)
     return [
-        *told.errors,
-        *_about_receipts(told, written),
-        *_about_runs(told, histories),
-        *_about_signals(told, histories),
+        *answers.errors,
+        *_about_receipts(answers, written),
+        *_about_runs(answers, histories),
+        *_about_signals(answers, histories),
         *_about_executions(written, histories),
         *_about_file(path),
         *_about_replays(histories),
     ]
 
 
-def recoveries(told: Told, notes: Path) -> dict[Death, float]:
-    """How long it took, after each death, until the last of what its process had in hand went on elsewhere: until the next
-    attempt of each activity began. Where that attempt died, too, before it could say so, another death is to blame.
-    """
+def recoveries(answers: Told, notes: Path) -> dict[Death, float]:
+    """Return, for each death, the seconds until the next attempt of every activity that its process had in
+    progress. If that attempt also died before it recorded its start, the later death counts."""
     begun: dict[tuple[str, str, int], tuple[int, float]] = {}
     ended: set[tuple[str, str, int]] = set()
     for line in notes.read_text().splitlines():
-        said = json.loads(line)
-        name = (said["run"], said["activity"], said["attempt"])
-        if said["what"] == "begun":
-            begun[name] = (said["process"], said["at"])
-            if said["type"] == "pay" or (said["type"] == "charge" and said["attempt"] == 1):
+        note = json.loads(line)
+        name = (note["run"], note["activity"], note["attempt"])
+        if note["what"] == "begun":
+            begun[name] = (note["process"], note["at"])
+            if note["type"] == "pay" or (note["type"] == "charge" and note["attempt"] == 1):
                 ended.add(name)  # it is not tried again, or fails by itself
-        elif said["what"] == "done":
+        elif note["what"] == "done":
             ended.add(name)
-    deaths = {death.process: death for death in told.deaths}
-    found: dict[Death, float] = {}
+    deaths = {death.process: death for death in answers.deaths}
+    durations: dict[Death, float] = {}
     for (run_id, activity_id, attempt), (process, _) in begun.items():
         following = begun.get((run_id, activity_id, attempt + 1))
         if (run_id, activity_id, attempt) not in ended and process in deaths and following is not None:
             death = deaths[process]
-            found[death] = max(found.get(death, 0.0), following[1] - death.at)
-    return found
+            durations[death] = max(durations.get(death, 0.0), following[1] - death.at)
+    return durations
 
 
-def _histories(told: Told, path: Path) -> dict[str, list[History]]:
-    """The histories of each workflow, the first run's first."""
-    found: dict[str, list[History]] = defaultdict(list)
+def _histories(answers: Told, path: Path) -> dict[str, list[History]]:
+    """Return the histories of each workflow, in order of runs."""
+    histories: dict[str, list[History]] = defaultdict(list)
     with Client.connect(f"local:{path}") as client:
-        for each in client.list_workflows():  # the newest first
-            handle = client.get_workflow_handle(each.id, run_id=each.run_id)
-            found[each.id].insert(0, handle.history())
-    return found
+        for run in client.list_workflows():  # the newest first
+            handle = client.get_workflow_handle(run.id, run_id=run.run_id)
+            histories[run.id].insert(0, handle.history())
+    return histories
 
 
-def _about_receipts(told: Told, written: Written) -> Iterator[str]:
-    for name, run_id in told.started.items():
-        receipt = told.receipts.get(name)
+def _about_receipts(answers: Told, written: Written) -> Iterator[str]:
+    for name, run_id in answers.started.items():
+        receipt = answers.receipts.get(name)
         if receipt is None:
             yield f"{name}, run {run_id}, was acknowledged and has no result"
             continue
@@ -130,10 +129,10 @@ def _about_receipts(told: Told, written: Written) -> Iterator[str]:
                 yield f"{name} returned {token}, which no execution gave"
 
 
-def _about_runs(told: Told, histories: dict[str, list[History]]) -> Iterator[str]:
-    for name in histories.keys() ^ told.started.keys():
+def _about_runs(answers: Told, histories: dict[str, list[History]]) -> Iterator[str]:
+    for name in histories.keys() ^ answers.started.keys():
         yield f"{name} is there or was started, not both"
-    for name, run_id in told.started.items():
+    for name, run_id in answers.started.items():
         runs = histories.get(name, [])
         if len(runs) != 2:
             yield f"{name} has {len(runs)} runs, not two"
@@ -141,19 +140,20 @@ def _about_runs(told: Told, histories: dict[str, list[History]]) -> Iterator[str
             yield f"{name} was acknowledged as run {run_id}, and began as {runs[0].run_id}"
 
 
-def _about_signals(told: Told, histories: dict[str, list[History]]) -> Iterator[str]:
+def _about_signals(answers: Told, histories: dict[str, list[History]]) -> Iterator[str]:
     for name, runs in histories.items():
         sent = [
             json.loads(base64.b64decode(payload["data"]))
             for event in _events(runs, "WORKFLOW_EXECUTION_SIGNALED")
             for payload in event["workflowExecutionSignaledEventAttributes"]["input"]["payloads"]
         ]
-        if sorted(sent) != sorted(told.signalled.get(name, [])):
-            yield f"{name} has the signals {sent}, acknowledged were {told.signalled.get(name)}"
+        if sorted(sent) != sorted(answers.signalled.get(name, [])):
+            yield f"{name} has the signals {sent}, acknowledged were {answers.signalled.get(name)}"
 
 
 def _about_executions(written: Written, histories: dict[str, list[History]]) -> Iterator[str]:
-    """An attempt is executed once; the attempt whose result was recorded is the last; its result is the one it gave."""
+    """Check that an attempt is executed once, that the recorded result is that of the last attempt, and that it
+    is unchanged."""
     for name, count in written.begun.items():
         if count > 1:
             yield f"{name} was executed {count} times"

@@ -40,7 +40,7 @@ _LEAST = {"start": 12, "signal": 25, "update": 25, "result": 2}
 
 @dataclass
 class Findings:
-    """What a campaign has come to."""
+    """The result of a campaign."""
 
     seed: int
     faults: Counter[str] = field(default_factory=Counter)
@@ -55,7 +55,7 @@ class Findings:
 
 
 class Campaign:
-    """What both kinds have in common. `gap` is the mean of the seconds between two faults."""
+    """The common part of both campaigns. `gap` is the mean of the seconds between two faults."""
 
     kinds: Mapping[str, int] = {}
     """The kinds of faults, and how often each is drawn, against the others."""
@@ -77,19 +77,19 @@ class Campaign:
 
     @contextmanager
     def arena(self) -> Iterator[Client]:
-        """All that is needed; gives a client that no fault hits but those of the engine."""
+        """Start everything that the campaign needs; yield a client that is hit by faults of the engine only."""
         raise NotImplementedError
 
     def strike(self, kind: str) -> bool:
-        """One fault; False if there was nothing to hit."""
+        """Cause one fault; return False if there was nothing to hit."""
         raise NotImplementedError
 
     def calm(self) -> None:
-        """The end of all faults."""
+        """End all faults."""
         raise NotImplementedError
 
     def afterwards(self) -> Iterator[str]:
-        """What is wrong with what is left when all processes have ended."""
+        """Return the violations that are visible after all processes have ended."""
         return iter(())
 
     jumps: Sequence[tuple[float, float]] = ()
@@ -97,7 +97,7 @@ class Campaign:
     # --- the campaign -------------------------------------------------------------------------------------------
 
     def run(self) -> Findings:
-        """Faults, then calm, then the check."""
+        """Cause the faults, end them, then check."""
         began = time.monotonic()
         with self.arena() as client:
             for number in range(LEDGERS):
@@ -137,9 +137,8 @@ class Campaign:
                 self.findings.faults[kind] += 1
 
     def _next_kind(self, done: int) -> str:
-        """By chance; but each kind has come before one comes twice. Clocks are moved in the second half only: before that,
-        the times in histories can be checked.
-        """
+        """Draw a kind of fault; each kind comes once before any comes twice. Clocks are moved in the second half
+        only, so that the times of the first half can be checked."""
         calm = 2 * done < self._wanted
         kinds = {name: weight for name, weight in self.kinds.items() if not (calm and "clock" in name)}
         new = [name for name in kinds if name not in self.findings.faults]
@@ -148,7 +147,7 @@ class Campaign:
         return self.chance.choices(list(kinds), list(kinds.values()))[0]
 
     def _wait(self, seconds: float) -> None:
-        """Let time pass, and do what has to be undone by then."""
+        """Wait; meanwhile undo faults that are due."""
         until = time.monotonic() + seconds
         while True:
             now = time.monotonic()
@@ -160,7 +159,7 @@ class Campaign:
             time.sleep(min(until - now, 0.01))  # the instants of faults are the point
 
     def later(self, seconds: float, undo: Callable[[], None]) -> None:
-        """Have this done after a while, whatever faults come before."""
+        """Schedule an action, whatever faults come before it."""
         self._later.append((time.monotonic() + seconds, undo))
 
     def _end(self, client: Client) -> None:
@@ -183,7 +182,7 @@ class Campaign:
             self.findings.violations.append(f"after the last fault: {type(error).__name__}: {error}")
 
     def _work_on(self) -> None:
-        """On a slow machine the faults may be over before much was asked: some of each kind must have been answered."""
+        """Continue until some requests of each kind are answered: on a slow machine the faults may be over before."""
         began = time.monotonic()
         while time.monotonic() < began + 90.0:
             self.keep_alive()  # who was stopped when the power was cut dies now
@@ -196,7 +195,7 @@ class Campaign:
     # --- processes ------------------------------------------------------------------------------------------------
 
     def keep_alive(self) -> None:
-        """Fork whoever is missing."""
+        """Fork the missing processes."""
         self.nursery.bury()
         while len(self.with_role("worker")) < _WORKERS:
             pid = self.nursery.fork("worker", str(self.chance.randrange(10**6)), QUEUE)
@@ -206,7 +205,7 @@ class Campaign:
             self._roles[self.nursery.fork("client", f"c{self._clients}")] = "client"
 
     def with_role(self, role: str) -> list[int]:
-        """Those that live."""
+        """Return the live processes of this role."""
         return [pid for pid in self.nursery.alive if self._roles.get(pid) == role]
 
     def kill(self, pid: int | None) -> bool:
@@ -217,19 +216,19 @@ class Campaign:
         return True
 
     def stop(self, pid: int | None, longest: float) -> bool:
-        """SIGSTOP, and SIGCONT after a while."""
+        """Send SIGSTOP, and SIGCONT later."""
         if pid is None or not _send(pid, signal.SIGSTOP):
             return False
         self.later(self.chance.random() * longest, lambda: _resume(self.nursery, pid))
         return True
 
     def one_of(self, role: str) -> int | None:
-        """Any of those that live."""
+        """Return a random live process."""
         alive = self.with_role(role)
         return self.chance.choice(alive) if alive else None
 
     def kill_part(self) -> bool:
-        """One part of the tree of a worker that lives on."""
+        """Kill one part of the tree of a live worker."""
         pid = self.one_of("worker")
         return pid is not None and _send(pid, signal.SIGUSR1)
 
@@ -314,7 +313,7 @@ class FileCampaign(Campaign):
         return True
 
     def _has_hit(self, name: str) -> bool:
-        """Whether a process has met it by now; most do within a few milliseconds."""
+        """Return whether a process has met the fault; most do within a few milliseconds."""
         before = self._hits[name]
         deadline = time.monotonic() + 2.0
         while self._shim.hits(name) <= before and time.monotonic() < deadline:
@@ -327,7 +326,7 @@ class FileCampaign(Campaign):
         return owner if owner in self.nursery.alive else None
 
     def _move_clock(self, kind: str) -> bool:
-        """By seconds, minutes or hours, and some time later back to where it should be."""
+        """Move the clock by seconds, minutes or hours, and back some time later."""
         if self._ahead:
             return False
         self._ahead = self.chance.choice((2.0, 90.0, 3 * 3600.0)) * (1 if kind == "clock forward" else -1)
@@ -413,17 +412,17 @@ class ServerCampaign(Campaign):
 
 
 def on_file(seed: int, faults: int, *, gap: float = 0.2) -> Findings:
-    """A campaign on a file, in a folder of its own."""
+    """Run a campaign on a file in a temporary folder."""
     return _kept_if_wrong(lambda folder: FileCampaign(folder, seed, faults, gap=gap))
 
 
 def on_server(seed: int, faults: int, *, gap: float = 1.0) -> Findings:
-    """A campaign on a dev server, in a folder of its own."""
+    """Run a campaign on a dev server in a temporary folder."""
     return _kept_if_wrong(lambda folder: ServerCampaign(folder, seed, faults, gap=gap))
 
 
 def _kept_if_wrong(made: Callable[[Path], Campaign]) -> Findings:
-    """In a folder of its own, which is kept if something is wrong: the file, the journal of clients, the notes and the log."""
+    """Create a folder for the file, the journals, the notes and the log; keep it if the campaign fails."""
     folder = Path(tempfile.mkdtemp(prefix="hourglass-campaign-"))
     findings = made(folder).run()
     if findings.violations:

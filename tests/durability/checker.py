@@ -35,7 +35,7 @@ _ENDS = {
 
 @dataclass
 class Case:
-    """What a campaign left behind."""
+    """The remains of a campaign: journals, notes and histories."""
 
     lines: list[Line]
     written: Written
@@ -48,7 +48,7 @@ class Case:
     checked: Counter[str] = field(default_factory=Counter)
 
     def of(self, what: str, phase: str = "told") -> Iterator[Line]:
-        """The lines of one kind, counted as checked."""
+        """Yield the journal lines of one kind, and count them as checked."""
         for line in self.lines:
             if line.what == what and line.phase == phase:
                 self.checked[what] += phase == "told"
@@ -59,8 +59,8 @@ Check = Callable[[Case], Iterator[str]]
 
 
 def check(case: Case) -> list[str]:
-    """All that is wrong; nothing if all is well."""
-    return [found for each in CHECKS for found in each(case)]
+    """Return all violations."""
+    return [violation for find_violations in CHECKS for violation in find_violations(case)]
 
 
 def collect(
@@ -71,17 +71,17 @@ def collect(
     *,
     is_embedded: bool = True,
 ) -> Case:
-    """Read all that there is."""
-    found: dict[str, list[History]] = defaultdict(list)
-    for each in client.list_workflows():
-        found[each.id].append(client.get_workflow_handle(each.id, run_id=each.run_id).history())
-    histories = {name: _in_order(runs) for name, runs in found.items()}
+    """Read journals, notes and histories."""
+    by_workflow: dict[str, list[History]] = defaultdict(list)
+    for run in client.list_workflows():
+        by_workflow[run.id].append(client.get_workflow_handle(run.id, run_id=run.run_id).history())
+    histories = {name: _in_order(runs) for name, runs in by_workflow.items()}
     return Case(Journal.read(journal), Written.read(notes), histories, list(jumps), is_embedded)
 
 
 def _in_order(runs: list[History]) -> list[History]:
-    """From the first run to the last, each after the one that it continues: their times may have been moved."""
-    after = {_started(each).get("continuedExecutionRunId", ""): each for each in runs}
+    """Sort the runs along their chain; their times may have been moved."""
+    after = {_started(run).get("continuedExecutionRunId", ""): run for run in runs}
     chain = [after[""]] if "" in after else []
     while chain and chain[-1].run_id in after:
         chain.append(after[chain[-1].run_id])
@@ -92,8 +92,9 @@ def _in_order(runs: list[History]) -> list[History]:
 
 
 def starts(case: Case) -> Iterator[str]:
-    """What was acknowledged is the first run of its workflow; no workflow has a first run twice, or was never asked for."""
-    asked = {line.workflow_id for line in case.of("start", "asked")}
+    """An acknowledged start is the first run of its workflow; no workflow has two first runs, or one that was
+    not requested."""
+    requested = {line.workflow_id for line in case.of("start", "asked")}
     for line in case.of("start"):
         runs = case.histories.get(line.workflow_id, [])
         if not runs:
@@ -101,10 +102,10 @@ def starts(case: Case) -> Iterator[str]:
         elif runs[0].run_id != line.value:
             yield f"{line.workflow_id} was acknowledged as {line.value} and began as {runs[0].run_id}"
     for name, runs in case.histories.items():
-        first = [each for each in runs if not _started(each).get("continuedExecutionRunId")]
+        first = [run for run in runs if not _started(run).get("continuedExecutionRunId")]
         if len(first) != 1:
             yield f"{name} was begun {len(first)} times"
-        if "-leg-" not in name and name not in asked:
+        if "-leg-" not in name and name not in requested:
             yield f"{name} was never asked for"
     finishers: dict[str, set[str]] = defaultdict(set)
     for line in case.lines:
@@ -117,14 +118,14 @@ def starts(case: Case) -> Iterator[str]:
 
 
 def signals(case: Case) -> Iterator[str]:
-    """Each is in the history once, those of a sender in the order in which they were acknowledged."""
-    asked = {(line.workflow_id, line.sender, line.number) for line in case.of("signal", "asked")}
+    """Each signal is in the history once; those of a sender are in the order of acknowledgement."""
+    requested = {(line.workflow_id, line.sender, line.number) for line in case.of("signal", "asked")}
     places: dict[tuple[str, str, int], int] = {}
     for name in case.histories:
         for place, (sender, number) in enumerate(_signals(case, name)):
             if (name, sender, number) in places:
                 yield f"signal {number} of {sender} is twice in {name}"
-            if (name, sender, number) not in asked:
+            if (name, sender, number) not in requested:
                 yield f"signal {number} of {sender} in {name} was never sent"
             places[name, sender, number] = place
     last: dict[tuple[str, str], int] = {}
@@ -139,9 +140,8 @@ def signals(case: Case) -> Iterator[str]:
 
 
 def updates(case: Case) -> Iterator[str]:
-    """Each was accepted and completed once, with the answer that was given, whoever asked and how often. A server knows an
-    update by its id within one run: one that is asked again after the next run has begun is another one there.
-    """
+    """Each update was accepted and completed once, with the reported answer. On a server an update id is unique
+    within one run only: repeated in the next run, it is another update."""
     accepted: Counter[tuple[str, str, str]] = Counter()
     completed: Counter[tuple[str, str, str]] = Counter()
     answers: dict[tuple[str, str], list[Any]] = defaultdict(list)
@@ -161,13 +161,13 @@ def updates(case: Case) -> Iterator[str]:
             if count > 1:
                 yield f"update {key[:2]} was {what} {count} times"
     for line in case.of("update"):
-        told = answers.get((line.workflow_id, f"{line.sender}-{line.number}"), [])
-        if line.value not in told:
-            yield f"update {line.number} of {line.sender} was answered by {line.value}, and by {told} in the history"
+        answer = answers.get((line.workflow_id, f"{line.sender}-{line.number}"), [])
+        if line.value not in answer:
+            yield f"update {line.number} of {line.sender} was answered by {line.value}, and by {answer} in the history"
 
 
 def results(case: Case) -> Iterator[str]:
-    """A run ends once, with its last event, and with what was told; whoever asks gets the same."""
+    """A run ends once, with its last event and the reported result; everyone gets the same result."""
     ends: dict[str, Any] = {}
     for name, runs in case.histories.items():
         for history in runs:
@@ -180,46 +180,46 @@ def results(case: Case) -> Iterator[str]:
         elif not name.startswith("ledger"):
             yield f"{name} has ended with {_kind(last)}"
     for line in case.of("result"):
-        told, kept = line.value, ends.get(line.workflow_id)
-        if isinstance(told, dict) and isinstance(kept, dict):
-            kept = {key: kept[key] for key in told}
-        if told != kept:
-            yield f"the result of {line.workflow_id} was told as {told} and is {kept}"
+        reported, recorded = line.value, ends.get(line.workflow_id)
+        if isinstance(reported, dict) and isinstance(recorded, dict):
+            recorded = {key: recorded[key] for key in reported}
+        if reported != recorded:
+            yield f"the result of {line.workflow_id} was told as {reported} and is {recorded}"
     for line in case.lines:
         if line.phase == "failed" and "WorkflowFailed" in line.error:
             yield f"{line.workflow_id}: {line.error}"
 
 
 def messages_in_order(case: Case) -> Iterator[str]:
-    """Signals are heard in the order of the history; a query tells of all that was acknowledged before it was asked."""
+    """Signals are received in the order of the history; a query reports all signals acknowledged before it."""
     for name, runs in case.histories.items():
         last = runs[-1].events[-1]
         if name.startswith("trip") and "-leg-" not in name and _kind(last) == "WORKFLOW_EXECUTION_COMPLETED":
             heard = _value(last["workflowExecutionCompletedEventAttributes"]["result"])["heard"]
-            if heard != [list(each) for each in _signals(case, name)]:
+            if heard != [list(signal) for signal in _signals(case, name)]:
                 yield f"{name} heard {heard}, its history has {_signals(case, name)}"
-    told: dict[str, list[list[Any]]] = defaultdict(list)
+    signals_before: dict[str, list[list[Any]]] = defaultdict(list)
     begun: dict[tuple[str, int], int] = {}
     for line in case.lines:  # in the order in which they were written
         if line.what == "signal" and line.phase == "told":
-            told[line.workflow_id].append([line.sender, line.number])
+            signals_before[line.workflow_id].append([line.sender, line.number])
         if line.what == "query" and line.phase == "asked":
-            begun[line.sender, line.number] = len(told[line.workflow_id])
+            begun[line.sender, line.number] = len(signals_before[line.workflow_id])
         if line.what == "query" and line.phase == "told":
             case.checked["query"] += 1
-            before = told[line.workflow_id][: begun[line.sender, line.number]]
-            if not all(each in line.value for each in before):
+            before = signals_before[line.workflow_id][: begun[line.sender, line.number]]
+            if not all(signal in line.value for signal in before):
                 yield f"a query of {line.workflow_id} gave {line.value}, though {before} were acknowledged"
 
 
 def ledgers(case: Case) -> Iterator[str]:
-    """They count what their histories have, and give each update a place of its own."""
+    """The count of a ledger equals the messages in its histories; each update has a position of its own."""
     places: dict[str, dict[int, int]] = defaultdict(dict)
     for line in case.of("update"):
         if line.workflow_id.startswith("ledger"):
-            other = places[line.workflow_id].setdefault(line.value, line.number)
-            if other != line.number:
-                yield f"{line.workflow_id} gave the place {line.value} to {other} and to {line.number}"
+            first_number = places[line.workflow_id].setdefault(line.value, line.number)
+            if first_number != line.number:
+                yield f"{line.workflow_id} gave the place {line.value} to {first_number} and to {line.number}"
     for line in case.of("total"):
         events = [
             event
@@ -235,7 +235,8 @@ def ledgers(case: Case) -> Iterator[str]:
 
 
 def executions(case: Case) -> Iterator[str]:
-    """An attempt is executed once; what is recorded is what the last attempt gave; what may happen once happened once."""
+    """An attempt is executed once; the recorded result is that of the last attempt; activities without retries
+    run once."""
     for name, count in case.written.begun.items():
         case.checked["attempt"] += 1
         if count > 1:
@@ -287,7 +288,7 @@ def _recorded(case: Case, history: History, last: dict[tuple[str, str], int]) ->
 
 
 def children(case: Case) -> Iterator[str]:
-    """A child that a run has asked for is there once, belongs to it, and its result is what the parent got."""
+    """A requested child exists once, belongs to its parent, and the parent has its result."""
     for runs in case.histories.values():
         for history in runs:
             for event in history.events:
@@ -296,14 +297,14 @@ def children(case: Case) -> Iterator[str]:
                 case.checked["child"] += 1
                 done = event["childWorkflowExecutionCompletedEventAttributes"]
                 child = case.histories.get(done["workflowExecution"]["workflowId"], [])
-                if [each.run_id for each in child] != [done["workflowExecution"]["runId"]]:
+                if [run.run_id for run in child] != [done["workflowExecution"]["runId"]]:
                     yield f"{done['workflowExecution']} is not the only run of its id"
                     continue
                 parent = _started(child[0])["parentWorkflowExecution"]["runId"]
-                told = _value(done["result"])
-                kept = _value(child[0].events[-1]["workflowExecutionCompletedEventAttributes"]["result"])
-                if parent != history.run_id or told != kept:
-                    yield f"{done['workflowExecution']} of {parent} gave {kept}, {history.run_id} got {told}"
+                reported = _value(done["result"])
+                recorded = _value(child[0].events[-1]["workflowExecutionCompletedEventAttributes"]["result"])
+                if parent != history.run_id or reported != recorded:
+                    yield f"{done['workflowExecution']} of {parent} gave {recorded}, {history.run_id} got {reported}"
 
 
 def timers(case: Case) -> Iterator[str]:
@@ -338,7 +339,7 @@ def _fired(case: Case, name: str, history: History) -> Iterator[str]:
 
 
 def _napped(case: Case, name: str, history: History) -> Iterator[str]:
-    seconds = next((_seconds(each) for each in history.events if _kind(each) == "TIMER_STARTED"), 0.0)
+    seconds = next((_seconds(event) for event in history.events if _kind(event) == "TIMER_STARTED"), 0.0)
     ends = case.written.at_end.get((history.run_id, "1"))
     begins = case.written.at_begin.get((history.run_id, "2"))
     if ends is None or begins is None:
@@ -358,7 +359,7 @@ def _seconds(event: dict[str, Any]) -> float:
 
 
 def orderly(case: Case) -> Iterator[str]:
-    """Events are numbered without a gap, and time does not go back, but for attempts, which stand there once they have ended."""
+    """Event ids have no gaps, and times do not decrease, except for attempts, which are written when they end."""
     for name, runs in case.histories.items():
         for history in runs:
             case.checked["history"] += 1
@@ -371,7 +372,7 @@ def orderly(case: Case) -> Iterator[str]:
 
 
 def replays(case: Case) -> Iterator[str]:
-    """Every history is one that the code would write again."""
+    """Every history replays."""
     with Replayer(workflows=trips.WORKFLOWS) as replayer:
         for name, runs in case.histories.items():
             for history in runs:
@@ -397,7 +398,7 @@ CHECKS: tuple[Check, ...] = (
 
 
 def about_file(path: Path) -> Iterator[str]:
-    """The file is sound, and holds nothing for runs that have ended."""
+    """The file is sound, and contains nothing for closed runs."""
     connection = sqlite3.connect(path)
     try:
         for (line,) in connection.execute("PRAGMA integrity_check").fetchall():
@@ -418,8 +419,8 @@ def _kind(event: dict[str, Any]) -> str:
 
 
 def _attributes(event: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = next(value for name, value in event.items() if name.endswith("Attributes"))
-    return found
+    attributes: dict[str, Any] = next(value for name, value in event.items() if name.endswith("Attributes"))
+    return attributes
 
 
 def _started(history: History) -> dict[str, Any]:
@@ -433,29 +434,29 @@ def _time(event: dict[str, Any]) -> datetime:
 
 
 def _value(payloads: dict[str, Any]) -> Any:
-    found = [json.loads(base64.b64decode(each["data"])) for each in payloads.get("payloads", [])]
-    return found[0] if found else None
+    decoded = [json.loads(base64.b64decode(each["data"])) for each in payloads.get("payloads", [])]
+    return decoded[0] if decoded else None
 
 
 def _signals(case: Case, name: str) -> list[tuple[str, int]]:
-    """The numbered signals of a workflow, in the order of its histories."""
-    found = []
+    """Return the numbered signals of a workflow in the order of its histories."""
+    numbered = []
     for history in case.histories[name]:
         for event in history.events:
             if _kind(event) == "WORKFLOW_EXECUTION_SIGNALED" and _attributes(event)["signalName"] == "tell":
-                found.append(sender_and_number(event))
-    return found
+                numbered.append(sender_and_number(event))
+    return numbered
 
 
 def sender_and_number(event: dict[str, Any]) -> tuple[str, int]:
-    """Of a numbered signal: which client sent it, and as which of its own."""
+    """Return sender and number of a numbered signal."""
     payloads = _attributes(event)["input"]["payloads"]
-    sender, number = (json.loads(base64.b64decode(each["data"])) for each in payloads)
+    sender, number = (json.loads(base64.b64decode(payload["data"])) for payload in payloads)
     return sender, number
 
 
 def recorded_tokens(case: Case) -> Iterator[str]:
-    """What attempts gave that are recorded."""
+    """Return the recorded results of attempts."""
     for runs in case.histories.values():
         for history in runs:
             for event in history.events:

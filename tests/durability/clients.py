@@ -1,7 +1,7 @@
-"""What a client of a campaign does, in a process of its own, and the journal that says what it asked for and was told.
+"""A client of a campaign, in a process of its own, and the journal of its requests and answers.
 
-A line is written before each request (`asked`) and after it (`told`, or `failed` with the reason), by one write to a file that is
-open for appending: whenever the process is killed, the journal has all that it was told.
+A line is written before each request (`asked`) and after it (`told`, or `failed` with the reason), by a single write to a
+file opened for appending: whenever the process is killed, the journal has every answer that it received.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from . import trips
 QUEUE = "campaign"
 LEDGERS = 3
 PATIENCE = 60.0
-"""Seconds that a client waits for a result before it says that there is none."""
+"""Seconds that a client waits for a result."""
 END = 150.0
 """Seconds in which all that is open must have ended once the faults are over."""
 _TOLD = 5
-"""Of so many runs that have not ended it is told why."""
+"""The number of open runs that are diagnosed."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Line:
 
 
 class Journal:
-    """Written by one client, read by the checker."""
+    """A file written by one client and read by the checker."""
 
     def __init__(self, path: Path, sender: str) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -57,27 +57,27 @@ class Journal:
 
     @staticmethod
     def read(path: Path) -> list[Line]:
-        """All lines of all clients, in the order in which they were written."""
+        """Return the lines of all clients in the order of writing."""
         return [Line(**json.loads(each)) for each in path.read_text().splitlines()]
 
     def next(self) -> int:
-        """A number that this client has not used."""
+        """Return a number that this client has not used."""
         self._numbers += 1
         return self._numbers
 
     def request(
         self, what: str, workflow_id: str, send: Callable[[int], Any], number: int | None = None
     ) -> Any:
-        """Ask, and note what was asked and told; None if there was no answer."""
+        """Send a request; record it and its answer. Return None without an answer."""
         number = self.next() if number is None else number
         self._write("asked", what, number, workflow_id)
         try:
-            told = send(number)
+            answer = send(number)
         except (HourglassError, TimeoutError) as error:
             self._write("failed", what, number, workflow_id, error=f"{type(error).__name__}: {error}")
             return None
-        self._write("told", what, number, workflow_id, value=told)
-        return told
+        self._write("told", what, number, workflow_id, value=answer)
+        return answer
 
     def _write(self, phase: str, what: str, number: int, workflow_id: str, **more: Any) -> None:
         line = {"phase": phase, "what": what, "sender": self._sender, "number": number}
@@ -86,12 +86,12 @@ class Journal:
 
 
 def ledger(number: int) -> str:
-    """The name of one of the ledgers."""
+    """Return the name of a ledger."""
     return f"ledger-{number}"
 
 
 class Traveller:
-    """A client that goes on until it is killed or told to stop."""
+    """A client that runs until it is killed or stopped."""
 
     def __init__(self, client: Client, journal: Journal, name: str) -> None:
         self._client = client
@@ -100,21 +100,21 @@ class Traveller:
         self._chance = random.Random(f"traveller {name}")
 
     def go_on(self, stopped: Callable[[], bool]) -> None:
-        """One thing after the other."""
+        """Send the next request."""
         things = (self._trip, self._trip, self._write_to_ledger, self._write_to_ledger, self._nap)
         while not stopped():
             self._chance.choice(things)()
 
     def _start(self, workflow: Any, *arguments: Any, workflow_id: str) -> WorkflowHandle[Any] | None:
-        found: list[WorkflowHandle[Any]] = []
+        handles: list[WorkflowHandle[Any]] = []
 
         def send(_: int) -> str:
             handle = self._client.start_workflow(workflow, *arguments, id=workflow_id, task_queue=QUEUE)
-            found.append(handle)
+            handles.append(handle)
             return handle.run_id
 
         self._journal.request("start", workflow_id, send)
-        return found[0] if found else None
+        return handles[0] if handles else None
 
     def _trip(self) -> None:
         number = self._journal.next()
@@ -123,7 +123,7 @@ class Traveller:
         handle = self._start(trips.Trip.run, plan, workflow_id=name)
         if handle is None:
             return
-        current = self._client.get_workflow_handle(name)  # whichever run is the latest
+        current = self._client.get_workflow_handle(name)  # the latest run
         for _ in range(self._chance.randrange(1, 5)):
             if self._chance.random() < 0.7:
                 self._tell(current, trips.Trip.tell)
@@ -136,7 +136,7 @@ class Traveller:
             self.take_result(handle)
 
     def take_result(self, handle: WorkflowHandle[Any], patience: float = PATIENCE) -> None:
-        """Wait for a result; every second time ask for it twice."""
+        """Wait for a result; every second time, request it twice."""
         for _ in range(self._chance.randrange(1, 3)):
             self._journal.request("result", handle.id, lambda _: _plain(handle.result(timeout=patience)))
 
@@ -149,9 +149,7 @@ class Traveller:
         def send(_: int) -> Any:
             return handle.execute_update(update, self._name, number, id=f"{self._name}-{number}")
 
-        for _ in range(
-            1 if self._chance.random() < 0.7 else 2
-        ):  # the second time it is asked again, by its id
+        for _ in range(1 if self._chance.random() < 0.7 else 2):  # the second request repeats its id
             self._journal.request("update", handle.id, send, number)
 
     def _write_to_ledger(self) -> None:
@@ -173,37 +171,36 @@ def _plain(value: Any) -> Any:
 
 
 def end_all(client: Client, journal: Journal, limit: float = END) -> Iterator[str]:
-    """When the faults are over: tell every trip to finish, wait for every result, and say of which there is none, and why.
-    All of it together takes hardly longer than `limit`.
-    """
+    """After the faults: finish every trip, wait for every result, and report the runs without one, with the
+    reason. Takes hardly longer than `limit` in all."""
     deadline = time.monotonic() + limit
     traveller = Traveller(client, journal, "last")
 
     def left() -> float:
         return max(1.0, deadline - time.monotonic())
 
-    opened = [each for each in _open_runs(client) if time.monotonic() < deadline]
-    for each in opened:
-        if each.workflow_type == "Trip":
-            handle = client.get_workflow_handle(each.id)
-            journal.request("finish", each.id, partial(_finish, handle, left()))
-    for each in opened:
-        if each.workflow_type in ("Trip", "nap") and time.monotonic() < deadline:
-            traveller.take_result(client.get_workflow_handle(each.id), left())
+    opened = [run for run in _open_runs(client) if time.monotonic() < deadline]
+    for run in opened:
+        if run.workflow_type == "Trip":
+            handle = client.get_workflow_handle(run.id)
+            journal.request("finish", run.id, partial(_finish, handle, left()))
+    for run in opened:
+        if run.workflow_type in ("Trip", "nap") and time.monotonic() < deadline:
+            traveller.take_result(client.get_workflow_handle(run.id), left())
     stuck = list(_open_runs(client))
-    for each in stuck[:_TOLD]:
-        yield f"{each.id} has not ended: {_story(client, each.id)}"
+    for run in stuck[:_TOLD]:
+        yield f"{run.id} has not ended: {_story(client, run.id)}"
     if stuck[_TOLD:]:
-        yield f"neither have {', '.join(each.id for each in stuck[_TOLD:])}"
+        yield f"neither have {', '.join(run.id for run in stuck[_TOLD:])}"
     for number in range(LEDGERS):
         handle = client.get_workflow_handle(ledger(number))
         journal.request("total", handle.id, partial(_total, handle, max(left(), PATIENCE)))
 
 
 def _open_runs(client: Client) -> Iterator[WorkflowExecution]:
-    for each in client.list_workflows("ExecutionStatus = 'Running'"):
-        if each.workflow_type != "Ledger":
-            yield each
+    for run in client.list_workflows("ExecutionStatus = 'Running'"):
+        if run.workflow_type != "Ledger":
+            yield run
 
 
 def _finish(handle: WorkflowHandle[Any], patience: float, _: int) -> None:
@@ -215,15 +212,15 @@ def _total(handle: WorkflowHandle[Any], patience: float, _: int) -> Any:
 
 
 def _story(client: Client, workflow_id: str) -> str:
-    """What a run waits for, what an operator would be told of it, and the end of its history."""
+    """Return what a run waits for, its diagnosis, and the end of its history."""
     handle = client.get_workflow_handle(workflow_id)
-    told = []
+    lines = []
     for ask in (lambda: _waits_for(handle), lambda: _why(client, workflow_id), lambda: _last_events(handle)):
         try:
-            told.append(ask())
+            lines.append(ask())
         except HourglassError as error:
-            told.append(f"{type(error).__name__}: {error}")
-    return "; ".join(told)
+            lines.append(f"{type(error).__name__}: {error}")
+    return "; ".join(lines)
 
 
 def _waits_for(handle: WorkflowHandle[Any]) -> str:

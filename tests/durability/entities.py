@@ -1,8 +1,7 @@
 """Clients that send updates and signals to an entity which continues as new after each message, while its owners are killed.
 
-The entity carries on how many messages it has carried out, and the file has the history of each of its runs: both must
-say that each message was carried out once. `python -m tests.durability.entities KILLS SECONDS` does it for longer, with
-owners that live so long on average, and tells.
+The entity counts the messages that it has processed, and the file has the history of each run: both must contain each
+message once. `python -m tests.durability.entities KILLS SECONDS` runs longer, with owners that live for SECONDS on average.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ ENTITY = "entity"
 
 @dataclass
 class Report:
-    """What the clients were told, and what was wrong with it."""
+    """The answers that the clients received, and the errors found."""
 
     updates: int = 0
     signals: int = 0
@@ -43,9 +42,8 @@ class Report:
 
 
 class Messages:
-    """See the module. Messages are sent until the last kill, and then until each thread has sent `least`. An owner lives
-    for `life` seconds, on average.
-    """
+    """Sends messages until the last kill, and then until each thread has sent `least`. An owner lives for `life`
+    seconds on average."""
 
     def __init__(
         self, folder: Path, *, kills: int, seed: int, life: float = 0.25, threads: int = 6, least: int = 20
@@ -63,7 +61,7 @@ class Messages:
         self._lock = threading.Lock()
 
     def run(self, limit: float) -> Report:
-        """Send and kill; then count."""
+        """Send messages and kill owners, then count the messages."""
         with (
             Client.connect(f"local:{self.path}") as client,
             Nursery(self.path, self._notes, self.log) as nursery,
@@ -93,7 +91,7 @@ class Messages:
         for _ in range(self._kills):
             while len(nursery.alive) < 2:
                 nursery.fork()
-            time.sleep(chance.expovariate(1 / self._life))  # a random instant is the point
+            time.sleep(chance.expovariate(1 / self._life))  # a random instant
             owner = wanted.note().pid
             nursery.kill(owner if owner in nursery.alive else chance.choice(nursery.alive))
             self.report.kills += 1
@@ -119,7 +117,7 @@ class Messages:
                 self.report.errors.append(f"{name}: {type(error).__name__}: {error}")
 
     def _race(self, client: Client, name: str) -> None:
-        """All threads start the same workflow: whoever is refused is told which run there is."""
+        """Start the same workflow in all threads; each rejected start must name the run that exists."""
         try:
             client.start_workflow(work.errand, 1, id=name, task_queue="nobody's")
         except WorkflowAlreadyStartedError as error:
@@ -132,7 +130,7 @@ class Messages:
             self.report.errors.append(f"{sent} messages were sent, the entity has carried out {total}")
 
     def _count(self) -> None:
-        """By the histories of all runs in the file."""
+        """Count the messages in the histories of all runs."""
         counted: Counter[str] = Counter()
         connection = sqlite3.connect(self.path)
         try:

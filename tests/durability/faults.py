@@ -32,7 +32,7 @@ def step(number: int) -> int:
 
 @workflow.defn
 class Basket:
-    """Takes things in until it is told to stop; gives how many bytes there were, after a step."""
+    """Collects items until it is stopped; returns the number of bytes after a step."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -59,7 +59,7 @@ def sleeper(seconds: float) -> int:
 
 
 class Heard(logging.Handler):
-    """What was logged as a warning or worse."""
+    """The log records of level WARNING or higher."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -75,7 +75,7 @@ class Heard(logging.Handler):
 
 @contextmanager
 def working(path: str) -> Iterator[Client]:
-    """A client and a worker on a file, in this process."""
+    """Run a client and a worker on a file in this process."""
     with (
         Client.connect(f"local:{path}") as client,
         Worker(client, workflows=[Basket, sleeper], activities=[step], deadlock_timeout=None),
@@ -84,7 +84,7 @@ def working(path: str) -> Iterator[Client]:
 
 
 def eventually(attempt: Callable[[], Any], what: str) -> Any:
-    """The first result of something that may be refused for a while."""
+    """Repeat a call until it is not rejected; return its result."""
     deadline = time.monotonic() + PATIENCE
     while True:
         try:
@@ -96,7 +96,7 @@ def eventually(attempt: Callable[[], Any], what: str) -> Any:
 
 
 def refusal(attempt: Callable[[], Any]) -> str:
-    """Why something is refused, as one who calls it reads it; "" if it is not."""
+    """Return the message of a rejected call; an empty string if it succeeds."""
     try:
         attempt()
     except StorageError as error:
@@ -108,18 +108,19 @@ def refusal(attempt: Callable[[], Any]) -> str:
 
 
 def full_disk(path: str) -> None:
-    """A disk that fills up: new workflows are refused first, then everything waits; freed, all goes on by itself."""
+    """On a full disk, new workflows are rejected first, then all requests wait; with free space the engine
+    continues by itself."""
     heard = Heard()
     ballast = f"{path}.ballast"
     with working(path) as client:
         baskets = [client.start_workflow(Basket.run, id=f"basket-{number}") for number in range(5)]
         eat(ballast, leave=24 * MIB)
-        said = until_refused(lambda number: client.start_workflow(Basket.run, id=f"late-{number}"))
-        assert said.startswith("RESOURCE_EXHAUSTED: new workflows cannot be started: only"), said
+        message = until_refused(lambda number: client.start_workflow(Basket.run, id=f"late-{number}"))
+        assert message.startswith("RESOURCE_EXHAUSTED: new workflows cannot be started: only"), message
         baskets[0].signal(Basket.put, "x")  # those that run go on
         sent = [fill(basket, heard) for basket in baskets]
-        said = refusal(lambda: client.start_workflow(Basket.run, id="too late"))
-        assert "its disk has no space left" in said, said
+        message = refusal(lambda: client.start_workflow(Basket.run, id="too late"))
+        assert "its disk has no space left" in message, message
         assert any(thread is not None for _, thread in sent), "the disk was never full"
         assert all(thread.is_alive() for _, thread in sent if thread is not None), "it was acknowledged"
         os.unlink(ballast)
@@ -139,19 +140,19 @@ def full_disk(path: str) -> None:
 
 
 def full_at_opening(path: str) -> None:
-    """A disk that is full from the beginning: what is there can be looked at, and all else is told what to do."""
+    """A file on a full disk can be read; every other request is rejected with advice."""
     ballast = f"{path}.ballast"
     with working(path) as client:
         client.start_workflow(Basket.run, id="basket")
     eat(ballast, leave=0)
     heard = Heard()
     with Client.connect(f"local:{path}") as client:
-        assert [each.id for each in client.list_workflows()] == ["basket"]
+        assert [run.id for run in client.list_workflows()] == ["basket"]
         assert client.get_workflow_handle("basket").describe().status.name == "RUNNING"
         assert heard.has("has no space left on its disk: free some space")
-        said = refusal(lambda: client.start_workflow(Basket.run, id="other"))
-        assert said.startswith("RESOURCE_EXHAUSTED: the file"), said
-        assert "has no space left on its disk: free some space" in said, said
+        message = refusal(lambda: client.start_workflow(Basket.run, id="other"))
+        assert message.startswith("RESOURCE_EXHAUSTED: the file"), message
+        assert "has no space left on its disk: free some space" in message, message
     with Client.connect(f"local:{path}") as client:
         heard = Heard()
         worker = Worker(client, workflows=[Basket], activities=[step])
@@ -169,26 +170,26 @@ def full_at_opening(path: str) -> None:
 
 
 def eat(ballast: str, leave: int) -> None:
-    """Take all the room on a disk but so much."""
+    """Fill the disk except for this many bytes."""
     space = os.statvfs(os.path.dirname(ballast))
     with open(ballast, "wb") as file:
         os.posix_fallocate(file.fileno(), 0, space.f_bavail * space.f_frsize - leave)
 
 
 def until_refused(attempt: Callable[[int], Any]) -> str:
-    """Room is looked at once a second: some may still be taken."""
+    """Start workflows until one is rejected: free space is checked once a second."""
     deadline, number = time.monotonic() + PATIENCE, 0
     while time.monotonic() < deadline:
         number += 1
-        said = refusal(lambda: attempt(number))
-        if said:
-            return said
+        message = refusal(lambda: attempt(number))
+        if message:
+            return message
         time.sleep(0.01)
     raise AssertionError("nothing was refused")
 
 
 def fill(basket: Any, heard: Heard) -> tuple[int, threading.Thread | None]:
-    """Send until one waits; gives how many were sent, and who waits."""
+    """Signal until a call waits; return the number of signals and the waiting call."""
     for count in range(1, 7):  # more would make the history too large
         thread = threading.Thread(target=basket.signal, args=(Basket.put, "x" * MIB), daemon=True)
         thread.start()
@@ -205,13 +206,13 @@ def fill(basket: Any, heard: Heard) -> tuple[int, threading.Thread | None]:
 
 
 def file_moved(path: str) -> None:
-    """A worker whose file is moved away stops; once the file is back, a new process finds everything acknowledged."""
+    """A worker whose file is moved away stops; once the file is back, a new process has everything acknowledged."""
     moved = f"{path}.moved"
     _taken_away(path, lambda: os.rename(path, moved), lambda: os.rename(moved, path))
 
 
 def folder_moved(path: str) -> None:
-    """A worker whose file's folder is moved away stops; once it is back, a new process finds everything acknowledged."""
+    """A worker whose folder is moved away stops; once it is back, a new process has everything acknowledged."""
     folder = os.path.dirname(path)
     moved = f"{folder}.moved"
     _taken_away(path, lambda: os.rename(folder, moved), lambda: os.rename(moved, folder))
@@ -231,7 +232,7 @@ def _taken_away(path: str, take: Callable[[], None], put_back: Callable[[], None
 
 
 def basket_is_finished(path: str) -> None:
-    """The basket has what was acknowledged before its file was moved away, and goes on."""
+    """Check that the basket has everything acknowledged before the move, and can complete."""
     with working(path) as client:
         basket = client.get_workflow_handle("basket", workflow=Basket)
         basket.signal(Basket.put, "after")
@@ -240,14 +241,14 @@ def basket_is_finished(path: str) -> None:
 
 
 def file_deleted(path: str) -> None:
-    """A file that is deleted is said to be so, again and again, and no empty one takes its place unasked."""
+    """A deleted file is reported repeatedly, and no empty file replaces it without a request."""
     with working(path) as client:
         client.start_workflow(Basket.run, id="basket")
         os.unlink(path)
-        said = until_refused(
+        message = until_refused(
             lambda number: client.start_workflow(Basket.run, id=f"next-{number}", rpc_timeout=1.0)
         )
-        assert path in said
+        assert path in message
         for _ in range(3):
             again = refusal(lambda: client.start_workflow(Basket.run, id="once more", rpc_timeout=5.0))
             assert "is missing, but its write-ahead log" in again or "was deleted" in again, again
@@ -258,18 +259,18 @@ def file_deleted(path: str) -> None:
 
 
 def refused_both(path: str) -> None:
-    """A file that cannot be used refuses clients and workers with the same clear words, and stays as it was."""
+    """An unusable file is rejected for clients and workers with the same message, and stays unchanged."""
     before = _bytes(path)
     with Client.connect(f"local:{path}") as client:
-        said = refusal(lambda: client.start_workflow(Basket.run, id="basket"))
-        assert said, "a client may use it"
+        message = refusal(lambda: client.start_workflow(Basket.run, id="basket"))
+        assert message, "a client may use it"
         worker = Worker(client, workflows=[Basket], activities=[step])
         refused = refusal(lambda: worker.start())
         assert refused, "a worker may use it"
-        assert path in said
+        assert path in message
         assert path in refused
     assert _bytes(path) == before
-    print(said)
+    print(message)
 
 
 def _bytes(path: str) -> bytes:
@@ -278,7 +279,7 @@ def _bytes(path: str) -> bytes:
 
 
 def mended(path: str) -> None:
-    """A worker that began on a wrong file goes on by itself when the right one is put in its place."""
+    """A worker that started on an invalid file continues by itself when a valid one replaces it."""
     good = f"{path}.good"
     with working(path) as client:
         client.start_workflow(Basket.run, id="basket")
@@ -300,7 +301,7 @@ _shift_ns = 0
 
 
 def shift_clock() -> None:
-    """From now on wall clocks in this process can be set; must be called before Hourglass looks at one."""
+    """Make the wall clock of this process adjustable; call it before Hourglass reads the clock."""
     from hourglass._embedded import clock
 
     real = time.time_ns
@@ -313,7 +314,7 @@ def set_clock(hours: float) -> None:
 
 
 def clock_forward(path: str) -> None:
-    """The wall clock jumps an hour ahead: what was due within it is done soon, in order, and later things still wait."""
+    """When the wall clock jumps an hour ahead, due timers fire soon and in order; later ones still wait."""
     shift_clock()
     with working(path) as client:
         within = client.start_workflow(sleeper, 1800.0, id="within")
@@ -330,7 +331,7 @@ def clock_forward(path: str) -> None:
 
 
 def clock_back(path: str) -> None:
-    """The wall clock jumps an hour back, and stays there over a restart: nothing waits an hour longer."""
+    """When the wall clock jumps an hour back, even over a restart, no timer waits an hour longer."""
     shift_clock()
     with working(path) as client:
         asleep(one := client.start_workflow(sleeper, 0.5, id="one"))
@@ -346,7 +347,8 @@ def clock_back(path: str) -> None:
 
 
 def clock_moment(path: str) -> None:
-    """The wall clock is five hours ahead for a moment, and then a month: nothing of it stays, and nothing is deleted."""
+    """When the wall clock is ahead for a moment, by hours or a month, there is no lasting effect and nothing is
+    deleted."""
     shift_clock()
     heard = Heard()
     with working(path) as client:
@@ -398,10 +400,10 @@ def eventually_true(happened: Callable[[], bool], what: str) -> None:
 
 
 def asleep(*handles: Any) -> None:
-    """Wait until each has started its timer; on a slow machine a short one may have fired by the time we look."""
+    """Wait until each run has started its timer; a short one may already have fired."""
     deadline = time.monotonic() + PATIENCE
     for handle in handles:
-        while "EVENT_TYPE_TIMER_STARTED" not in [each["eventType"] for each in handle.history().events]:
+        while "EVENT_TYPE_TIMER_STARTED" not in [event["eventType"] for event in handle.history().events]:
             assert time.monotonic() < deadline
             time.sleep(0.005)
 
@@ -415,7 +417,7 @@ def in_order(events: list[dict[str, Any]]) -> None:
 
 
 def write_and_die(path: str) -> None:
-    """Start orders until killed; says each that was acknowledged."""
+    """Start orders until killed; print each acknowledged one."""
     with working(path) as client:
         for number in range(10_000):
             client.start_workflow(Basket.run, id=f"basket-{number}").signal(Basket.put, "x" * 100)
@@ -423,7 +425,7 @@ def write_and_die(path: str) -> None:
 
 
 def torn_log(path: str) -> None:
-    """However the end of a dead worker's log is torn, everything before it is there, and goes on to its end."""
+    """However the end of a dead worker's log is torn, everything before it exists and completes."""
     command = [sys.executable, "-m", "tests.durability.faults", "write_and_die", path]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -431,21 +433,21 @@ def torn_log(path: str) -> None:
             process.stdout.readline()
         process.kill()
     log = _bytes(f"{path}-wal")
-    found = []
+    order_ids = []
     for place, keep in enumerate((1.0, 0.9, 0.5, 0.2)):
         copy = f"{path}.{place}"
         shutil.copy(path, copy)
         with open(f"{copy}-wal", "wb") as file:
             file.write(log[: int(len(log) * keep)] + (b"\xee" * 777 if place % 2 else b""))
-        found.append(_finish_all(copy))
-    assert found == sorted(found, reverse=True), found
-    assert found[0] >= 30, found
-    assert found[0] > found[-1], found
+        order_ids.append(_finish_all(copy))
+    assert order_ids == sorted(order_ids, reverse=True), order_ids
+    assert order_ids[0] >= 30, order_ids
+    assert order_ids[0] > order_ids[-1], order_ids
 
 
 def _finish_all(path: str) -> int:
     with working(path) as client:
-        ids = [each.id for each in client.list_workflows()]
+        ids = [run.id for run in client.list_workflows()]
         for name in ids:
             client.get_workflow_handle(name).signal(Basket.stop)
         results = [client.get_workflow_handle(name).result(timeout=PATIENCE) for name in ids]

@@ -34,7 +34,7 @@ MOUNTED = ("unshare", "-m", "sh", "-c", 'mount --bind "$0" "$1"; shift; exec "$@
 
 
 class Load:
-    """A client in a process of its own that starts workflows, and says which starts were acknowledged."""
+    """A client process that starts workflows and prints the acknowledged starts."""
 
     def __init__(self, path: Path, prefix: str, within: Sequence[str] = ()) -> None:
         self.path = path
@@ -46,12 +46,12 @@ class Load:
             )
 
     def said(self, what: str) -> list[str]:
-        """What it said after this word, complete lines only."""
+        """Return its complete output lines after this word."""
         lines = self._out.read_text().rpartition("\n")[0].splitlines()
         return [line.partition(" ")[2] for line in lines if line.startswith(f"{what} ")]
 
     def wait_for(self, what: str, more: int = 1) -> None:
-        """Wait until it has said this so many times more."""
+        """Wait until it has printed this `times` more times."""
         before = len(self.said(what))
         until(lambda: len(self.said(what)) >= before + more, f"the client never says {what!r}", 60)
 
@@ -61,7 +61,7 @@ class Load:
 
 
 def load(path: str, prefix: str) -> None:
-    """Start workflows until the process is killed. A failed call is made again under another id."""
+    """Start workflows until killed; repeat a failed call under another id."""
     with Client.connect(f"local:{path}") as client:
         number = 0
         while True:
@@ -76,7 +76,7 @@ def load(path: str, prefix: str) -> None:
 
 
 class Round:
-    """One mishap and its check. `complaints` is empty if nothing was lost without a word."""
+    """One mishap and its check. `complaints` is empty if nothing was lost silently."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         self.folder, self.path = folder, folder / "shop.db"
@@ -95,7 +95,7 @@ class Round:
     # --- what mishaps use -------------------------------------------------------------------------------------
 
     def begin(self, *, within: Sequence[str] = ()) -> None:
-        """Start two workers and the client, and let them work for a while."""
+        """Start two workers and the client; let them run for a while."""
         for _ in range(2):
             self.add(Child("worker", self.path, within=within))
             assert self.workers[-1].line() == "ready"
@@ -118,20 +118,20 @@ class Round:
         return self._loads[0]
 
     def work_on(self) -> None:
-        """Go on until a random number of starts are acknowledged."""
+        """Continue until a random number of starts are acknowledged."""
         self.load.wait_for("ack", self.chance.randint(1, 60))
 
     def owner(self) -> Child:
-        """The worker that owns the file."""
-        found: list[Child] = []
+        """Return the worker that owns the file."""
+        owners: list[Child] = []
 
         def look() -> bool:
             alive = [worker for worker in self.workers if worker.process.poll() is None]
-            found[:] = [worker for worker in alive if worker.ask("standing") == "owner"]
-            return bool(found)
+            owners[:] = [worker for worker in alive if worker.ask("standing") == "owner"]
+            return bool(owners)
 
         until(look, "no worker owns the file", 60)
-        return found[0]
+        return owners[0]
 
     def kill_owner(self) -> None:
         self.owner().kill()
@@ -154,11 +154,11 @@ class Round:
         until(lambda: text in self.log(), f"no worker logs {text!r}: {self.log()[-2000:]}", seconds)
 
     def refused(self, path: Path, text: str, within: Sequence[str] = ()) -> None:
-        """Start a worker that must not work on the file, and say why."""
+        """Start a worker that must not open the file; return its message."""
         with Child("worker", path, within=within) as child:
             until(lambda: text in "".join(child.log) or child._lines.qsize(), "it says nothing", 60)
-            said = child.line() if child._lines.qsize() else ""
-            until(lambda: text in said + "".join(child.log), f"{said} {''.join(child.log)[-2000:]}", 30)
+            line = child.line() if child._lines.qsize() else ""
+            until(lambda: text in line + "".join(child.log), f"{line} {''.join(child.log)[-2000:]}", 30)
 
     def backup(self) -> Path:
         dest = self.folder / "backup.db"
@@ -175,7 +175,8 @@ class Round:
     # --- the check --------------------------------------------------------------------------------------------
 
     def check(self, *files: Path, but: set[str] = frozenset()) -> None:  # type: ignore[assignment]
-        """End all processes; everything acknowledged, `but` these, must be in one of the files, which must be sound."""
+        """End all processes. Every acknowledged workflow except `but` must be in one of the files, which must be
+        sound."""
         self.end()
         found: set[str] = set()
         for path in files:
@@ -194,7 +195,7 @@ class Round:
 
 
 def workflow_ids(path: Path) -> set[str]:
-    """The workflows in a file that no process uses, and in the log beside it."""
+    """Return the workflow ids in a file that no process uses, and in its log."""
     with sqlite3.connect(path) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)], f"{path} is malformed"
         found = {each for (each,) in connection.execute("SELECT workflow_id FROM runs")}
@@ -206,7 +207,7 @@ def workflow_ids(path: Path) -> set[str]:
 
 
 def linked(round: Round) -> None:
-    """A hard link of a file in use: who opens it is refused, by either name; once it is deleted all goes on."""
+    """With a hard link on a file in use, opening it by either name is rejected; without the link work continues."""
     round.begin()
     link = round.folder / "link.db"
     os.link(round.path, link)
@@ -219,7 +220,7 @@ def linked(round: Round) -> None:
 
 
 def linked_and_allowed(round: Round) -> None:
-    """With the override the file still has one owner, and one log."""
+    """With the override, a linked file still has one owner and one log."""
     round.begin(within=ALLOWED)
     link = round.folder / "link.db"
     os.link(round.path, link)
@@ -234,7 +235,7 @@ def linked_and_allowed(round: Round) -> None:
 
 
 def linked_at_once(round: Round) -> None:
-    """With the override two workers begin at the same instant by two names: one of them owns the file."""
+    """With the override, two workers that start at the same time by two names have one owner."""
     with ready_worker(round.path) as first:
         first.ask("leave")
         first.ended()
@@ -250,7 +251,7 @@ def linked_at_once(round: Round) -> None:
 
 
 def mounted(round: Round) -> None:
-    """The single file is mounted elsewhere, as a container engine does: refused."""
+    """A single file mounted at another path, as by a container engine, is rejected."""
     round.begin()
     place = round.folder / "mounted.db"
     place.touch()
@@ -263,7 +264,7 @@ def mounted(round: Round) -> None:
 
 
 def replaced(round: Round) -> None:
-    """A backup is moved over the file of running workers, and the owner may be killed at once: both files stay whole."""
+    """A backup is moved over the file in use, and the owner may be killed immediately: both files stay sound."""
     round.begin()
     backup = round.backup()
     round.work_on()
@@ -279,7 +280,7 @@ def replaced(round: Round) -> None:
 
 
 def replaced_and_killed(round: Round) -> None:
-    """The owner is killed in the moment in which the file is replaced: what it had not moved is in the old log, which is kept."""
+    """The owner is killed while the file is replaced: what it had not moved is in the old log, which is kept."""
     round.begin()
     backup = round.backup()
     round.work_on()
@@ -293,7 +294,7 @@ def replaced_and_killed(round: Round) -> None:
 
 
 def restored_after_kill(round: Round) -> None:
-    """A backup is copied over the file of a killed owner, whose log is still there: refused until a person decides."""
+    """A backup is copied over the file of a killed owner whose log remains: rejected until a person decides."""
     round.begin()
     backup = round.backup()
     round.work_on()
@@ -306,7 +307,7 @@ def restored_after_kill(round: Round) -> None:
 
 
 def workflow_ids_alone(round: Round) -> None:
-    """The restored file, without any log, is sound."""
+    """Check that the restored file is sound without a log."""
     alone = round.folder / "alone.db"
     shutil.copyfile(round.path, alone)
     workflow_ids(alone)
@@ -315,7 +316,7 @@ def workflow_ids_alone(round: Round) -> None:
 
 
 def copied_into(round: Round) -> None:
-    """A backup is copied into the file in place (`cp`): it stays as it is, and the log is kept."""
+    """A backup is copied into the file in place: it stays as it is, and the log is kept."""
     round.begin()
     backup = round.backup()
     round.work_on()
@@ -339,7 +340,7 @@ def truncated(round: Round) -> None:
 
 
 def moved_away(round: Round) -> None:
-    """The file is moved: the owner puts everything into it, and stops."""
+    """The file is moved: the owner writes everything into it and stops."""
     round.begin()
     moved = round.folder / "moved.db"
     os.rename(round.path, moved)
@@ -348,7 +349,7 @@ def moved_away(round: Round) -> None:
 
 
 def moved_and_killed(round: Round) -> None:
-    """The file is moved without its log, and the owner killed: who opens it by the new name hears of the log."""
+    """The file is moved without its log and the owner killed: opening it by the new name reports the log."""
     round.begin()
     moved = round.folder / "moved.db"
     round.kill_all()
@@ -363,7 +364,7 @@ def moved_and_killed(round: Round) -> None:
 
 
 def deleted(round: Round) -> None:
-    """The file is deleted: its content is copied out."""
+    """The file is deleted: its content is copied to another file."""
     round.begin()
     before = set(round.load.said("ack"))
     os.unlink(round.path)
@@ -389,17 +390,17 @@ def _log_gone(*suffixes: str) -> Callable[[Round], None]:
         if round.chance.random() < 0.5:
             round.load.wait_for("ack", 5)
         time.sleep(round.chance.uniform(0, 0.05))  # the moment of the kill
-        known = set(round.load.said("ack"))
+        acknowledged = set(round.load.said("ack"))
         round.kill_owner()
         round.load.wait_for("ack", 5)
         round.check(round.path)
-        assert known
+        assert acknowledged
 
     return mishap
 
 
 def log_moved_aside(round: Round) -> None:
-    """The log is moved away and another, empty one is put there."""
+    """The log is replaced by an empty one."""
     round.begin()
     log = round.folder / "shop.db-wal"
     os.rename(log, round.folder / "aside-wal")
@@ -411,7 +412,7 @@ def log_moved_aside(round: Round) -> None:
 
 
 def log_emptied(round: Round) -> None:
-    """The log is emptied in place: the owner says since when what was acknowledged is lost, and stops."""
+    """The log is emptied in place: the owner reports the time of the first loss and stops."""
     round.begin()
     os.truncate(round.folder / "shop.db-wal", 0)
     round.expect("was truncated or overwritten")
@@ -445,7 +446,7 @@ MISHAPS: dict[str, dict[str, Callable[[Round], None]]] = {
 
 
 def rage(group: str, rounds: int, seed: int, only: str = "") -> Iterator[tuple[str, list[str]]]:
-    """Make rounds of one group, its mishaps in turn; give for each its name and what is wrong."""
+    """Run rounds of one group, with its mishaps in turn; yield the name and violations of each."""
     mishaps = [(name, mishap) for name, mishap in MISHAPS[group].items() if only in ("", name)]
     for number in range(rounds):
         name, mishap = mishaps[number % len(mishaps)]

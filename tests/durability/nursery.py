@@ -31,7 +31,7 @@ JOURNAL = "HOURGLASS_TEST_JOURNAL"
 
 
 class Nursery:
-    """Its parent's side. Ends all children when the block ends."""
+    """The parent's side. Kills all children at the end of the block."""
 
     def __init__(self, target: Path | str, notes: Path, log: Path, **environment: str) -> None:
         self.alive: list[int] = []
@@ -52,18 +52,18 @@ class Nursery:
         )
 
     def fork(self, role: str = "worker", *arguments: str) -> int:
-        """Another child, which begins to work, or to ask."""
+        """Fork a child with this role."""
         (pid,) = self._ask(" ".join(["fork", role, *arguments]))
         self.alive.append(pid)
         return pid
 
     def kill(self, pid: int) -> None:
-        """By SIGKILL, and gone."""
+        """Kill a child with SIGKILL and reap it."""
         self.alive.remove(pid)
         assert self._ask(f"kill {pid}") == [pid]
 
     def bury(self) -> list[int]:
-        """Who has died by itself since this was asked last."""
+        """Return the children that have died by themselves since the last call."""
         gone = self._ask("gone")
         self.alive = [pid for pid in self.alive if pid not in gone]
         return gone
@@ -93,7 +93,7 @@ class Nursery:
 
 
 def _work(target: str, seed: str = "0", queue: str = "") -> None:
-    """In a child: a worker, which has one of its parts killed by each SIGUSR1."""
+    """Run a worker in a child; each SIGUSR1 kills one of its parts."""
     chance = random.Random(f"parts {seed}")
     with Client.connect(target) as client:
         options = {"task_queue": queue} if queue else {}
@@ -114,7 +114,7 @@ def _work(target: str, seed: str = "0", queue: str = "") -> None:
 
 
 def _travel(target: str, name: str) -> None:
-    """In a child: a client, until SIGTERM asks it to stop."""
+    """Run a client in a child until SIGTERM stops it."""
     from .clients import Journal, Traveller
 
     stopped = threading.Event()

@@ -1,7 +1,7 @@
-"""A disk and a clock that fail when told: `shim.c`, compiled when it is first wanted, and the memory that it is told by.
+"""A disk and a clock that fail on command: `shim.c`, compiled on first use, and the shared memory that controls it.
 
-Needs a C compiler and Linux; `is_here` says whether both are. A fault counts when it has hit a process, not when it was
-asked for: `Shim.hits` counts what the processes met.
+Needs a C compiler and Linux, see `is_here`. A fault counts when it has hit a process, not when it was requested: `Shim.hits`
+counts the hits.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _WORDS = 2 + 2 * len(KINDS) + _FILES
 
 
 def is_here() -> bool:
-    """Whether the shim can be made here."""
+    """Return whether the shim can be compiled here."""
     return sys.platform == "linux" and _compiler() is not None
 
 
@@ -32,7 +32,7 @@ def _compiler() -> str | None:
 
 
 def library() -> Path:
-    """The compiled shim; made once for each text of it."""
+    """Return the compiled shim; compile it once for each version of its source."""
     compiler = _compiler()
     assert compiler is not None, "a C compiler is needed"
     name = hashlib.sha256(_SOURCE.read_bytes()).hexdigest()[:16]
@@ -46,7 +46,7 @@ def library() -> Path:
 
 
 class Shim:
-    """What processes with this environment are told. `prefix` is how the paths of the files begin that are the disk."""
+    """Controls the processes that run with its environment. `prefix` is the start of the paths on the failing disk."""
 
     def __init__(self, control: Path, prefix: Path, seed: int) -> None:
         control.write_bytes(bytes(8 * _WORDS))
@@ -60,24 +60,24 @@ class Shim:
         self._set(1, seed)
 
     def set_clock(self, seconds: float) -> None:
-        """Wall clocks are so far ahead from now on."""
+        """Move wall clocks ahead by this many seconds."""
         self._set(0, int(seconds * 1e9))
 
     def tell(self, kind: str, times: int) -> None:
-        """It shall happen so many times from now on; of a full disk: from now on (1), or no longer (0)."""
+        """Let a fault happen this many times. For a full disk, 1 turns it on and 0 off."""
         self._set(2 + KINDS.index(kind), times)
 
     def cut_power(self) -> None:
-        """Every process that has written dies, and what it has not synced may be lost."""
+        """Kill every process that has written; what it has not synced may be lost."""
         place = 2 + KINDS.index("power-cut")
         self._set(place, self._get(place) + 1)
 
     def hits(self, kind: str) -> int:
-        """How often it has happened."""
+        """Return how often the fault has happened."""
         return self._get(2 + len(KINDS) + KINDS.index(kind))
 
     def calm(self) -> None:
-        """Nothing fails any more, and the clock is right."""
+        """Stop all faults and reset the clock."""
         self.set_clock(0.0)
         for kind in KINDS:
             if kind != "power-cut":

@@ -1,11 +1,11 @@
-"""A worker under a steady load for minutes or hours: what it holds must not grow.
+"""A worker under a steady load for minutes or hours: its resources must not grow.
 
     python -m tests.durability.soak [--minutes 10 | --hours 8] [--target local:FILE]
 
-Memory, threads, descriptors and the file are looked at again and again; what lies before the warm-up's end does not count. It
-fails if one of them grows: if the line through the middle of its values (Theil and Sen's, which a few outliers do not turn)
-rises over the rest of the time by more than a share of what is there and more than a floor. The worker is a process of its own,
-and keeps closed workflows for a few seconds only, so that a file which is kept tidy stays as large as it is.
+Memory, threads, descriptors and the file are measured repeatedly; samples before the end of the warm-up do not count. The
+soak fails if one of them grows: if the median slope of its samples (the Theil-Sen estimator, which ignores a few outliers)
+rises by more than a share of its value and more than a floor. The worker is a process of its own, and keeps closed workflows
+for a few seconds only, so that its file keeps its size.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ROOT = Path(__file__).resolve().parents[2]
 KIB, MIB = 1 << 10, 1 << 20
 _RETENTION = 5.0
 _WARM_UP = 0.3
-"""This share of the time is for caches to fill, and for retention to catch up."""
+"""The share of the time for caches to fill and retention to start."""
 _FEWEST_LOOKS = 10
 _MOST_SAMPLES = 300
 """For the slope; more samples would say the same."""
@@ -43,7 +43,7 @@ _MOST_SAMPLES = 300
 
 @dataclass(frozen=True)
 class Allowance:
-    """How much may come on top over the whole time: a share of what there is, and a floor below which it is noise."""
+    """Permitted growth over the whole time: a share of the value, and a floor below which it is noise."""
 
     share: float
     floor: float
@@ -62,41 +62,41 @@ ALLOWANCES: Mapping[str, Allowance] = {
 
 @dataclass
 class Series:
-    """What was seen of one thing: when, in seconds from the beginning, and how much."""
+    """Samples of one measure: seconds since the start, and values."""
 
     at: list[float] = field(default_factory=list)
     values: list[float] = field(default_factory=list)
 
     def add(self, at: float, value: float) -> None:
-        """One more look."""
+        """Add a sample."""
         self.at.append(at)
         self.values.append(value)
 
     def settled(self, begin: float) -> Series:
-        """What was seen from then on."""
-        kept = [(at, value) for at, value in zip(self.at, self.values, strict=True) if at >= begin]
-        return Series([at for at, _ in kept], [value for _, value in kept])
+        """Return the samples after the warm-up."""
+        samples = [(at, value) for at, value in zip(self.at, self.values, strict=True) if at >= begin]
+        return Series([at for at, _ in samples], [value for _, value in samples])
 
     def slope(self) -> float:
-        """How much it grows in a second: the middle one of the slopes between any two looks."""
+        """Return the growth per second: the median slope between any two samples."""
         step = max(1, len(self.at) // _MOST_SAMPLES)
         points = list(zip(self.at, self.values, strict=True))[::step]
         slopes = [(b - a) / (then - now) for (now, a), (then, b) in combinations(points, 2) if then > now]
         return statistics.median(slopes) if slopes else 0.0
 
     def growth(self) -> float:
-        """How much came on top, by that slope."""
+        """Return the growth over the whole time, according to the slope."""
         return self.slope() * (self.at[-1] - self.at[0]) if self.at else 0.0
 
     def course(self) -> list[float]:
-        """What there was at the beginning, after each quarter of the time, and at its end."""
+        """Return the values at the start, after each quarter of the time, and at the end."""
         last = len(self.values) - 1
         return [self.values[last * quarter // 4] for quarter in range(5)]
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether one thing stayed as it was."""
+    """Whether one measure has grown."""
 
     name: str
     middle: float
@@ -107,7 +107,7 @@ class Verdict:
 
     @property
     def is_flat(self) -> bool:
-        """Whether it grew by no more than is allowed."""
+        """Whether it grew by no more than the allowance."""
         return self.growth <= self.allowed
 
     def __str__(self) -> str:
@@ -124,7 +124,7 @@ class Verdict:
 
 
 def judge(name: str, seen: Series, begin: float) -> Verdict:
-    """Whether it stayed as it was, from then on."""
+    """Return whether the measure has grown after the warm-up."""
     settled, allowance = seen.settled(begin), ALLOWANCES[name]
     if len(settled.at) < 3:
         raise ValueError(f"{name} was seen {len(settled.at)} times only")
@@ -137,26 +137,26 @@ def judge(name: str, seen: Series, begin: float) -> Verdict:
 
 
 def look(pid: int, path: Path | None) -> dict[str, float]:
-    """What a process holds now, and how large its file is."""
+    """Measure a process and its file."""
     status = Path(f"/proc/{pid}/status").read_text()
     resident = next(line for line in status.splitlines() if line.startswith("VmRSS:"))
-    found: dict[str, float] = {
+    measured: dict[str, float] = {
         "memory": float(resident.split()[1]) * KIB,
         "threads": len(os.listdir(f"/proc/{pid}/task")),
         "descriptors": len(os.listdir(f"/proc/{pid}/fd")),
     }
     if path is not None:
         log = Path(f"{path}-wal")
-        found["file"] = path.stat().st_size
-        found["log of the file"] = log.stat().st_size if log.exists() else 0
-    return found
+        measured["file"] = path.stat().st_size
+        measured["log of the file"] = log.stat().st_size if log.exists() else 0
+    return measured
 
 
 # --- the load -------------------------------------------------------------------------------------------------
 
 
 class Load:
-    """Clients in this process that start, signal, update, query and wait, one thing after the other."""
+    """Clients in this process that start, signal, update, query and wait in turn."""
 
     def __init__(self, client: Client, at_once: int) -> None:
         self.done = 0
@@ -202,7 +202,7 @@ class Load:
 
 @dataclass
 class Report:
-    """What a soak has come to."""
+    """The result of a soak test."""
 
     minutes: float
     workflows: int
@@ -211,11 +211,11 @@ class Report:
 
     @property
     def is_good(self) -> bool:
-        """Whether nothing grew, and nothing went wrong."""
-        return not self.errors and all(each.is_flat for each in self.verdicts)
+        """Whether nothing grew and no request failed."""
+        return not self.errors and all(verdict.is_flat for verdict in self.verdicts)
 
     def as_text(self) -> str:
-        """For people."""
+        """Return the report as text."""
         lines = [
             f"{self.minutes:.1f} minutes, {self.workflows:,} workflows",
             *map(str, self.verdicts),
@@ -224,20 +224,20 @@ class Report:
         return "\n".join([*lines, "flat" if self.is_good else "NOT FLAT"])
 
     def as_json(self) -> str:
-        """For programs."""
-        told = {
+        """Return the report as JSON."""
+        document = {
             "minutes": self.minutes,
             "workflows": self.workflows,
             "errors": self.errors[:100],
-            "held": [{**asdict(each), "is_flat": each.is_flat} for each in self.verdicts],
+            "held": [{**asdict(verdict), "is_flat": verdict.is_flat} for verdict in self.verdicts],
         }
-        return json.dumps(told, indent=2)
+        return json.dumps(document, indent=2)
 
 
 def soak(
     minutes: float, target: str, path: Path | None, folder: Path, *, at_once: int = 4, every: float = 0.0
 ) -> Report:
-    """Work for so long, and judge."""
+    """Run the load for this time and judge the measures."""
     every = every or max(0.5, minutes * 60 / 600)
     seen: dict[str, Series] = {}
     with _worker(target, folder) as process, Client.connect(target) as client, Load(client, at_once) as load:
@@ -279,7 +279,7 @@ def _worker(target: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def serve(target: str) -> None:
-    """The worker, until its parent goes away."""
+    """Run the worker until its parent exits."""
     retention = {"retention": _RETENTION} if target.startswith("local:") else {}
     with (
         Client.connect(target, **retention) as client,  # type: ignore[arg-type]
@@ -290,7 +290,7 @@ def serve(target: str) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run by `make soak`; ends with status 1 if something grew."""
+    """Run by `make soak`; exit with status 1 if a measure has grown."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.durability.soak", description=__doc__.split("\n")[0]
     )
@@ -300,18 +300,18 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--target", default="", help="a server instead of a file of its own")
     parser.add_argument("--report", type=Path, default=Path("soak-report"), metavar="NAME")
     parser.add_argument("--serve", metavar="TARGET", help=argparse.SUPPRESS)
-    given = parser.parse_args(arguments)
-    if given.serve:
-        serve(given.serve)
+    options = parser.parse_args(arguments)
+    if options.serve:
+        serve(options.serve)
         return 0
-    minutes = (given.minutes + 60 * given.hours) or 10.0
+    minutes = (options.minutes + 60 * options.hours) or 10.0
     with tempfile.TemporaryDirectory(prefix="hourglass-soak-", dir=".") as name:
         folder = Path(name).resolve()
-        path = None if given.target else folder / "soak.db"
-        report = soak(minutes, given.target or f"local:{path}", path, folder, at_once=given.at_once)
+        path = None if options.target else folder / "soak.db"
+        report = soak(minutes, options.target or f"local:{path}", path, folder, at_once=options.at_once)
     print(report.as_text())
-    given.report.with_suffix(".txt").write_text(f"{report.as_text()}\n")
-    given.report.with_suffix(".json").write_text(f"{report.as_json()}\n")
+    options.report.with_suffix(".txt").write_text(f"{report.as_text()}\n")
+    options.report.with_suffix(".json").write_text(f"{report.as_json()}\n")
     return 0 if report.is_good else 1
 
 

@@ -1,7 +1,7 @@
 """Clients that start, signal and wait, while the workers that serve them are killed at random instants.
 
-The clients are threads of this process and never die: what they were told is what must hold. They are clients of
-whoever owns the file, and work on it alone while nobody does.
+The clients are threads of this process and never die: whatever was acknowledged to them must be true. They are clients of
+the owner of the file, and own it themselves only while no worker does.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ from .nursery import Nursery
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """How much is done, and how often workers are killed: every `life` seconds, on average. With several `processes` at work
-    the owner is killed as often as any other; else it is the owner, beside one more or alone. An activity with heartbeats lets
-    `beat` seconds pass between two: the longer, the more others than the owner have in hand.
-    """
+    """The number of workflows and kills: a kill every `life` seconds on average. With several `processes` any of
+    them is killed, otherwise the owner. An activity with heartbeats sends one every `beat` seconds: the
+    longer the interval, the more work other processes have in progress."""
 
     workflows: int
     kills: int
@@ -37,7 +36,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Death:
-    """A process was killed: which, when by the machine's monotonic clock, and whether it owned the file."""
+    """A killed process: its id, the monotonic time, and whether it owned the file."""
 
     process: int
     at: float
@@ -46,7 +45,7 @@ class Death:
 
 @dataclass
 class Told:
-    """What the clients were told."""
+    """The answers that the clients received."""
 
     started: dict[str, str] = field(default_factory=dict)
     """Run ids, by workflow id."""
@@ -55,21 +54,21 @@ class Told:
     errors: list[str] = field(default_factory=list)
     deaths: list[Death] = field(default_factory=list)
     unserved: int = 0
-    """How often nobody was left after a kill."""
+    """How often no process was left after a kill."""
 
     @property
     def kills(self) -> int:
-        """How many were killed."""
+        """Number of kills."""
         return len(self.deaths)
 
     @property
     def owners(self) -> int:
-        """How many of those owned the file."""
+        """Number of kills that hit the owner."""
         return sum(death.is_owner for death in self.deaths)
 
 
 class Storm:
-    """See the module."""
+    """Starts, signals and awaits workflows while workers are killed."""
 
     def __init__(self, folder: Path, size: Size, seed: int) -> None:
         self.path = folder / "orders.db"
@@ -84,7 +83,7 @@ class Storm:
         self._calm = threading.Event()
 
     def rage(self) -> Told:
-        """Until all kills are done and all workflows have ended, or the limit has passed."""
+        """Run until all kills are done and all workflows have ended, or the limit has passed."""
         deadline = time.monotonic() + self._size.limit
         with (
             Client.connect(f"local:{self.path}") as client,
@@ -113,7 +112,7 @@ class Storm:
         for left in reversed(range(self._size.kills)):
             while len(nursery.alive) < (self._size.processes or (1 if chance.random() < 0.3 else 2)):
                 nursery.fork()
-            time.sleep(chance.expovariate(1 / self._size.life))  # a random instant is the point
+            time.sleep(chance.expovariate(1 / self._size.life))  # a random instant
             owner = wanted.note().pid
             while not left and not self.told.owners and owner not in nursery.alive:
                 time.sleep(
@@ -127,7 +126,7 @@ class Storm:
             nursery.kill(victim)
             if not nursery.alive:
                 self.told.unserved += 1
-                time.sleep(chance.random() * self._size.life)  # a random instant is the point
+                time.sleep(chance.random() * self._size.life)  # a random instant
 
     # --- driving --------------------------------------------------------------------------------------------
 
@@ -140,7 +139,7 @@ class Storm:
                 self.told.errors.append(f"order {number}: {type(error).__name__}: {error}")
 
     def _number(self) -> int | None:
-        """The next order; enough of them, and more while the killing goes on."""
+        """Return the number of the next order; None once there are enough and no more kills follow."""
         with self._lock:
             if self._next >= self._size.workflows and self._calm.is_set():
                 return None
@@ -153,7 +152,7 @@ class Storm:
         handle = client.start_workflow(work.Order.run, plan, id=name)
         self.told.started[name] = handle.run_id
         heard = self.told.signalled[name] = []
-        current = client.get_workflow_handle(name)  # whichever run is the latest
+        current = client.get_workflow_handle(name)  # the latest run
         for signal in chance.sample(range(work.SIGNALS), work.SIGNALS):
             threading.Event().wait(chance.choice((0.0, 0.0, 0.01, 0.05)))
             current.signal(work.Order.tell, signal)

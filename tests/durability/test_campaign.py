@@ -33,19 +33,21 @@ def campaign(tmp_path_factory: pytest.TempPathFactory) -> FileCampaign:
 
 
 def test_every_guarantee_holds_under_random_faults(campaign: FileCampaign) -> None:
-    found = campaign.findings
-    assert not found.violations, "\n".join([f"seed {found.seed}", *found.violations[:20], found.log[-4000:]])
-    assert set(found.faults) == set(FileCampaign.kinds)
-    assert min(found.checked[each] for each in ("start", "signal", "update", "result", "attempt")) > 0
+    findings = campaign.findings
+    assert not findings.violations, "\n".join(
+        [f"seed {findings.seed}", *findings.violations[:20], findings.log[-4000:]]
+    )
+    assert set(findings.faults) == set(FileCampaign.kinds)
+    assert min(findings.checked[kind] for kind in ("start", "signal", "update", "result", "attempt")) > 0
 
 
 def test_campaign_reports_runs_that_never_end(tmp_path: Path) -> None:
     with Client.connect(f"local:{tmp_path / 'stuck.db'}") as client:
         client.start_workflow(trips.nap, 1, 0.0, id="nap-1", task_queue=QUEUE)
-        (said,) = end_all(client, Journal(tmp_path / "journal", "last"), limit=0.1)
-    assert "nap-1 has not ended" in said
-    assert "WORKFLOW_TASK_SCHEDULED" in said
-    assert "no worker" in said
+        (report,) = end_all(client, Journal(tmp_path / "journal", "last"), limit=0.1)
+    assert "nap-1 has not ended" in report
+    assert "WORKFLOW_TASK_SCHEDULED" in report
+    assert "no worker" in report
 
 
 Damage = Callable[[Case], Case]
@@ -99,28 +101,28 @@ def _edit(
 
 
 def lose_start(case: Case) -> Case:
-    told = next(each for each in case.of("start") if not each.workflow_id.startswith("ledger"))
-    del case.histories[told.workflow_id]
+    line = next(line for line in case.of("start") if not line.workflow_id.startswith("ledger"))
+    del case.histories[line.workflow_id]
     return case
 
 
 def duplicate_first_run(case: Case) -> Case:
-    name = next(each for each in case.histories if each.startswith("nap"))
+    name = next(workflow_id for workflow_id in case.histories if workflow_id.startswith("nap"))
     case.histories[name] *= 2
     return case
 
 
 def lose_signal(case: Case) -> Case:
-    told = next(each for each in case.of("signal") if each.workflow_id.startswith("ledger"))
+    signal = next(line for line in case.of("signal") if line.workflow_id.startswith("ledger"))
 
     def is_it(event: dict[str, Any]) -> bool:
-        return checker.sender_and_number(event) == (told.sender, told.number)
+        return checker.sender_and_number(event) == (signal.sender, signal.number)
 
     return _edit(
         case,
         "WORKFLOW_EXECUTION_SIGNALED",
         lambda events, place: events.pop(place),
-        name=told.workflow_id,
+        name=signal.workflow_id,
         which=is_it,
     )
 
@@ -135,11 +137,11 @@ def duplicate_signal(case: Case) -> Case:
 
 
 def swap_signals(case: Case) -> Case:
-    told = [line for line in case.of("signal") if line.workflow_id.startswith("ledger")]
+    signals = [line for line in case.of("signal") if line.workflow_id.startswith("ledger")]
     first, second = next(
         (one, two)
-        for one in told
-        for two in told
+        for one in signals
+        for two in signals
         if (one.sender, one.workflow_id) == (two.sender, two.workflow_id) and one.number < two.number
     )
     places = [case.lines.index(first), case.lines.index(second)]
@@ -148,8 +150,8 @@ def swap_signals(case: Case) -> Case:
 
 
 def change_update_answer(case: Case) -> Case:
-    told = next(case.of("update"))
-    case.lines.append(replace(told, value="another"))
+    line = next(case.of("update"))
+    case.lines.append(replace(line, value="another"))
     return case
 
 
@@ -162,8 +164,8 @@ def duplicate_update_acceptance(case: Case) -> Case:
 
 
 def change_result(case: Case) -> Case:
-    told = next(case.of("result"))
-    case.lines.append(replace(told, value={"heard": [["nobody", 1]]}))
+    line = next(case.of("result"))
+    case.lines.append(replace(line, value={"heard": [["nobody", 1]]}))
     return case
 
 
@@ -176,9 +178,9 @@ def continue_after_end(case: Case) -> Case:
 
 
 def lose_query_answer(case: Case) -> Case:
-    told = next(each for each in case.of("signal") if each.workflow_id.startswith("trip"))
-    asked = replace(told, what="query", phase="asked", number=0, value=None)
-    case.lines += [asked, replace(asked, phase="told", value=[])]
+    signal = next(line for line in case.of("signal") if line.workflow_id.startswith("trip"))
+    query = replace(signal, what="query", phase="asked", number=0, value=None)
+    case.lines += [query, replace(query, phase="told", value=[])]
     return case
 
 
@@ -199,7 +201,7 @@ def invent_result(case: Case) -> Case:
 
 
 def lose_parent_of_child(case: Case) -> Case:
-    name = next(each for each in case.histories if "-leg-" in each)
+    name = next(workflow_id for workflow_id in case.histories if "-leg-" in workflow_id)
     case.histories[name] = []
     return case
 
@@ -227,8 +229,8 @@ def change_activity_type(case: Case) -> Case:
     _edit(case, "ACTIVITY_TASK_SCHEDULED", other, name="nap")
     for runs in case.histories.values():
         runs[:] = [
-            History.from_json(json.dumps({"events": list(each.events)}), workflow_id=each.workflow_id)
-            for each in runs
+            History.from_json(json.dumps({"events": list(run.events)}), workflow_id=run.workflow_id)
+            for run in runs
         ]
     return case
 

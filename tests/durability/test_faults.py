@@ -34,9 +34,9 @@ ROOT = Path(__file__).resolve().parents[2]
 def run_program(name: str, path: Path, before: Sequence[str | Path] = ()) -> str:
     command = [*before, sys.executable, "-m", "tests.durability.faults", name, path]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=180, check=False)
-    *said, last = done.stdout.splitlines() or [""]
+    *output, last = done.stdout.splitlines() or [""]
     assert (last, done.returncode) == ("held", 0), done.stdout + done.stderr
-    return "\n".join(said)
+    return "\n".join(output)
 
 
 def mount_command(folder: Path, *commands: str) -> list[str | Path]:
@@ -85,8 +85,8 @@ def test_file_on_a_full_disk_can_be_opened_for_reading(path: Path) -> None:
 def test_file_on_a_read_only_disk_is_rejected(path: Path) -> None:
     start_basket(path)
     read_only = mount_command(path.parent, 'mount --bind "$1" "$1"', 'mount -o remount,bind,ro "$1"')
-    said = run_program("refused_both", path, read_only)
-    assert "Read-only file system" in said
+    output = run_program("refused_both", path, read_only)
+    assert "Read-only file system" in output
 
 
 def set_newer_format(path: Path) -> None:

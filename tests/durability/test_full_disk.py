@@ -58,7 +58,7 @@ class Steps:
 
 
 def store_of(path: Path) -> Store:
-    (host,) = [each for (_, key), each in connection._files.items() if key == os.path.realpath(path)]
+    (host,) = [host for (_, key), host in connection._files.items() if key == os.path.realpath(path)]
     room = host.calls.engine
     assert room is not None
     store = room.engine.store
@@ -115,12 +115,12 @@ def test_activity_that_waits_for_disk_space_does_not_time_out(
     store = store_of(path)
     with ThreadPoolExecutor() as pool:
         with full_disk(store):
-            told = pool.submit(handle.signal, Steps.go, "x" * 100_000)
+            signal_call = pool.submit(handle.signal, Steps.go, "x" * 100_000)
             until(lambda: bool(store.held), "the disk is never full")
             # How long it stands still is what is tried here: longer than the step's whole time.
             assert not begun.wait(3.0)
-            assert not told.done()
-        told.result(PATIENCE)
+            assert not signal_call.done()
+        signal_call.result(PATIENCE)
         assert handle.result(timeout=PATIENCE) == 2
     kinds = [event["eventType"] for event in handle.history().events]
     assert "EVENT_TYPE_ACTIVITY_TASK_TIMED_OUT" not in kinds
@@ -134,10 +134,10 @@ def test_reads_and_status_pages_work_on_a_full_disk(
     store = store_of(path)
     assert http_get(working, "/ready")[0] == 200
     with ThreadPoolExecutor() as pool, full_disk(store):
-        told = pool.submit(handle.signal, Steps.go, "x" * 100_000)
+        signal_call = pool.submit(handle.signal, Steps.go, "x" * 100_000)
         until(lambda: bool(store.held), "the disk is never full")
         with caplog.at_level(logging.WARNING, "hourglass"):
-            assert [each.id for each in client.list_workflows()] == ["steps"]
+            assert [run.id for run in client.list_workflows()] == ["steps"]
             assert int(client.count_workflows()) == 1
             assert handle.describe().status.name == "RUNNING"
             kinds = [event["eventType"] for event in handle.history().events]
@@ -158,12 +158,12 @@ def test_reads_and_status_pages_work_on_a_full_disk(
         assert 'hourglass_store_free_bytes{namespace="default"} ' in metrics
         with pytest.raises(StorageError, match="no space left"):
             client.start_workflow(Steps.run, id="other")
-        other = command("list", "--target", f"local:{path}")
-        assert "steps" in other.stdout
-        assert "its disk has no space left" in other.stderr
+        listed = command("list", "--target", f"local:{path}")
+        assert "steps" in listed.stdout
+        assert "its disk has no space left" in listed.stderr
         assert "its disk has no space left" in command("why", "steps", "--target", f"local:{path}").stderr
-        assert not told.done()
-    told.result(PATIENCE)
+        assert not signal_call.done()
+    signal_call.result(PATIENCE)
     assert handle.result(timeout=PATIENCE) == 2
     until(lambda: http_get(working, "/ready")[0] == 200, "it is never ready again")
 
@@ -194,11 +194,11 @@ def test_low_disk_space_is_logged_before_the_disk_is_full(
         free[0] = 1 << 40
         until(lambda: "the disk has enough free space again" in caplog.text, "nobody says that it is over")
     assert http_get(working, "/ready")[0] == 200
-    warned = [each for each in caplog.records if "are free on the disk" in each.getMessage()]
-    assert [each.levelname for each in warned] == ["WARNING"]
+    warned = [record for record in caplog.records if "are free on the disk" in record.getMessage()]
+    assert [record.levelname for record in warned] == ["WARNING"]
 
 
 def test_doctor_command_shows_free_disk_space(client: Client, path: Path) -> None:
     client.start_workflow(Steps.run, id="steps")
-    said = command("doctor", "--target", f"local:{path}")
-    assert " MB free" in said.stdout
+    result = command("doctor", "--target", f"local:{path}")
+    assert " MB free" in result.stdout

@@ -13,23 +13,23 @@ from .storm import Death, Size, Storm, Told
 
 def test_orders_survive_repeated_kills_of_the_owner(tmp_path: Path) -> None:
     storm = Storm(tmp_path, Size(workflows=60, kills=12), seed=1)
-    told = storm.rage()
-    found = complaints(told, storm.path, storm.notes)
-    assert not found, "\n".join([*found[:20], storm.log.read_text()[-4000:]])
-    assert told.kills == 12
-    assert len(told.receipts) >= 60
+    answers = storm.rage()
+    violations = complaints(answers, storm.path, storm.notes)
+    assert not violations, "\n".join([*violations[:20], storm.log.read_text()[-4000:]])
+    assert answers.kills == 12
+    assert len(answers.receipts) >= 60
 
 
 def test_orders_survive_kills_of_owners_and_other_workers(tmp_path: Path) -> None:
     kills = cases(25, 250)
     size = Size(workflows=60, kills=kills, processes=3, life=0.2, limit=kills * 2.0 + 100)
     storm = Storm(tmp_path, size, seed=2)
-    told = storm.rage()
-    found = complaints(told, storm.path, storm.notes)
-    assert not found, "\n".join([*found[:20], storm.log.read_text()[-4000:]])
-    assert told.kills == kills
-    assert 0 < told.owners < kills
-    assert len(told.receipts) >= 60
+    answers = storm.rage()
+    violations = complaints(answers, storm.path, storm.notes)
+    assert not violations, "\n".join([*violations[:20], storm.log.read_text()[-4000:]])
+    assert answers.kills == kills
+    assert 0 < answers.owners < kills
+    assert len(answers.receipts) >= 60
 
 
 def test_recovery_time_is_measured_from_kill_to_last_retried_attempt(tmp_path: Path) -> None:

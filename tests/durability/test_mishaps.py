@@ -28,5 +28,5 @@ def is_possible(name: str) -> bool:
 def test_replaced_linked_or_damaged_file_loses_no_acknowledged_start_silently(group: str) -> None:
     wanted = mishaps.MISHAPS[group] if THOROUGH else SHORT[group]
     names = [name for name in wanted if is_possible(name)]
-    complaints = [line for name in names for _, said in mishaps.rage(group, 1, 1, name) for line in said]
+    complaints = [line for name in names for _, lines in mishaps.rage(group, 1, 1, name) for line in lines]
     assert not complaints, "\n".join(complaints)

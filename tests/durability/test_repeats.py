@@ -115,7 +115,7 @@ def test_waiting_for_result_on_unserved_task_queue_is_logged_once(
         for _ in range(2):
             with pytest.raises(TimeoutError):
                 handle.result(timeout=0.3)
-    said = [each.getMessage() for each in caplog.records if "no worker serves" in each.getMessage()]
-    assert len(said) == 1
-    assert 'workflow w waits in task queue "nobody\'s"' in said[0]
-    assert "serves 'served'" in said[0]
+    messages = [record.getMessage() for record in caplog.records if "no worker serves" in record.getMessage()]
+    assert len(messages) == 1
+    assert 'workflow w waits in task queue "nobody\'s"' in messages[0]
+    assert "serves 'served'" in messages[0]

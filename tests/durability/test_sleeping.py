@@ -15,7 +15,7 @@ def sleeper(seconds: float) -> int:
 
 
 def workflow_ids_in_memory(path: Path) -> list[str]:
-    (host,) = [host for (_, known), host in connection._files.items() if known == str(path)]
+    (host,) = [host for (_, host_path), host in connection._files.items() if host_path == str(path)]
     room = host.calls.engine
     assert room is not None
     return [record.run.started.workflow_id for record in room.engine.runs.records()]

@@ -54,5 +54,5 @@ def test_short_soak_run_reports_all_measures_without_errors(tmp_path: Path) -> N
     path = tmp_path / "soak.db"
     report = soak(0.03, f"local:{path}", path, tmp_path, every=0.1)
     assert not report.errors
-    assert {each.name for each in report.verdicts} == set(ALLOWANCES)
-    assert all(each.middle > 0 for each in report.verdicts if each.name != "log of the file")
+    assert {verdict.name for verdict in report.verdicts} == set(ALLOWANCES)
+    assert all(verdict.middle > 0 for verdict in report.verdicts if verdict.name != "log of the file")

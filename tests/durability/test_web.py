@@ -19,10 +19,10 @@ from .web import PROCESSES, ask_while_owners_die
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 def test_web_requests_survive_kills_of_the_owner_process(tmp_path: Path) -> None:
-    asked = ask_while_owners_die(tmp_path, kills=3, life=0.1)
-    assert not asked.errors, [*asked.errors[:5], (tmp_path / "log").read_text()[-3000:]]
-    assert len(asked.takeovers) == 3
-    assert 1 <= len(asked.served_by) <= PROCESSES
+    results = ask_while_owners_die(tmp_path, kills=3, life=0.1)
+    assert not results.errors, [*results.errors[:5], (tmp_path / "log").read_text()[-3000:]]
+    assert len(results.takeovers) == 3
+    assert 1 <= len(results.served_by) <= PROCESSES
 
 
 def test_every_uvicorn_process_executes_activities(tmp_path: Path) -> None:

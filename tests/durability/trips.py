@@ -1,8 +1,8 @@
-"""The work of a campaign: what it does leaves traces outside Hourglass, so that each promise can be checked afterwards.
+"""The workflows of a campaign, which leave traces outside Hourglass so that each guarantee can be checked.
 
-A `Trip` uses all that can be interrupted: activities of every kind, two timers, a new run, two children, messages. A `Ledger`
-lives as long as the campaign, is written to by all clients, and continues as new again and again. A `nap` is a timer between
-two readings of a clock that no fault moves. Activities and their notes are those of `work`.
+A `Trip` uses everything that can be interrupted: activities of every kind, two timers, a new run, two children, messages. A
+`Ledger` lives as long as the campaign, receives messages of all clients, and continues as new repeatedly. A `nap` is a timer
+between two readings of a clock that no fault moves. Activities and their notes are those of `work`.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ MESSAGES_A_RUN = 25
 
 @activity.defn(retry_policy=work._SOON)
 def clocked(number: int) -> str:
-    """Notes when it began and ended, by the monotonic clock of the machine."""
+    """Record its start and end by the machine's monotonic clock."""
     work.note("begun")
     return work.executed()
 
 
 @dataclass
 class Plan:
-    """What a trip is to do; its second run has what the first has come to."""
+    """The plan of a trip; the second run also receives the results of the first."""
 
     number: int
     nap: float
@@ -39,7 +39,7 @@ class Plan:
 
 @dataclass
 class Receipt:
-    """What a trip has come to: the messages in the order in which it got them, and what its activities gave."""
+    """The result of a trip: its messages in order of receipt, and the results of its activities."""
 
     number: int
     heard: list[list[str | int]]
@@ -54,7 +54,7 @@ def leg(number: int) -> str:
 
 @workflow.defn
 class Trip:
-    """Two runs, eight activities, two children; ends when it is told to."""
+    """Two runs, eight activities, two children; ends on a signal."""
 
     def __init__(self) -> None:
         self.heard: list[list[str | int]] = []
@@ -98,7 +98,7 @@ class Trip:
 
     @workflow.update
     def ask(self, sender: str, number: int) -> str:
-        """An activity, and its token as the answer: a second execution would have another."""
+        """Return the token of an activity; a second execution would have another token."""
         return work.reserve(number)
 
     @workflow.query
@@ -108,7 +108,7 @@ class Trip:
 
 @workflow.defn
 class Ledger:
-    """Counts; each answer is the place of its message among all."""
+    """Counts messages; each answer is the position of the message."""
 
     def __init__(self) -> None:
         self.count = 0

@@ -1,4 +1,4 @@
-"""Web processes that were forked with preload, two workers: the owner is killed again and again."""
+"""Web processes forked after preload, and two workers: the owner is killed repeatedly."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PATIENCE = 60.0
 
 @dataclass
 class Asked:
-    """What became of the requests."""
+    """The results of the requests."""
 
     served_by: set[str] = field(default_factory=set)
     calls: list[tuple[float, float]] = field(default_factory=list)
@@ -42,13 +42,13 @@ class Asked:
 
 
 def gunicorn_is_here() -> bool:
-    """Whether the real thing can be used."""
+    """Return whether gunicorn is installed."""
     return importlib.util.find_spec("gunicorn") is not None
 
 
 @contextmanager
 def web_server(path: Path, log: Path, *, gunicorn: bool) -> Iterator[int]:
-    """A web server with four forked processes; gives its port."""
+    """Run a web server with four forked processes; yield its port."""
     with socket.create_server(("127.0.0.1", 0)) as listening, log.open("ab") as errors:
         descriptor = listening.fileno()
         if gunicorn:
@@ -82,8 +82,8 @@ def web_server(path: Path, log: Path, *, gunicorn: bool) -> Iterator[int]:
 def ask_while_owners_die(
     folder: Path, *, kills: int, threads: int = 4, seed: int = 1, life: float = 0.5, gunicorn: bool = False
 ) -> Asked:
-    """Ask the web server from some threads, one request after another, until so many owners were killed."""
-    path, asked, over = folder / "orders.db", Asked(), threading.Event()
+    """Send requests from several threads until this many owners were killed."""
+    path, results, over = folder / "orders.db", Asked(), threading.Event()
     chance = random.Random(f"web {seed}")
     numbers = iter(range(1_000_000))
     with (
@@ -95,53 +95,53 @@ def ask_while_owners_die(
         def keep_asking() -> None:
             while not over.is_set():
                 try:
-                    _ask(port, next(numbers), asked)
+                    _ask(port, next(numbers), results)
                 except Exception as error:
-                    asked.errors.append(f"{type(error).__name__}: {error}")
+                    results.errors.append(f"{type(error).__name__}: {error}")
 
         askers = [threading.Thread(target=keep_asking, daemon=True) for _ in range(threads)]
         for asker in askers:
             asker.start()
-        _until(lambda: len(asked.calls) > 20 or asked.errors != [])
+        _until(lambda: len(results.calls) > 20 or results.errors != [])
         for _ in range(kills):
-            _kill_owner(nursery, path, chance.expovariate(1 / life), asked)
+            _kill_owner(nursery, path, chance.expovariate(1 / life), results)
         over.set()
         for asker in askers:
             asker.join(PATIENCE)
         if any(asker.is_alive() for asker in askers):
-            asked.errors.append("a request was never answered")
-    _check_all_done(path, asked)
-    return asked
+            results.errors.append("a request was never answered")
+    _check_all_done(path, results)
+    return results
 
 
-def _ask(port: int, number: int, asked: Asked) -> None:
+def _ask(port: int, number: int, results: Asked) -> None:
     began = time.monotonic()
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
     try:
         connection.request("GET", f"/{number}")
         answer = connection.getresponse()
-        said = answer.read().decode()
+        body = answer.read().decode()
     finally:
         connection.close()
-    asked.calls.append((began, time.monotonic()))
-    if answer.status != 200 or said.split()[0] != str(number + 1):
-        asked.errors.append(f"request {number}: {answer.status} {said[:500]}")
+    results.calls.append((began, time.monotonic()))
+    if answer.status != 200 or body.split()[0] != str(number + 1):
+        results.errors.append(f"request {number}: {answer.status} {body[:500]}")
     else:
-        asked.served_by.add(said.split()[1])
-        asked.milliseconds.append(float(said.split()[2]) * 1e3)
+        results.served_by.add(body.split()[1])
+        results.milliseconds.append(float(body.split()[2]) * 1e3)
 
 
-def _kill_owner(nursery: Nursery, path: Path, after: float, asked: Asked) -> None:
-    """Kill the owner beside another worker, some time after both are there, and wait for the next answer."""
+def _kill_owner(nursery: Nursery, path: Path, after: float, results: Asked) -> None:
+    """Kill the owner once there is another worker; wait for the next answer."""
     nursery.fork()
     _until(lambda: FileLock(str(path)).note().pid in nursery.alive)
-    time.sleep(0.2 + after)  # at a random instant, which is the point
+    time.sleep(0.2 + after)  # at a random instant
     killed = time.monotonic()
     nursery.kill(FileLock(str(path)).note().pid)
-    _until(lambda: any(began >= killed for began, _ in asked.calls[-50:]) or asked.errors != [])
-    answered = [ended for began, ended in asked.calls if began >= killed]
+    _until(lambda: any(began >= killed for began, _ in results.calls[-50:]) or results.errors != [])
+    answered = [ended for began, ended in results.calls if began >= killed]
     if answered:
-        asked.takeovers.append(min(answered) - killed)
+        results.takeovers.append(min(answered) - killed)
 
 
 def _until(condition: Callable[[], bool]) -> None:
@@ -152,9 +152,11 @@ def _until(condition: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
-def _check_all_done(path: Path, asked: Asked) -> None:
+def _check_all_done(path: Path, results: Asked) -> None:
     with Client.connect(f"local:{path}") as client:
         done = client.count_workflows("ExecutionStatus = 'Completed'")
         everything = client.count_workflows()
-    if not len(asked.calls) == done == everything:
-        asked.errors.append(f"{len(asked.calls)} requests, {everything} workflows, {done} of them completed")
+    if not len(results.calls) == done == everything:
+        results.errors.append(
+            f"{len(results.calls)} requests, {everything} workflows, {done} of them completed"
+        )

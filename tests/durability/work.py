@@ -1,6 +1,6 @@
-"""An order that uses all that can be interrupted, and activities that note what they do where no crash of ours can undo it.
+"""A workflow with everything that can be interrupted, and activities that write notes which no crash can undo.
 
-The notes are lines of JSON in an append-only file: a process that dies loses none that it has written.
+The notes are lines of JSON in an append-only file: a killed process loses none that it has written.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SOON = RetryPolicy(initial_interval=0.005, backoff_coefficient=1.0)
 
 
 def note(what: str, **more: Any) -> None:
-    """Append a line, at once: a single write to a file that is open for appending is never torn by another's."""
+    """Append a line with a single write, which other writers cannot interleave."""
     here = activity.info()
     line = {
         "what": what,
@@ -49,7 +49,7 @@ def note(what: str, **more: Any) -> None:
 
 
 def executed() -> str:
-    """Note that an attempt did its work; its name is unlike that of any other execution."""
+    """Record an execution under a token that no other execution has."""
     token = f"{activity.info().activity_type}-{uuid.uuid4().hex}"
     note("done", token=token)
     return token
@@ -63,7 +63,7 @@ def reserve(number: int) -> str:
 
 @activity.defn(retry_policy=_SOON)
 def charge(number: int) -> str:
-    """Its first attempt fails, always."""
+    """Fail on the first attempt."""
     note("begun")
     if activity.info().attempt == 1:
         raise ApplicationError("the bank does not answer")
@@ -72,7 +72,7 @@ def charge(number: int) -> str:
 
 @activity.defn(retry_policy=_SOON)
 def pack(number: int) -> str:
-    """Reports how far it has come, and goes on from there."""
+    """Heartbeat its progress; resume from it."""
     come = activity.heartbeat_details(int)
     note("begun", come=come)
     for place in range(0 if come is None else come + 1, BEATS):
@@ -84,7 +84,7 @@ def pack(number: int) -> str:
 
 @activity.defn(retry_policy=RetryPolicy(maximum_attempts=1))
 def pay(number: int) -> str:
-    """Must never be executed twice, and may be lost."""
+    """Must not be executed twice, but may be lost."""
     note("begun")
     return executed()
 
@@ -114,7 +114,7 @@ class Receipt:
 
 @workflow.defn
 class Order:
-    """Two runs, five activities, two timers, a few signals, which may come at any time."""
+    """Two runs, five activities, two timers, and signals at any time."""
 
     def __init__(self) -> None:
         self.seen: list[int] = []
@@ -145,7 +145,7 @@ class Order:
 
 @workflow.defn
 def errand(number: int) -> int:
-    """Two activities, as a web request would want them."""
+    """Two activities, like the work of a web request."""
     reserve(number)
     thank(number)
     return number + 1

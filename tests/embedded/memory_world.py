@@ -22,7 +22,7 @@ from hourglass._embedded.activations.handle import EngineHandle
 from hourglass._embedded.engine import Engine
 from hourglass._embedded.matching.pollers import HostProcess
 from hourglass._embedded.matching.task_queues import DispatchPolicy
-from hourglass._embedded.runs.run import run_wake_ns
+from hourglass._embedded.runs.run import LoadedRun, run_wake_ns
 from hourglass._embedded.store.store import Store
 from hourglass._embedded.transitions.run import Run
 from hourglass._embedded.transitions.size_limits import Limits
@@ -128,6 +128,13 @@ class World:
         options: dict[str, Any] = {"workflow_type": "W", "task_queue": "q", "request_id": "", **more}
         return await self.connection.call(made(StartWorkflow, workflow_id=workflow_id, **options))
 
+    async def start_run(self, *commands: Command, **options: Any) -> str:
+        """Start a run and complete its first workflow task with these commands. Return its run id."""
+        run_id = (await self.start(**options)).run_id
+        await self.activation()
+        await self.complete(run_id, *commands)
+        return run_id
+
     async def activation(self) -> Activation:
         activation = await self.handle.poll_activation()
         self.seen.append(activation)
@@ -168,10 +175,14 @@ class World:
     async def history(self, workflow_id: str = "w", run_id: str = "") -> list[bytes]:
         return list((await self.call(GetHistory(workflow_id=workflow_id, run_id=run_id))).events)
 
-    def kinds(self, workflow_id: str = "w") -> list[str]:
-        record = self.connection.engine.current(workflow_id)
+    def record(self, workflow_id: str = "w", run_id: str = "") -> LoadedRun:
+        """Return a run of the engine, which must exist: the latest of a workflow, or the one with this id."""
+        record = self.engine.record(run_id) if run_id else self.engine.current(workflow_id)
         assert record is not None
-        return [kind_of(event.attributes) for event in record.events]
+        return record
+
+    def kinds(self, workflow_id: str = "w") -> list[str]:
+        return [kind_of(event.attributes) for event in self.record(workflow_id).events]
 
     async def close(self) -> None:
         await self.connection.close()

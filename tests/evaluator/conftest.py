@@ -30,3 +30,15 @@ def drive() -> Iterator[Drive]:
         commands = list(driver.run.state.commands)
         driver.run.drop()
         assert list(driver.run.state.commands) == commands, "a dropped fiber issued commands"
+
+
+@pytest.fixture
+def begin_run(drive: Drive) -> Drive:
+    """Return a factory of drivers that have delivered the first activation."""
+
+    def make(workflow: Any, *arguments: Any, **options: Any) -> Driver:
+        driver = drive(workflow, *arguments, **options)
+        driver.begin()
+        return driver
+
+    return make

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from hourglass import workflow
 from hourglass._evaluator.commands import (
     TERMINAL,
     CancelRun,
@@ -343,6 +344,22 @@ class Driver:
     @property
     def was_cancelled(self) -> bool:
         return isinstance(self.terminal, CancelRun)
+
+
+def error_in_workflow(call: Callable[[], object]) -> Exception:
+    """Execute a workflow that makes this call; return the exception that the call raised. It must issue no commands."""
+    errors: list[Exception] = []
+
+    @workflow.defn
+    def run() -> None:
+        try:
+            call()
+        except Exception as error:
+            errors.append(error)
+
+    driver = Driver(run)
+    assert brief(driver.begin()) == ["CompleteRun"]
+    return errors[-1]
 
 
 def activity_failure(command: ScheduleActivity | ScheduleLocalActivity, cause: Failure) -> Failure:

@@ -12,7 +12,7 @@ from hourglass import workflow
 from hourglass.errors import ActivityError, ApplicationError, TaskCancelledError
 from hourglass.workflow import ActivityCancellationType, Channel
 
-from .acts import charge, refund, work
+from .activities import charge, refund, work
 from .conftest import Drive
 from .driver import brief, cancel, signal
 
@@ -51,7 +51,7 @@ WAITS: dict[str, Callable[[], object]] = {
 
 
 @pytest.mark.parametrize("kind", WAITS)
-def test_cancellation_interrupts_every_kind_of_wait(drive: Drive, kind: str) -> None:
+def test_cancellation_interrupts_every_kind_of_wait(begin_run: Drive, kind: str) -> None:
     """The run may issue commands in `finally`, and ends as cancelled."""
     wait = WAITS[kind]
 
@@ -62,8 +62,7 @@ def test_cancellation_interrupts_every_kind_of_wait(drive: Drive, kind: str) -> 
         finally:
             refund("o1")
 
-    d = drive(run)
-    d.begin()
+    d = begin_run(run)
     d.send(cancel())
     while "refund" not in d.activities:
         assert d.owed, f"the run issued no refund: {d.pending}"
@@ -73,7 +72,7 @@ def test_cancellation_interrupts_every_kind_of_wait(drive: Drive, kind: str) -> 
     assert d.was_cancelled
 
 
-def test_except_cancelled_may_schedule_a_compensating_activity(drive: Drive) -> None:
+def test_except_cancelled_may_schedule_a_compensating_activity(begin_run: Drive) -> None:
     @workflow.defn
     def checkout(order: str) -> None:
         charge(order)
@@ -83,14 +82,13 @@ def test_except_cancelled_may_schedule_a_compensating_activity(drive: Drive) -> 
             refund(order)
             raise
 
-    d = drive(checkout, "o1")
-    d.begin()
+    d = begin_run(checkout, "o1")
     d.send(d.done("charge", ""))
     assert brief(d.send(cancel("changed my mind"))) == ["cancel timer 1", "refund(o1)"]
     assert brief(d.send(d.done("refund", ""))) == ["CancelRun"]
 
 
-def test_cancelled_exit_stack_runs_its_callbacks_in_reverse_order(drive: Drive) -> None:
+def test_cancelled_exit_stack_runs_its_callbacks_in_reverse_order(begin_run: Drive) -> None:
     @workflow.defn
     def saga() -> None:
         with ExitStack() as stack:
@@ -98,15 +96,14 @@ def test_cancelled_exit_stack_runs_its_callbacks_in_reverse_order(drive: Drive) 
             stack.callback(work, "undo 2")
             workflow.sleep(10)
 
-    d = drive(saga)
-    d.begin()
+    d = begin_run(saga)
     assert brief(d.send(cancel())) == ["cancel timer 1", "work(undo 2)"]
     assert brief(d.send(d.done("work"))) == ["work(undo 1)"]
     d.send(d.done("work"))
     assert d.was_cancelled
 
 
-def test_swallowed_cancellation_is_not_delivered_again(drive: Drive) -> None:
+def test_swallowed_cancellation_is_not_delivered_again(begin_run: Drive) -> None:
     @workflow.defn
     def stubborn() -> str:
         try:
@@ -116,14 +113,13 @@ def test_swallowed_cancellation_is_not_delivered_again(drive: Drive) -> None:
         workflow.sleep(10)
         return charge("anyway")
 
-    d = drive(stubborn)
-    d.begin()
+    d = begin_run(stubborn)
     d.send(cancel())
     d.finish(lambda name, arguments: "done")
     assert d.result == "done"
 
 
-def test_second_cancellation_request_is_delivered(drive: Drive) -> None:
+def test_second_cancellation_request_is_delivered(begin_run: Drive) -> None:
     @workflow.defn
     def run() -> str:
         deliveries = 0
@@ -134,14 +130,13 @@ def test_second_cancellation_request_is_delivered(drive: Drive) -> None:
                 deliveries += 1
         return str(deliveries)
 
-    d = drive(run)
-    d.begin()
+    d = begin_run(run)
     d.send(cancel())
     d.send(cancel())
     assert d.result == "2"
 
 
-def test_except_exception_does_not_catch_cancelled(drive: Drive) -> None:
+def test_except_exception_does_not_catch_cancelled(begin_run: Drive) -> None:
     @workflow.defn
     def run() -> str:
         try:
@@ -150,8 +145,7 @@ def test_except_exception_does_not_catch_cancelled(drive: Drive) -> None:
             return "swallowed"
         return ""
 
-    d = drive(run)
-    d.begin()
+    d = begin_run(run)
     d.send(cancel())
     assert d.was_cancelled
 
@@ -170,7 +164,7 @@ def test_run_cancelled_with_its_start_is_cancelled_at_its_first_wait(drive: Driv
     assert d.result == "saw it"
 
 
-def test_spawned_tasks_are_not_cancelled_by_the_run(drive: Drive) -> None:
+def test_spawned_tasks_are_not_cancelled_by_the_run(begin_run: Drive) -> None:
     @workflow.defn
     def run() -> str:
         task = workflow.spawn(charge, "side")
@@ -180,14 +174,13 @@ def test_spawned_tasks_are_not_cancelled_by_the_run(drive: Drive) -> None:
             return task.result()
         return ""
 
-    d = drive(run)
-    d.begin()
+    d = begin_run(run)
     assert brief(d.send(cancel())) == ["cancel timer 1"]
     d.send(d.done("charge", "still there"))
     assert d.result == "still there"
 
 
-def test_cancelled_task_does_not_cancel_the_run(drive: Drive) -> None:
+def test_cancelled_task_does_not_cancel_the_run(begin_run: Drive) -> None:
     @workflow.defn
     def run() -> str:
         task = workflow.spawn(workflow.sleep, 10)
@@ -199,8 +192,7 @@ def test_cancelled_task_does_not_cancel_the_run(drive: Drive) -> None:
             return charge("afterwards")
         return ""
 
-    d = drive(run)
-    d.begin()
+    d = begin_run(run)
     assert brief(d.send(d.fired(1))) == ["cancel timer 2", "charge(afterwards)"]
     d.finish(lambda *_: "ok")
     assert d.result == "ok"
@@ -221,7 +213,7 @@ def test_uncaught_task_cancellation_does_not_cancel_the_run(drive: Drive) -> Non
     assert isinstance(d.run.error, TaskCancelledError)
 
 
-def test_cancelled_task_runs_its_finally_block(drive: Drive) -> None:
+def test_cancelled_task_runs_its_finally_block(begin_run: Drive) -> None:
     @workflow.defn
     def run() -> list[Any]:
         def side() -> None:
@@ -236,8 +228,7 @@ def test_cancelled_task_runs_its_finally_block(drive: Drive) -> None:
         workflow.wait([task])
         return [*before, task.cancelled(), task.cancel()]
 
-    d = drive(run)
-    d.begin()
+    d = begin_run(run)
     assert brief(d.send(d.fired(1))) == ["cancel timer 2", "refund(side)"]
     d.send(d.done("refund", ""))
     assert d.result == [True, False, True, False]
@@ -258,7 +249,7 @@ def test_task_cancelled_before_its_start_never_runs(drive: Drive) -> None:
 
 @pytest.mark.parametrize("kind", list(ActivityCancellationType))
 def test_waiting_for_a_cancelled_activity_raises_activity_error(
-    drive: Drive, kind: ActivityCancellationType
+    begin_run: Drive, kind: ActivityCancellationType
 ) -> None:
     @workflow.defn
     def run() -> str:
@@ -271,8 +262,7 @@ def test_waiting_for_a_cancelled_activity_raises_activity_error(
             return f"{type(error.cause).__name__} {task.cancelled()}"
         return ""
 
-    d = drive(run)
-    d.begin()
+    d = begin_run(run)
     assert brief(d.send(d.fired())) == ["cancel activity 1"]
     if kind is ActivityCancellationType.WAIT_CANCELLATION_COMPLETED:
         assert not d.owed
@@ -281,7 +271,7 @@ def test_waiting_for_a_cancelled_activity_raises_activity_error(
     assert d.result == "CancelledError True"
 
 
-def test_activity_may_complete_despite_its_cancellation(drive: Drive) -> None:
+def test_activity_may_complete_despite_its_cancellation(begin_run: Drive) -> None:
     """With WAIT_CANCELLATION_COMPLETED the activity's own outcome counts."""
 
     @workflow.defn
@@ -292,8 +282,7 @@ def test_activity_may_complete_despite_its_cancellation(drive: Drive) -> None:
         task.cancel()
         return task.result()
 
-    d = drive(run)
-    d.begin()
+    d = begin_run(run)
     d.send(d.fired())
     d.send(d.done(1, "charged all the same"))
     assert d.result == "charged all the same"
@@ -314,7 +303,7 @@ def test_activity_cancelled_in_its_first_activation_is_scheduled_first(drive: Dr
     assert brief(d.begin())[:2] == ["charge(a)", "cancel activity 1"]
 
 
-def test_exception_in_finally_replaces_the_cancellation(drive: Drive) -> None:
+def test_exception_in_finally_replaces_the_cancellation(begin_run: Drive) -> None:
     @workflow.defn
     def run() -> None:
         try:
@@ -322,13 +311,12 @@ def test_exception_in_finally_replaces_the_cancellation(drive: Drive) -> None:
         finally:
             raise ApplicationError("clean-up failed")
 
-    d = drive(run)
-    d.begin()
+    d = begin_run(run)
     d.send(cancel())
     assert str(d.failure) == "clean-up failed"
 
 
-def test_uncaught_error_of_a_cancelled_activity_ends_a_cancelled_run_as_cancelled(drive: Drive) -> None:
+def test_uncaught_error_of_a_cancelled_activity_ends_a_cancelled_run_as_cancelled(begin_run: Drive) -> None:
     @workflow.defn
     def run() -> None:
         task = charge.start("a")
@@ -338,14 +326,13 @@ def test_uncaught_error_of_a_cancelled_activity_ends_a_cancelled_run_as_cancelle
             task.cancel()
             task.result()
 
-    d = drive(run)
-    d.begin()
+    d = begin_run(run)
     d.send(cancel())
     d.send()
     assert d.was_cancelled
 
 
-def test_info_has_the_cancellation_reason_after_it_was_swallowed(drive: Drive) -> None:
+def test_info_has_the_cancellation_reason_after_it_was_swallowed(begin_run: Drive) -> None:
     @workflow.defn
     def run() -> list[Any]:
         try:
@@ -354,13 +341,12 @@ def test_info_has_the_cancellation_reason_after_it_was_swallowed(drive: Drive) -
             pass
         return [workflow.info().cancel_requested, workflow.info().cancel_reason]
 
-    d = drive(run)
-    d.begin()
+    d = begin_run(run)
     d.send(cancel("because"))
     assert d.result == [True, "because"]
 
 
-def test_signal_handler_can_cancel_a_task_that_the_workflow_awaits(drive: Drive) -> None:
+def test_signal_handler_can_cancel_a_task_that_the_workflow_awaits(begin_run: Drive) -> None:
     @workflow.defn
     class Job:
         @workflow.run
@@ -375,8 +361,7 @@ def test_signal_handler_can_cancel_a_task_that_the_workflow_awaits(drive: Drive)
         def stop(self) -> None:
             self.task.cancel()
 
-    d = drive(Job)
-    d.begin()
+    d = begin_run(Job)
     assert brief(d.send(signal("stop"))) == ["cancel activity 1"]
     d.send()
     assert d.result == "stopped"

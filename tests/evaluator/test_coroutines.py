@@ -34,7 +34,7 @@ from hourglass.errors import (
 )
 from hourglass.interceptors import ExecuteWorkflowInput, WorkflowInboundInterceptor
 
-from .acts import charge
+from .activities import charge
 from .conftest import Drive
 from .driver import cancel, run_settings, signal, update
 
@@ -47,7 +47,7 @@ async def double(n: int) -> int:
 # --- an asynchronous workflow -----------------------------------------------------------------------------------------
 
 
-def test_async_workflow_awaits_timers_and_activities(drive: Drive) -> None:
+def test_async_workflow_awaits_timers_and_activities(begin_run: Drive) -> None:
     @plain.defn
     async def total(n: int) -> int:
         await asyncio.sleep(60)
@@ -56,8 +56,7 @@ def test_async_workflow_awaits_timers_and_activities(drive: Drive) -> None:
         )
         return first + second
 
-    d = drive(total, 3)
-    d.begin()
+    d = begin_run(total, 3)
     assert d.timers == {1: 60.0}
     d.send(d.fired())
     d.send(d.done(2, 8))
@@ -65,7 +64,7 @@ def test_async_workflow_awaits_timers_and_activities(drive: Drive) -> None:
     assert d.result == 14
 
 
-def test_awaiting_a_failed_activity_raises_activity_error(drive: Drive) -> None:
+def test_awaiting_a_failed_activity_raises_activity_error(begin_run: Drive) -> None:
     @plain.defn
     async def fails() -> str:
         try:
@@ -74,13 +73,12 @@ def test_awaiting_a_failed_activity_raises_activity_error(drive: Drive) -> None:
             return str(error.root_cause)
         return "no"
 
-    d = drive(fails)
-    d.begin()
+    d = begin_run(fails)
     d.send(d.failed("double", "no card"))
     assert d.result == "no card"
 
 
-def test_cancelled_async_workflow_can_clean_up(drive: Drive) -> None:
+def test_cancelled_async_workflow_can_clean_up(begin_run: Drive) -> None:
     seen = []
 
     @plain.defn
@@ -92,15 +90,14 @@ def test_cancelled_async_workflow_can_clean_up(drive: Drive) -> None:
             await workflow.execute_activity(double, 1)
             raise
 
-    d = drive(waits)
-    d.begin()
+    d = begin_run(waits)
     d.send(cancel("enough"))
     d.send(d.done("double", 2))
     assert d.was_cancelled
     assert "enough" in seen
 
 
-def test_asyncio_task_has_its_own_copy_of_context_variables(drive: Drive) -> None:
+def test_asyncio_task_has_its_own_copy_of_context_variables(begin_run: Drive) -> None:
     who: contextvars.ContextVar[str] = contextvars.ContextVar("who", default="nobody")
 
     async def child() -> str:
@@ -113,8 +110,7 @@ def test_asyncio_task_has_its_own_copy_of_context_variables(drive: Drive) -> Non
         who.set("parent")
         return [await asyncio.create_task(child()), who.get()]
 
-    d = drive(parent)
-    d.begin()
+    d = begin_run(parent)
     assert d.result == ["parent", "parent"]
     assert who.get() == "nobody"
 
@@ -122,7 +118,7 @@ def test_asyncio_task_has_its_own_copy_of_context_variables(drive: Drive) -> Non
 # --- plain code and coroutines ----------------------------------------------------------------------------------------
 
 
-def test_run_async_runs_a_coroutine_in_plain_code(drive: Drive) -> None:
+def test_run_async_runs_a_coroutine_in_plain_code(begin_run: Drive) -> None:
     async def both(n: int) -> int:
         return sum(await asyncio.gather(double_of(n), double_of(n + 1)))
 
@@ -136,15 +132,14 @@ def test_run_async_runs_a_coroutine_in_plain_code(drive: Drive) -> None:
         background.cancel()
         return [total, plain.spawn(double_of, 5).result()]
 
-    d = drive(outer)
-    d.begin()
+    d = begin_run(outer)
     assert sorted(d.activities) == ["charge", "double", "double"]
     d.send(d.done(2, 2), d.done(3, 4))
     d.send(d.done(4, 10))
     assert d.result == [6, 10]
 
 
-def test_cancelled_plain_workflow_cancels_its_coroutine_first(drive: Drive) -> None:
+def test_cancelled_plain_workflow_cancels_its_coroutine_first(begin_run: Drive) -> None:
     seen: list[str] = []
 
     async def wait() -> None:
@@ -162,14 +157,13 @@ def test_cancelled_plain_workflow_cancels_its_coroutine_first(drive: Drive) -> N
             seen.append("plain")
             raise
 
-    d = drive(outer)
-    d.begin()
+    d = begin_run(outer)
     d.send(cancel())
     assert d.was_cancelled
     assert seen[:2] == ["coroutine", "plain"]
 
 
-def test_workflow_timeout_cancels_the_coroutine_of_run_async(drive: Drive) -> None:
+def test_workflow_timeout_cancels_the_coroutine_of_run_async(begin_run: Drive) -> None:
     @plain.defn
     def outer() -> str:
         try:
@@ -179,13 +173,12 @@ def test_workflow_timeout_cancels_the_coroutine_of_run_async(drive: Drive) -> No
             return "late"
         return "done"
 
-    d = drive(outer)
-    d.begin()
+    d = begin_run(outer)
     d.send(d.fired(1))
     assert d.result == "late"
 
 
-def test_coroutine_awaits_and_cancels_tasks_of_plain_code(drive: Drive) -> None:
+def test_coroutine_awaits_and_cancels_tasks_of_plain_code(begin_run: Drive) -> None:
     def waits() -> str:
         plain.sleep(5)
         return "slept"
@@ -201,8 +194,7 @@ def test_coroutine_awaits_and_cancels_tasks_of_plain_code(drive: Drive) -> None:
             return [first, second, "late"]
         return [first, second, "done"]
 
-    d = drive(outer)
-    d.begin()
+    d = begin_run(outer)
     d.send(d.done("charge", "c-1"))
     d.send(d.fired())
     d.send(d.fired(2))
@@ -293,9 +285,8 @@ class Mixed:
         return 1
 
 
-def test_plain_workflow_runs_plain_and_async_handlers(drive: Drive) -> None:
-    d = drive(Mixed)
-    d.begin()
+def test_plain_workflow_runs_plain_and_async_handlers(begin_run: Drive) -> None:
+    d = begin_run(Mixed)
     d.send(signal("awaited", "a"), signal("waited", "b"))
     d.send(update("changed", "", id="u-1"))
     d.send(update("changed", "c", id="u-2"))
@@ -305,9 +296,8 @@ def test_plain_workflow_runs_plain_and_async_handlers(drive: Drive) -> None:
     assert sorted(d.result) == ["a 2", "b paid", "c"]
 
 
-def test_async_query_that_waits_fails(drive: Drive) -> None:
-    d = drive(Mixed)
-    d.begin()
+def test_async_query_that_waits_fails(begin_run: Drive) -> None:
+    d = begin_run(Mixed)
     with pytest.raises(ApplicationError, match="must not wait"):
         d.query("patient")
 
@@ -414,7 +404,7 @@ def test_coroutine_cannot_start_threads_or_use_executors(drive: Drive, name: str
     assert not ran
 
 
-def test_threads_are_allowed_in_unsafe_blocks_and_outside_coroutines(drive: Drive) -> None:
+def test_threads_are_allowed_in_unsafe_blocks_and_outside_coroutines(begin_run: Drive) -> None:
     """Allowed are `workflow.unsafe()`, plain workflows, log handlers, and code outside of workflows."""
     ran: list[str] = []
 
@@ -438,8 +428,7 @@ def test_threads_are_allowed_in_unsafe_blocks_and_outside_coroutines(drive: Driv
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for workflow_code in (outer, plain_code):
-            d = drive(workflow_code)
-            d.begin()
+            d = begin_run(workflow_code)
             assert d.result is None
     _start(threading.Thread(target=_ran, args=(ran,)))
     assert len(ran) >= 4
@@ -448,21 +437,20 @@ def test_threads_are_allowed_in_unsafe_blocks_and_outside_coroutines(drive: Driv
 # --- errors -----------------------------------------------------------------------------------------------------------
 
 
-def test_bug_in_a_coroutine_parks_the_run(drive: Drive) -> None:
+def test_bug_in_a_coroutine_parks_the_run(begin_run: Drive) -> None:
     @plain.defn
     async def broken(kind: str) -> None:
         await asyncio.sleep(1)
         raise SystemExit(3) if kind == "exit" else KeyError("no such key")
 
     for kind, message in (("key", "no such key"), ("exit", "SystemExit")):
-        d = drive(broken, kind)
-        d.begin()
+        d = begin_run(broken, kind)
         completion = d.offer(d.fired())
         assert isinstance(completion, TaskFailed)
         assert message in completion.failure.message
 
 
-def test_unretrieved_exception_of_an_asyncio_task_is_logged_when_the_run_closes(drive: Drive) -> None:
+def test_unretrieved_exception_of_an_asyncio_task_is_logged_when_the_run_closes(begin_run: Drive) -> None:
     async def fails(name: str) -> None:
         raise ValueError(name)
 
@@ -473,8 +461,7 @@ def test_unretrieved_exception_of_an_asyncio_task_is_logged_when_the_run_closes(
         await asyncio.wait([unseen, seen])
         seen.exception()
 
-    d = drive(outer)
-    d.begin()
+    d = begin_run(outer)
     assert [notice for notice in d.run.notices if "no code has retrieved" in notice and "unseen" in notice]
     assert not [notice for notice in d.run.notices if "ValueError: seen" in notice]
 
@@ -491,7 +478,7 @@ def test_never_awaited_coroutine_emits_runtime_warning(drive: Drive) -> None:
     assert d.result == "done"
 
 
-def test_exception_in_a_call_soon_callback_is_logged_and_the_run_continues(drive: Drive) -> None:
+def test_exception_in_a_call_soon_callback_is_logged_and_the_run_continues(begin_run: Drive) -> None:
     def broken() -> None:
         raise ValueError("in a callback")
 
@@ -501,8 +488,7 @@ def test_exception_in_a_call_soon_callback_is_logged_and_the_run_continues(drive
         await asyncio.sleep(0)
         return "continued"
 
-    d = drive(outer)
-    d.begin()
+    d = begin_run(outer)
     assert d.result == "continued"
     assert "in a callback" in " ".join(d.run.notices)
 
@@ -510,7 +496,7 @@ def test_exception_in_a_call_soon_callback_is_logged_and_the_run_continues(drive
 # --- dropping ---------------------------------------------------------------------------------------------------------
 
 
-def test_dropped_coroutine_issues_no_commands(drive: Drive) -> None:
+def test_dropped_coroutine_issues_no_commands(begin_run: Drive) -> None:
     """`finally` runs, `except CancelledError` does not, and every workflow function raises."""
     seen: list[str] = []
 
@@ -526,8 +512,7 @@ def test_dropped_coroutine_issues_no_commands(drive: Drive) -> None:
             await workflow.execute_activity(double, 1)
             seen.append("issued a command")
 
-    d = drive(waits)
-    d.begin()
+    d = begin_run(waits)
     seen.clear()
     d.run.drop()
     assert seen == ["finally"]
@@ -535,7 +520,7 @@ def test_dropped_coroutine_issues_no_commands(drive: Drive) -> None:
     assert "cancelled" in seen
 
 
-def test_dropped_async_generator_is_never_executed_again(drive: Drive) -> None:
+def test_dropped_async_generator_is_never_executed_again(begin_run: Drive) -> None:
     """A waiting generator is closed with its run, and garbage collection of the generator has no effect. A generator that is
     dropped while its run executes is closed immediately.
     """
@@ -573,8 +558,7 @@ def test_dropped_async_generator_is_never_executed_again(drive: Drive) -> None:
             break
         await asyncio.sleep(5)
 
-    d = drive(reads)
-    d.begin()
+    d = begin_run(reads)
     assert "waiting" in d.query("__stack_trace")
     seen.clear()
     d.run.drop()
@@ -582,14 +566,13 @@ def test_dropped_async_generator_is_never_executed_again(drive: Drive) -> None:
     assert seen[:1] == ["waiting ends"]
     assert "closed, alive" not in seen
     seen.clear()
-    other = drive(abandons_generator)
-    other.begin()
+    other = begin_run(abandons_generator)
     assert set(seen) == {"abandoned"}
     assert other.timers == {1: 5.0}
 
 
 def test_dropped_async_generator_resets_context_variables(
-    drive: Drive,
+    begin_run: Drive,
 ) -> None:
     """The generator is unwound with the run, not by the garbage collector, where `ContextVar.reset` would raise."""
     variable: ContextVar[int] = ContextVar("variable", default=0)
@@ -619,14 +602,13 @@ def test_dropped_async_generator_resets_context_variables(
         async for _ in numbers():
             pass
 
-    d = drive(reads)
-    d.begin()
+    d = begin_run(reads)
     events.clear()
     d.run.drop()
     assert "reset" in events
 
 
-def test_drop_abandons_a_coroutine_that_swallows_every_exception(drive: Drive) -> None:
+def test_drop_abandons_a_coroutine_that_swallows_every_exception(begin_run: Drive) -> None:
     @plain.defn
     async def stubborn(kind: str) -> None:
         while True:
@@ -640,13 +622,12 @@ def test_drop_abandons_a_coroutine_that_swallows_every_exception(drive: Drive) -
                         continue
 
     for kind in ("timer", "turn"):
-        d = drive(stubborn, kind)
-        d.begin()
+        d = begin_run(stubborn, kind)
         d.run.drop()
         assert d.run.live is None
 
 
-def test_stack_trace_shows_waiting_coroutines(drive: Drive) -> None:
+def test_stack_trace_shows_waiting_coroutines(begin_run: Drive) -> None:
     async def inner() -> None:
         await asyncio.sleep(5)
 
@@ -654,8 +635,7 @@ def test_stack_trace_shows_waiting_coroutines(drive: Drive) -> None:
     async def outer() -> None:
         await asyncio.gather(inner(), asyncio.create_task(inner(), name="second"))
 
-    d = drive(outer)
-    d.begin()
+    d = begin_run(outer)
     trace = d.query("__stack_trace")
     assert "workflow" in trace
     assert "second" in trace
@@ -665,7 +645,7 @@ def test_stack_trace_shows_waiting_coroutines(drive: Drive) -> None:
 # --- interceptors -----------------------------------------------------------------------------------------------------
 
 
-def test_plain_interceptor_sees_the_result_of_an_async_workflow(drive: Drive) -> None:
+def test_plain_interceptor_sees_the_result_of_an_async_workflow(begin_run: Drive) -> None:
     """The interceptor costs no additional turn."""
     seen: list[Any] = []
 
@@ -680,8 +660,7 @@ def test_plain_interceptor_sees_the_result_of_an_async_workflow(drive: Drive) ->
         await asyncio.sleep(1)
         return await workflow.execute_activity(double, n)
 
-    d = drive(body, 4, settings=run_settings(interceptors=(Watching,)))
-    d.begin()
+    d = begin_run(body, 4, settings=run_settings(interceptors=(Watching,)))
     assert not seen
     d.send(d.fired())
     d.send(d.done("double", 8))

@@ -18,7 +18,7 @@ import pytest
 from hourglass import workflow
 from hourglass.errors import NotInWorkflowError
 
-from .acts import charge, listing, refund, work
+from .activities import charge, listing, refund, work
 from .conftest import Drive
 from .driver import brief, signal
 
@@ -38,7 +38,7 @@ def drop_silently(run: Any) -> None:
     assert run.live is None
 
 
-def test_dropped_fiber_issues_no_commands(drive: Drive) -> None:
+def test_dropped_fiber_issues_no_commands(begin_run: Drive) -> None:
     """Every workflow function raises while a dropped fiber unwinds; other code in `finally` runs."""
 
     @workflow.defn
@@ -63,13 +63,12 @@ def test_dropped_fiber_issues_no_commands(drive: Drive) -> None:
                 except BaseException as error:
                     events.append(type(error).__name__)
 
-    d = drive(run, shadow=False)
-    d.begin()
+    d = begin_run(run, shadow=False)
     drop_silently(d.run)
     assert events == ["unwinding", *["Dropped"] * 8]
 
 
-def test_fiber_that_swallows_every_exception_is_left_suspended(drive: Drive) -> None:
+def test_fiber_that_swallows_every_exception_is_left_suspended(begin_run: Drive) -> None:
     @workflow.defn
     def run() -> None:
         while True:
@@ -78,14 +77,13 @@ def test_fiber_that_swallows_every_exception_is_left_suspended(drive: Drive) -> 
             except BaseException:
                 pass
 
-    d = drive(run, shadow=False)
-    d.begin()
+    d = begin_run(run, shadow=False)
     drop_silently(d.run)
     d.send(d.fired())
     assert d.timers == {2: 10.0}
 
 
-def test_result_returned_while_the_fiber_is_dropped_is_ignored(drive: Drive) -> None:
+def test_result_returned_while_the_fiber_is_dropped_is_ignored(begin_run: Drive) -> None:
     @workflow.defn
     def run() -> str:
         try:
@@ -94,14 +92,13 @@ def test_result_returned_while_the_fiber_is_dropped_is_ignored(drive: Drive) -> 
             return "not a result"
         return "fine"
 
-    d = drive(run, shadow=False)
-    d.begin()
+    d = begin_run(run, shadow=False)
     drop_silently(d.run)
     d.send(d.done("charge", ""))
     assert d.result == "fine"
 
 
-def test_drop_closes_generators_and_context_managers(drive: Drive) -> None:
+def test_drop_closes_generators_and_context_managers(begin_run: Drive) -> None:
     @workflow.defn
     def run() -> None:
         def items() -> Iterator[int]:
@@ -117,14 +114,13 @@ def test_drop_closes_generators_and_context_managers(drive: Drive) -> None:
             for _ in items():
                 pass
 
-    d = drive(run, shadow=False)
-    d.begin()
+    d = begin_run(run, shadow=False)
     d.send(d.fired(2))
     drop_silently(d.run)
     assert events == ["closed"]
 
 
-def test_drop_unwinds_spawned_tasks_and_handlers(drive: Drive) -> None:
+def test_drop_unwinds_spawned_tasks_and_handlers(begin_run: Drive) -> None:
     """Tasks that never began are unwound, too."""
 
     @workflow.defn
@@ -146,20 +142,18 @@ def test_drop_unwinds_spawned_tasks_and_handlers(drive: Drive) -> None:
         def poke(self) -> None:
             self.side(99)
 
-    d = drive(Many, shadow=False)
-    d.begin()
+    d = begin_run(Many, shadow=False)
     d.send(signal("poke"))
     drop_silently(d.run)
     assert sorted(events) == [0, 1, 2, 3, 4, 99]
 
 
-def test_dropping_a_run_twice_has_no_effect(drive: Drive) -> None:
+def test_dropping_a_run_twice_has_no_effect(begin_run: Drive) -> None:
     @workflow.defn
     def run() -> None:
         workflow.sleep(10)
 
-    d = drive(run, shadow=False)
-    d.begin()
+    d = begin_run(run, shadow=False)
     drop_silently(d.run)
     drop_silently(d.run)
 
@@ -257,7 +251,7 @@ def test_posix_signal_during_garbage_collection_raises_after_our_callback() -> N
         signals.signal(signals.SIGUSR1, before)
 
 
-def test_dropped_fibers_are_garbage_collected(drive: Drive) -> None:
+def test_dropped_fibers_are_garbage_collected(begin_run: Drive) -> None:
     class Marker: ...
 
     watched: list[weakref.ref[Marker]] = []
@@ -269,8 +263,7 @@ def test_dropped_fibers_are_garbage_collected(drive: Drive) -> None:
         workflow.sleep(10)
         del marker
 
-    d = drive(run, shadow=False)
-    d.begin()
+    d = begin_run(run, shadow=False)
     drop_silently(d.run)
     gc.collect()
     assert watched[0]() is None
@@ -279,7 +272,7 @@ def test_dropped_fibers_are_garbage_collected(drive: Drive) -> None:
 # --- I6 ---------------------------------------------------------------------------------------------------------------
 
 
-def test_mutating_an_activity_result_does_not_change_the_state(drive: Drive) -> None:
+def test_mutating_an_activity_result_does_not_change_the_state(begin_run: Drive) -> None:
     @workflow.defn
     def run() -> list[list[int]]:
         task = listing.start("a")
@@ -287,8 +280,7 @@ def test_mutating_an_activity_result_does_not_change_the_state(drive: Drive) -> 
         first.append(99)
         return [first, task.result(), *workflow.gather(task, task)]
 
-    d = drive(run)
-    d.begin()
+    d = begin_run(run)
     d.send(d.done("listing", [1]))
     assert d.result == [[1, 99], [1], [1], [1]]
 
@@ -310,7 +302,7 @@ def test_activity_arguments_are_encoded_at_the_call(drive: Drive) -> None:
     assert d.run.state.result == d.terminal
 
 
-def test_failed_task_raises_a_new_exception_for_each_reader(drive: Drive) -> None:
+def test_failed_task_raises_a_new_exception_for_each_reader(begin_run: Drive) -> None:
     """Otherwise the traceback of a shared exception would grow with each reader."""
 
     @workflow.defn
@@ -327,13 +319,12 @@ def test_failed_task_raises_a_new_exception_for_each_reader(drive: Drive) -> Non
                 sizes.append(size)
         return sizes
 
-    d = drive(run)
-    d.begin()
+    d = begin_run(run)
     d.send(d.failed("charge"))
     assert len(set(d.result)) == 1
 
 
-def test_mutating_a_signal_argument_does_not_change_re_execution(drive: Drive) -> None:
+def test_mutating_a_signal_argument_does_not_change_re_execution(begin_run: Drive) -> None:
     @workflow.defn
     class Mutates:
         def __init__(self) -> None:
@@ -349,8 +340,7 @@ def test_mutating_a_signal_argument_does_not_change_re_execution(drive: Drive) -
             items.append(0)
             self.received.append(items)
 
-    d = drive(Mutates)
-    d.begin()
+    d = begin_run(Mutates)
     d.send(signal("add", [1]))
     d.run.drop()
     d.send(signal("add", [2]))

@@ -15,7 +15,7 @@ from hourglass._temporal.activations import CommandDefaults, completion_to_proto
 from hourglass.errors import NotInWorkflowError, UsageError
 
 from . import grouped_coroutines
-from .driver import Driver
+from .driver import Driver, error_in_workflow
 from .official import Official
 
 OURS = ported_module(grouped_coroutines.__file__, "tests.evaluator.grouped_ported").Grouped
@@ -153,17 +153,9 @@ def test_local_activity_keeps_its_event_groups_after_a_long_backoff() -> None:
     ],
 )
 def test_invalid_event_groups_are_rejected(make: Any, words: str) -> None:
-    errors: list[str] = []
-
-    @workflow.defn
-    def wrong() -> None:
-        try:
-            make()
-        except UsageError as error:
-            errors.append(str(error))
-
-    Driver(wrong).begin()
-    assert words in errors[0]
+    error = error_in_workflow(make)
+    assert isinstance(error, UsageError)
+    assert words in str(error)
 
 
 def test_event_groups_cannot_be_created_outside_a_workflow() -> None:

@@ -12,7 +12,7 @@ from hourglass._evaluator.commands import Succeeded
 from hourglass._evaluator.events import SeedChanged
 from hourglass.workflow import Channel
 
-from .acts import charge
+from .activities import charge
 from .conftest import Drive
 from .driver import Driver, brief, cancel, signal, update
 
@@ -30,9 +30,8 @@ def two_activities() -> None:
     charge("b")
 
 
-def test_new_run_records_flag_1000_once(drive: Drive) -> None:
-    d = drive(two_activities)
-    d.begin()
+def test_new_run_records_flag_1000_once(begin_run: Drive) -> None:
+    d = begin_run(two_activities)
     d.finish(lambda *_: "")
     assert used_flags(d) == [(1000,), (), ()]
 
@@ -55,26 +54,24 @@ def test_replay_with_flag_1000_lets_an_update_wait_for_its_handler(drive: Drive)
     assert brief(d.begin(update("late"))) == ["timer 1", "AcceptUpdate", "CompleteUpdate"]
 
 
-def test_cancellation_that_precedes_a_result_records_flag_1(drive: Drive) -> None:
+def test_cancellation_that_precedes_a_result_records_flag_1(begin_run: Drive) -> None:
     @workflow.defn
     def run() -> None:
         charge("a")
 
-    d = drive(run)
-    d.begin()
+    d = begin_run(run)
     d.send(d.done("charge", ""), cancel())
     assert d.was_cancelled
     assert 1 in used_flags(d)[-1]
 
 
 @pytest.mark.parametrize(("flags", "ends"), [((), "CompleteRun"), ((1,), "CancelRun")])
-def test_replay_cancels_the_run_only_with_flag_1(drive: Drive, flags: tuple[int, ...], ends: str) -> None:
+def test_replay_cancels_the_run_only_with_flag_1(begin_run: Drive, flags: tuple[int, ...], ends: str) -> None:
     @workflow.defn
     def run() -> None:
         charge("a")
 
-    d = drive(run, replaying=True, flags=flags)
-    d.begin()
+    d = begin_run(run, replaying=True, flags=flags)
     assert brief(d.send(d.done("charge", ""), cancel()))[-1] == ends
     assert used_flags(d) == [(), ()]
 
@@ -104,9 +101,8 @@ def limited_cleanup() -> str:
     return ""
 
 
-def test_timeout_during_cleanup_of_a_cancelled_run_raises_timeout_error(drive: Drive) -> None:
-    d = drive(limited_cleanup)
-    d.begin()
+def test_timeout_during_cleanup_of_a_cancelled_run_raises_timeout_error(begin_run: Drive) -> None:
+    d = begin_run(limited_cleanup)
     d.send(cancel())
     assert brief(d.send(d.fired())) == ["cancel activity 1"]
     assert brief(d.send()) == ["CompleteRun"]
@@ -134,10 +130,11 @@ class DrawsOnSignal:
 
 
 @pytest.mark.parametrize("flags", [(), (1000,)], ids=["temporalio's", "ours"])
-def test_new_seed_applies_after_signals_of_the_same_activation(drive: Drive, flags: tuple[int, ...]) -> None:
+def test_random_seed_of_a_reset_applies_after_signals_of_the_same_activation(
+    begin_run: Drive, flags: tuple[int, ...]
+) -> None:
     """After a reset, signal handlers of the same activation draw by the old seed."""
-    d = drive(DrawsOnSignal, replaying=True, flags=flags)
-    d.begin()
+    d = begin_run(DrawsOnSignal, replaying=True, flags=flags)
     d.send(SeedChanged(99), signal("draw"), d.fired())
     first_of_new_seed = random.Random(99).randint(0, 10**9)
     assert d.result[0] != first_of_new_seed
@@ -162,7 +159,7 @@ def test_flag_2_applies_all_events_before_code_runs(drive: Drive) -> None:
     assert "cancel timer 1" not in brief(single.send(signal("inbox", 1), single.fired()))
 
 
-def test_re_execution_does_not_repeat_flags(drive: Drive) -> None:
+def test_re_execution_does_not_repeat_flags(begin_run: Drive) -> None:
     @workflow.defn
     def run() -> None:
         try:
@@ -170,33 +167,30 @@ def test_re_execution_does_not_repeat_flags(drive: Drive) -> None:
         except workflow.Cancelled:
             charge("b")
 
-    d = drive(run)
-    d.begin()
+    d = begin_run(run)
     d.send(d.done("charge", ""), cancel())
     d.run.drop()
     d.send(d.done("charge", ""))
     assert used_flags(d) == [(1000,), (1,), ()]
 
 
-def test_channel_drops_a_signal_without_a_value_if_its_type_excludes_none(drive: Drive) -> None:
+def test_channel_drops_a_signal_without_a_value_if_its_type_excludes_none(begin_run: Drive) -> None:
     @workflow.defn
     def run() -> Any:
         return workflow.Channel("words", str).receive()
 
-    d = drive(run)
-    d.begin()
+    d = begin_run(run)
     d.send(signal("words"), signal("words", "text"))
     assert d.result == "text"
     assert used_flags(d)[-1] == ()
 
 
-def test_channel_reads_a_signal_without_a_value_as_none_if_its_type_includes_none(drive: Drive) -> None:
+def test_channel_reads_a_signal_without_a_value_as_none_if_its_type_includes_none(begin_run: Drive) -> None:
     @workflow.defn
     def run() -> list[Any]:
         return [workflow.Channel("any").receive(), workflow.Channel("some", str | None).receive()]
 
-    d = drive(run)
-    d.begin()
+    d = begin_run(run)
     d.send(signal("any"), signal("some"))
     assert d.result == [None, None]
     assert used_flags(d)[-1] == ()

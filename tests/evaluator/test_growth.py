@@ -7,7 +7,7 @@ import pytest
 
 from hourglass import workflow
 
-from .acts import work
+from .activities import work
 from .conftest import Drive
 from .driver import Driver, run_settings
 
@@ -24,9 +24,8 @@ def bytes_per_activation(d: Driver) -> float:
 
 
 @pytest.mark.parametrize("count", [10, 300, 3000])
-def test_journal_grows_by_a_constant_per_activation(drive: Drive, count: int) -> None:
-    d = drive(many_activities, count, shadow=False, settings=run_settings())
-    d.begin()
+def test_journal_grows_by_a_constant_per_activation(begin_run: Drive, count: int) -> None:
+    d = begin_run(many_activities, count, shadow=False, settings=run_settings())
     for _ in range(count):
         d.send(d.done("work", None))
     assert d.result is None
@@ -35,17 +34,16 @@ def test_journal_grows_by_a_constant_per_activation(drive: Drive, count: int) ->
     assert bytes_per_activation(d) < 300
 
 
-def test_work_estimate_counts_events_and_commands(drive: Drive) -> None:
+def test_work_estimate_counts_events_and_commands(begin_run: Drive) -> None:
     """A worker decides by this estimate whether re-execution of a run is expensive."""
-    d = drive(many_activities, 3)
-    d.begin()
+    d = begin_run(many_activities, 3)
     for _ in range(3):
         before = d.run.work
         commands = d.send(d.done("work", None))
         assert d.run.work == before + 1 + len(commands)
 
 
-def test_live_fibers_execute_workflow_code_once(drive: Drive) -> None:
+def test_live_fibers_execute_workflow_code_once(begin_run: Drive) -> None:
     executed: list[int] = []
 
     @workflow.defn
@@ -54,14 +52,13 @@ def test_live_fibers_execute_workflow_code_once(drive: Drive) -> None:
             executed.append(number)
             work("step")
 
-    d = drive(run, shadow=False, settings=run_settings())
-    d.begin()
+    d = begin_run(run, shadow=False, settings=run_settings())
     for _ in range(200):
         d.send(d.done("work"))
     assert executed == list(range(200))
 
 
-def test_long_run_keeps_no_finished_fibers_timers_or_conditions(drive: Drive) -> None:
+def test_long_run_keeps_no_finished_fibers_timers_or_conditions(begin_run: Drive) -> None:
     @workflow.defn
     def run() -> None:
         for _ in range(100):
@@ -70,8 +67,7 @@ def test_long_run_keeps_no_finished_fibers_timers_or_conditions(drive: Drive) ->
             with workflow.scope():
                 workflow.sleep(1)
 
-    d = drive(run, shadow=False, settings=run_settings())
-    d.begin()
+    d = begin_run(run, shadow=False, settings=run_settings())
     live = d.run.live
     assert live is not None
     for _ in range(60):

@@ -11,7 +11,7 @@ from hourglass._evaluator.commands import AnswerQuery, Succeeded
 from hourglass._evaluator.events import QueryReceived
 from hourglass.errors import ApplicationError
 
-from .acts import charge, work
+from .activities import charge, work
 from .conftest import Drive
 from .driver import as_bytes, run_settings, signal
 
@@ -65,9 +65,8 @@ def settings(request: pytest.FixtureRequest) -> Any:
     return run_settings(verify=request.param)
 
 
-def test_query_sees_the_current_state_and_binds_arguments(drive: Drive, settings: Any) -> None:
-    d = drive(Counter, settings=settings)
-    d.begin()
+def test_query_sees_the_current_state_and_binds_arguments(begin_run: Drive, settings: Any) -> None:
+    d = begin_run(Counter, settings=settings)
     assert (d.query("get"), d.query("get", 5)) == (0, 0)
     d.send(d.done("work"))
     assert (d.query("get"), d.query("get", 5)) == (1, 5)
@@ -96,23 +95,21 @@ def test_queries_change_neither_the_journal_nor_later_commands(drive: Drive, set
     ],
 )
 def test_durable_or_random_call_fails_only_the_query(
-    drive: Drive, settings: Any, name: str, expected: str
+    begin_run: Drive, settings: Any, name: str, expected: str
 ) -> None:
-    d = drive(Counter, settings=settings)
-    d.begin()
+    d = begin_run(Counter, settings=settings)
     with pytest.raises(ApplicationError, match=expected):
         d.query(name)
     d.send(d.done("work"))
     assert d.query("get") == 1
 
 
-def test_dynamic_query_handler_receives_unknown_queries(drive: Drive) -> None:
-    d = drive(Counter)
-    d.begin()
+def test_dynamic_query_handler_receives_unknown_queries(begin_run: Drive) -> None:
+    d = begin_run(Counter)
     assert d.query("what", 1, "a") == "what [1, 'a']"
 
 
-def test_error_of_an_unknown_query_lists_the_known_queries(drive: Drive, settings: Any) -> None:
+def test_error_of_an_unknown_query_lists_the_known_queries(begin_run: Drive, settings: Any) -> None:
     @workflow.defn
     def run() -> None:
         @workflow.query
@@ -121,16 +118,14 @@ def test_error_of_an_unknown_query_lists_the_known_queries(drive: Drive, setting
 
         workflow.sleep(10)
 
-    d = drive(run, settings=settings)
-    d.begin()
+    d = begin_run(run, settings=settings)
     assert d.query("status") == "fine"
     with pytest.raises(ApplicationError, match="known queries: status"):
         d.query("stats")
 
 
-def test_queries_of_one_activation_are_answered_by_id(drive: Drive, settings: Any) -> None:
-    d = drive(Counter, settings=settings)
-    d.begin()
+def test_queries_of_one_activation_are_answered_by_id(begin_run: Drive, settings: Any) -> None:
+    d = begin_run(Counter, settings=settings)
     completion = d.run.activate(
         d.activation(QueryReceived("1", "get"), QueryReceived("2", "broken"), QueryReceived("3", "facts"))
     )
@@ -141,16 +136,15 @@ def test_queries_of_one_activation_are_answered_by_id(drive: Drive, settings: An
     assert [answer.failure is None for answer in answers] == [True, False, True]  # type: ignore[attr-defined]
 
 
-def test_closed_and_dropped_run_answers_queries(drive: Drive, settings: Any) -> None:
-    d = drive(Counter, settings=settings)
-    d.begin()
+def test_closed_and_dropped_run_answers_queries(begin_run: Drive, settings: Any) -> None:
+    d = begin_run(Counter, settings=settings)
     d.finish()
     assert d.query("get") == 3
     d.run.drop()
     assert d.query("get") == 3
 
 
-def test_stack_trace_query_shows_every_fiber(drive: Drive, settings: Any) -> None:
+def test_stack_trace_query_shows_every_fiber(begin_run: Drive, settings: Any) -> None:
     def helper() -> None:
         workflow.sleep(50)
 
@@ -159,17 +153,15 @@ def test_stack_trace_query_shows_every_fiber(drive: Drive, settings: Any) -> Non
         workflow.spawn(helper)
         charge("here it waits")
 
-    d = drive(run, settings=settings)
-    d.begin()
+    d = begin_run(run, settings=settings)
     trace = d.query("__stack_trace")
     assert 'charge("here it waits")' in trace
     assert "in helper" in trace
 
 
-def test_metadata_query_lists_handlers_with_descriptions(drive: Drive) -> None:
+def test_metadata_query_lists_handlers_with_descriptions(begin_run: Drive) -> None:
     """Temporal's UI requests it."""
-    d = drive(Counter)
-    d.begin()
+    d = begin_run(Counter)
     answer = d.answer_query("__temporal_workflow_metadata")
     assert answer.result.encoding == "json/protobuf"
     assert b"The count." in answer.result.data

@@ -10,7 +10,7 @@ from hourglass import workflow
 from hourglass._evaluator.commands import Succeeded, TaskFailed
 from hourglass._evaluator.events import ActivityCompleted, QueryReceived, RunEvicted, TimerFired
 
-from .acts import charge
+from .activities import charge
 from .conftest import Drive
 from .driver import as_bytes, cancel, encode, evaluate, open_run, signal, update
 
@@ -102,9 +102,8 @@ def test_query_does_not_begin_a_run(drive: Drive) -> None:
     assert d.run.state.journal == []
 
 
-def test_failed_activation_is_not_added_to_the_journal(drive: Drive) -> None:
-    d = drive(Collector)
-    d.begin()
+def test_failed_activation_is_not_added_to_the_journal(begin_run: Drive) -> None:
+    d = begin_run(Collector)
     journal = list(d.run.state.journal)
     assert isinstance(d.run.activate(d.activation(ActivityCompleted(77))), TaskFailed)
     assert d.run.state.journal == journal
@@ -118,14 +117,13 @@ def test_query_or_eviction_together_with_other_events_fails_the_task(drive: Driv
         assert isinstance(d.offer(d.started, forbidden), TaskFailed)
 
 
-def test_closed_run_rebuilt_from_its_journal_issues_no_commands(drive: Drive) -> None:
+def test_closed_run_rebuilt_from_its_journal_issues_no_commands(begin_run: Drive) -> None:
     @workflow.defn
     def run() -> str:
         workflow.spawn(lambda: (charge("side"), charge("side again")))
         workflow.sleep(0)
         return "done"
 
-    d = drive(run, shadow=False)
-    d.begin()
+    d = begin_run(run, shadow=False)
     _, completion = evaluate(d.definition, d.run.state, d.activation(ActivityCompleted(1, encode(""))))
     assert completion == Succeeded("run-1")

@@ -7,7 +7,7 @@ from typing import Any
 from hourglass import workflow
 from hourglass.errors import ActivityError, TaskCancelledError
 
-from .acts import charge, refund, work
+from .activities import charge, refund, work
 from .conftest import Drive
 from .driver import brief, cancel, signal
 
@@ -51,7 +51,7 @@ def test_cancelled_scope_cancels_its_waits_activities_and_fibers(drive: Drive) -
     assert d.result == [True, True, True, "A"]
 
 
-def test_uncancelled_scope_passes_results_and_errors_through(drive: Drive) -> None:
+def test_uncancelled_scope_passes_results_and_errors_through(begin_run: Drive) -> None:
     @workflow.defn
     def run() -> list[Any]:
         result = ""
@@ -64,8 +64,7 @@ def test_uncancelled_scope_passes_results_and_errors_through(drive: Drive) -> No
             return [result, block.cancelled]
         return []
 
-    d = drive(run)
-    d.begin()
+    d = begin_run(run)
     d.send(d.done("charge", "A"))
     d.send(d.failed("charge"))
     assert d.result == ["A", False]
@@ -100,7 +99,7 @@ def test_scope_cancelled_after_its_last_wait_does_not_affect_later_code(drive: D
     assert d.result == "A"
 
 
-def test_cancelling_the_outer_scope_ends_both_scopes(drive: Drive) -> None:
+def test_cancelling_the_outer_scope_ends_both_scopes(begin_run: Drive) -> None:
     @workflow.defn
     class NestedScopes:
         @workflow.run
@@ -120,14 +119,13 @@ def test_cancelling_the_outer_scope_ends_both_scopes(drive: Drive) -> None:
         def stop(self) -> None:
             self.outer.cancel()
 
-    d = drive(NestedScopes)
-    d.begin()
+    d = begin_run(NestedScopes)
     d.send(signal("stop"))
     d.send()
     assert d.result == ["left the outer"]
 
 
-def test_cancelling_an_inner_scope_does_not_end_the_outer(drive: Drive) -> None:
+def test_cancelling_an_inner_scope_does_not_end_the_outer(begin_run: Drive) -> None:
     @workflow.defn
     class NestedScopes:
         @workflow.run
@@ -142,21 +140,19 @@ def test_cancelling_an_inner_scope_does_not_end_the_outer(drive: Drive) -> None:
         def stop(self) -> None:
             self.inner.cancel()
 
-    d = drive(NestedScopes)
-    d.begin()
+    d = begin_run(NestedScopes)
     assert brief(d.send(signal("stop"))) == ["cancel timer 1", "charge(outer)"]
 
 
-def test_run_cancellation_is_not_swallowed_by_a_cancelled_scope(drive: Drive) -> None:
-    d = drive(WaitsInAScope)
-    d.begin()
+def test_run_cancellation_is_not_swallowed_by_a_cancelled_scope(begin_run: Drive) -> None:
+    d = begin_run(WaitsInAScope)
     d.send(signal("stop"), cancel())
     while d.owed:
         d.send()
     assert d.was_cancelled
 
 
-def test_scope_cancelled_during_cleanup_does_not_swallow_the_run_cancellation(drive: Drive) -> None:
+def test_scope_cancelled_during_cleanup_does_not_swallow_the_run_cancellation(begin_run: Drive) -> None:
     @workflow.defn
     class CleansUpInAScope:
         @workflow.run
@@ -172,8 +168,7 @@ def test_scope_cancelled_during_cleanup_does_not_swallow_the_run_cancellation(dr
         def stop(self) -> None:
             self.block.cancel()
 
-    d = drive(CleansUpInAScope)
-    d.begin()
+    d = begin_run(CleansUpInAScope)
     d.send(cancel())
     d.send(signal("stop"))
     while d.owed:
@@ -181,7 +176,7 @@ def test_scope_cancelled_during_cleanup_does_not_swallow_the_run_cancellation(dr
     assert d.was_cancelled, d.terminal
 
 
-def test_cancelled_scope_does_not_cancel_activities_started_outside(drive: Drive) -> None:
+def test_cancelled_scope_does_not_cancel_activities_started_outside(begin_run: Drive) -> None:
     @workflow.defn
     def run() -> list[Any]:
         before = workflow.spawn(charge, "before")
@@ -193,8 +188,7 @@ def test_cancelled_scope_does_not_cancel_activities_started_outside(drive: Drive
         except TaskCancelledError:
             return ["cancelled"]
 
-    d = drive(run)
-    d.begin()
+    d = begin_run(run)
     d.send(d.done("charge", "B"))
     assert d.result == ["B"]
 
@@ -202,7 +196,7 @@ def test_cancelled_scope_does_not_cancel_activities_started_outside(drive: Drive
 # --- shield -----------------------------------------------------------------------------------------------------------
 
 
-def test_shield_defers_cancellation_to_the_next_wait_after_the_block(drive: Drive) -> None:
+def test_shield_defers_cancellation_to_the_next_wait_after_the_block(begin_run: Drive) -> None:
     @workflow.defn
     def run() -> str:
         with workflow.shield():
@@ -214,15 +208,14 @@ def test_shield_defers_cancellation_to_the_next_wait_after_the_block(drive: Driv
             return "delivered"
         return "lost"
 
-    d = drive(run)
-    d.begin()
+    d = begin_run(run)
     assert d.send(cancel()) == ()
     d.send(d.done("charge", ""))
     d.send(d.done("refund", ""))
     assert d.result == "delivered"
 
 
-def test_nested_shields_defer_cancellation_to_the_end_of_the_outer(drive: Drive) -> None:
+def test_nested_shields_defer_cancellation_to_the_end_of_the_outer(begin_run: Drive) -> None:
     @workflow.defn
     def run() -> str:
         with workflow.shield():
@@ -232,15 +225,14 @@ def test_nested_shields_defer_cancellation_to_the_end_of_the_outer(drive: Drive)
         workflow.sleep(10)
         return "lost"
 
-    d = drive(run)
-    d.begin()
+    d = begin_run(run)
     d.send(cancel())
     assert brief(d.send(d.done("work"))) == ["work(2)"]
     d.send(d.done("work"))
     assert d.was_cancelled
 
 
-def test_shield_without_cancellation_has_no_effect(drive: Drive) -> None:
+def test_shield_without_cancellation_has_no_effect(begin_run: Drive) -> None:
     @workflow.defn
     def run() -> str:
         with workflow.shield():
@@ -248,13 +240,12 @@ def test_shield_without_cancellation_has_no_effect(drive: Drive) -> None:
         workflow.sleep(1)
         return "fine"
 
-    d = drive(run)
-    d.begin()
+    d = begin_run(run)
     d.finish()
     assert d.result == "fine"
 
 
-def test_shield_in_finally_defers_a_second_cancellation_request(drive: Drive) -> None:
+def test_shield_in_finally_defers_a_second_cancellation_request(begin_run: Drive) -> None:
     @workflow.defn
     def run() -> None:
         try:
@@ -264,8 +255,7 @@ def test_shield_in_finally_defers_a_second_cancellation_request(drive: Drive) ->
                 refund("1")
                 refund("2")
 
-    d = drive(run)
-    d.begin()
+    d = begin_run(run)
     d.send(cancel())
     d.send(cancel())
     assert brief(d.send(d.done("refund", ""))) == ["refund(2)"]
@@ -273,7 +263,7 @@ def test_shield_in_finally_defers_a_second_cancellation_request(drive: Drive) ->
     assert d.was_cancelled
 
 
-def test_timeout_inside_a_shield_ends_its_block(drive: Drive) -> None:
+def test_timeout_inside_a_shield_ends_its_block(begin_run: Drive) -> None:
     @workflow.defn
     def run() -> str:
         with workflow.shield():
@@ -284,8 +274,7 @@ def test_timeout_inside_a_shield_ends_its_block(drive: Drive) -> None:
                 return "late"
         return "not limited"
 
-    d = drive(run)
-    d.begin()
+    d = begin_run(run)
     d.send(d.fired(1))
     assert d.owed, "the timeout did not cancel the activity"
     d.send()

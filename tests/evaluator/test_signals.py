@@ -10,7 +10,7 @@ from hourglass.converter import Payload
 from hourglass.errors import ApplicationError, ChannelEmptyError
 from hourglass.workflow import Channel, RawPayload
 
-from .acts import charge, work
+from .activities import charge, work
 from .conftest import Drive
 from .driver import brief, cancel, signal
 
@@ -46,9 +46,8 @@ class Basket:
         raise ApplicationError("by signal")
 
 
-def test_signal_handlers_run_in_the_order_of_arrival(drive: Drive) -> None:
-    d = drive(Basket)
-    d.begin()
+def test_signal_handlers_run_in_the_order_of_arrival(begin_run: Drive) -> None:
+    d = begin_run(Basket)
     d.send(signal("add", "a"), signal("add", "b", True))
     d.send(signal("add", "c"), signal("close"))
     assert d.result == ["a", "b", "b", "c"]
@@ -74,22 +73,20 @@ def test_signal_that_arrives_with_the_start_is_handled_before_the_body(drive: Dr
     assert d.result == ["first", "body"]
 
 
-def test_all_handlers_finished_waits_for_a_signal_handler(drive: Drive) -> None:
-    d = drive(Basket)
-    d.begin()
+def test_all_handlers_finished_waits_for_a_signal_handler(begin_run: Drive) -> None:
+    d = begin_run(Basket)
     assert brief(d.send(signal("pay-for", "book"), signal("close"))) == ["charge(book)"]
     d.send(d.done("charge", "paid"))
     assert d.result == ["paid"]
 
 
-def test_failure_in_a_signal_handler_fails_the_run(drive: Drive) -> None:
-    d = drive(Basket)
-    d.begin()
+def test_failure_in_a_signal_handler_fails_the_run(begin_run: Drive) -> None:
+    d = begin_run(Basket)
     d.send(signal("fail"))
     assert str(d.failure) == "by signal"
 
 
-def test_first_of_two_terminal_commands_is_the_result(drive: Drive) -> None:
+def test_first_of_two_terminal_commands_is_the_result(begin_run: Drive) -> None:
     @workflow.defn
     class ReturnsAndFails:
         def __init__(self) -> None:
@@ -109,14 +106,13 @@ def test_first_of_two_terminal_commands_is_the_result(drive: Drive) -> None:
             workflow.wait_condition(lambda: True)
             raise ApplicationError("too late")
 
-    d = drive(ReturnsAndFails)
-    d.begin()
+    d = begin_run(ReturnsAndFails)
     assert brief(d.send(signal("end"))) == ["CompleteRun", "FailRun"]
     assert d.result == "done"
     assert d.run.state.result == d.terminal
 
 
-def test_run_cancellation_does_not_reach_signal_handlers(drive: Drive) -> None:
+def test_run_cancellation_does_not_reach_signal_handlers(begin_run: Drive) -> None:
     @workflow.defn
     class WaitsForItsHandlers:
         @workflow.run
@@ -131,8 +127,7 @@ def test_run_cancellation_does_not_reach_signal_handlers(drive: Drive) -> None:
         def pay(self) -> None:
             charge("a")
 
-    d = drive(WaitsForItsHandlers)
-    d.begin()
+    d = begin_run(WaitsForItsHandlers)
     d.send(signal("pay"))
     assert brief(d.send(cancel())) == ["cancel timer 1"]
     d.send(d.done("charge", ""))
@@ -162,10 +157,9 @@ def test_signals_wait_until_a_local_function_handles_them(drive: Drive) -> None:
     assert d.result == ["a", "b", "c"]
 
 
-def test_undecodable_signal_is_dropped_and_logged(drive: Drive) -> None:
+def test_undecodable_signal_is_dropped_and_logged(begin_run: Drive) -> None:
     """The log message does not contain the arguments."""
-    d = drive(Basket)
-    d.begin()
+    d = begin_run(Basket)
     secret = SignalReceived("add", (Payload(b"{'secret"),))
     d.send(secret, signal("add", "fine"), signal("add", [1, 2]), signal("close"))
     assert d.result == ["fine"]
@@ -174,7 +168,7 @@ def test_undecodable_signal_is_dropped_and_logged(drive: Drive) -> None:
     assert "secret" not in "".join(d.run.notices)
 
 
-def test_dynamic_signal_handler_receives_unknown_signals(drive: Drive) -> None:
+def test_dynamic_signal_handler_receives_unknown_signals(begin_run: Drive) -> None:
     @workflow.defn
     class Dynamic:
         def __init__(self) -> None:
@@ -193,8 +187,7 @@ def test_dynamic_signal_handler_receives_unknown_signals(drive: Drive) -> None:
         def other(self, name: str, arguments: list[RawPayload]) -> None:
             self.received.append([name, *(argument.decode() for argument in arguments)])
 
-    d = drive(Dynamic)
-    d.begin()
+    d = begin_run(Dynamic)
     d.send(signal("what", 1, "two"), signal("known"), signal("ever"))
     assert d.result == [["what", 1, "two"], "known", ["ever"]]
 
@@ -213,7 +206,7 @@ def test_channel_receives_signals_in_order(drive: Drive) -> None:
     assert d.result == [1, 2, 3]
 
 
-def test_channel_receive_times_out_and_keeps_later_messages(drive: Drive) -> None:
+def test_channel_receive_times_out_and_keeps_later_messages(begin_run: Drive) -> None:
     @workflow.defn
     def reader() -> list[Any]:
         try:
@@ -223,25 +216,23 @@ def test_channel_receive_times_out_and_keeps_later_messages(drive: Drive) -> Non
             return ["late", numbers.receive(timeout=5)]
         return []
 
-    d = drive(reader)
-    d.begin()
+    d = begin_run(reader)
     d.send(d.fired(1))
     assert d.send(signal("numbers", 8)) == ()
     d.send(d.fired(2))
     assert d.result == ["late", 8]
 
 
-def test_channel_receive_cancels_its_timer_when_a_message_arrives(drive: Drive) -> None:
+def test_channel_receive_cancels_its_timer_when_a_message_arrives(begin_run: Drive) -> None:
     @workflow.defn
     def reader() -> int:
         return numbers.receive(timeout=5)
 
-    d = drive(reader)
-    d.begin()
+    d = begin_run(reader)
     assert brief(d.send(signal("numbers", 8))) == ["cancel timer 1", "CompleteRun"]
 
 
-def test_channel_receive_nowait_and_drain_do_not_wait(drive: Drive) -> None:
+def test_channel_receive_nowait_and_drain_do_not_wait(begin_run: Drive) -> None:
     @workflow.defn
     def reader() -> list[Any]:
         work("x")
@@ -253,14 +244,13 @@ def test_channel_receive_nowait_and_drain_do_not_wait(drive: Drive) -> None:
             return [first, rest, numbers.drain()]
         return []
 
-    d = drive(reader)
-    d.begin()
+    d = begin_run(reader)
     d.send(signal("numbers", 1), signal("numbers", 2), signal("numbers", 3))
     d.send(d.done("work"))
     assert d.result == [1, [2, 3], []]
 
 
-def test_channel_receivers_get_one_message_each_in_order_of_waiting(drive: Drive) -> None:
+def test_channel_receivers_get_one_message_each_in_order_of_waiting(begin_run: Drive) -> None:
     @workflow.defn
     def readers() -> list[list[Any]]:
         received: list[list[Any]] = []
@@ -270,14 +260,13 @@ def test_channel_receivers_get_one_message_each_in_order_of_waiting(drive: Drive
         workflow.gather(*tasks)
         return received
 
-    d = drive(readers)
-    d.begin()
+    d = begin_run(readers)
     d.send(signal("numbers", 1), signal("numbers", 2))
     d.send(signal("numbers", 3))
     assert d.result == [["a", 1], ["b", 2], ["c", 3]]
 
 
-def test_message_of_a_cancelled_channel_receiver_goes_to_the_next(drive: Drive) -> None:
+def test_message_of_a_cancelled_channel_receiver_goes_to_the_next(begin_run: Drive) -> None:
     @workflow.defn
     class Readers:
         def __init__(self) -> None:
@@ -297,28 +286,25 @@ def test_message_of_a_cancelled_channel_receiver_goes_to_the_next(drive: Drive) 
         def stop(self) -> None:
             self.tasks[0].cancel()
 
-    d = drive(Readers)
-    d.begin()
+    d = begin_run(Readers)
     d.send(signal("stop"), signal("numbers", 5))
     assert d.result == [["b", 5]]
 
 
-def test_channel_message_of_the_wrong_type_is_dropped_and_logged(drive: Drive) -> None:
+def test_channel_message_of_the_wrong_type_is_dropped_and_logged(begin_run: Drive) -> None:
     @workflow.defn
     def reader() -> int:
         return numbers.receive()
 
-    d = drive(reader)
-    d.begin()
+    d = begin_run(reader)
     d.send(signal("numbers", "text"))
     assert "numbers" in d.run.notices[0]
     d.send(signal("numbers", 4))
     assert d.result == 4
 
 
-def test_re_execution_does_not_repeat_log_messages_of_dropped_signals(drive: Drive) -> None:
-    d = drive(Basket)
-    d.begin()
+def test_re_execution_does_not_repeat_log_messages_of_dropped_signals(begin_run: Drive) -> None:
+    d = begin_run(Basket)
     d.send(signal("add", [1]))
     d.run.drop()
     d.send(signal("close"))

@@ -11,7 +11,7 @@ from hourglass._evaluator import operations
 from hourglass._evaluator.events import ExternalCancelResolved
 from hourglass.errors import NotInWorkflowError, UsageError
 
-from .acts import charge, refund, work
+from .activities import charge, refund, work
 from .conftest import Drive
 from .driver import brief, cancel, signal
 
@@ -31,7 +31,7 @@ def test_timeout_block_cancels_its_timer_when_it_ends_in_time(drive: Drive) -> N
     assert d.result == ["A", False]
 
 
-def test_expired_timeout_block_cancels_its_waits_and_raises_timeout_error(drive: Drive) -> None:
+def test_expired_timeout_block_cancels_its_waits_and_raises_timeout_error(begin_run: Drive) -> None:
     @workflow.defn
     def run() -> list[Any]:
         limit = workflow.timeout(60)
@@ -45,8 +45,7 @@ def test_expired_timeout_block_cancels_its_waits_and_raises_timeout_error(drive:
             return [limit.expired, "60 s" in str(error)]
         return []
 
-    d = drive(run)
-    d.begin()
+    d = begin_run(run)
     assert brief(d.send(d.fired())) == ["cancel activity 1"]
     assert brief(d.send()) == ["refund(a)"]
     d.send(d.done("refund", ""))
@@ -85,7 +84,7 @@ def test_timeout_of_zero_does_not_expire_without_a_wait(drive: Drive) -> None:
 
 
 @pytest.mark.parametrize("first", [1, 2], ids=["the outer", "the inner"])
-def test_nested_timeouts_raise_from_their_own_blocks(drive: Drive, first: int) -> None:
+def test_nested_timeouts_raise_from_their_own_blocks(begin_run: Drive, first: int) -> None:
     @workflow.defn
     def run() -> list[str]:
         log: list[str] = []
@@ -101,8 +100,7 @@ def test_nested_timeouts_raise_from_their_own_blocks(drive: Drive, first: int) -
             log.append("outer")
         return log
 
-    d = drive(run)
-    d.begin()
+    d = begin_run(run)
     d.send(d.fired(first))
     if first == 2:
         d.send(d.fired(1))
@@ -111,7 +109,7 @@ def test_nested_timeouts_raise_from_their_own_blocks(drive: Drive, first: int) -
 
 @pytest.mark.parametrize("order", [(1, 2), (2, 1)], ids=["outer first", "inner first"])
 def test_nested_timeouts_that_expire_together_end_the_outer_block(
-    drive: Drive, order: tuple[int, int]
+    begin_run: Drive, order: tuple[int, int]
 ) -> None:
     @workflow.defn
     def run() -> str:
@@ -127,14 +125,13 @@ def test_nested_timeouts_that_expire_together_end_the_outer_block(
             return "outer"
         return "not limited"
 
-    d = drive(run)
-    d.begin()
+    d = begin_run(run)
     d.send(*[d.fired(number) for number in order])
     d.finish(lambda *_: "")
     assert d.result == "outer"
 
 
-def test_inner_timeout_during_cleanup_does_not_swallow_the_outer_timeout(drive: Drive) -> None:
+def test_inner_timeout_during_cleanup_does_not_swallow_the_outer_timeout(begin_run: Drive) -> None:
     @workflow.defn
     def run() -> str:
         try:
@@ -152,8 +149,7 @@ def test_inner_timeout_during_cleanup_does_not_swallow_the_outer_timeout(drive: 
             return "outer"
         return "not limited"
 
-    d = drive(run)
-    d.begin()
+    d = begin_run(run)
     assert d.timers == {1: 60.0, 2: 90.0, 3: 1000.0}
     d.send(d.fired(1))
     d.send(d.fired(2))
@@ -161,7 +157,7 @@ def test_inner_timeout_during_cleanup_does_not_swallow_the_outer_timeout(drive: 
     assert d.result == "outer"
 
 
-def test_timeout_during_cleanup_does_not_swallow_the_run_cancellation(drive: Drive) -> None:
+def test_timeout_during_cleanup_does_not_swallow_the_run_cancellation(begin_run: Drive) -> None:
     @workflow.defn
     def run() -> None:
         with workflow.timeout(60):
@@ -170,8 +166,7 @@ def test_timeout_during_cleanup_does_not_swallow_the_run_cancellation(drive: Dri
             finally:
                 refund("clean up")
 
-    d = drive(run)
-    d.begin()
+    d = begin_run(run)
     d.send(cancel())
     d.send(d.fired(1))
     while d.owed:
@@ -179,35 +174,33 @@ def test_timeout_during_cleanup_does_not_swallow_the_run_cancellation(drive: Dri
     assert d.was_cancelled, d.terminal
 
 
-def test_timeout_that_fires_with_the_result_of_its_block_has_no_effect(drive: Drive) -> None:
+def test_timeout_that_fires_with_the_result_of_its_block_has_no_effect(begin_run: Drive) -> None:
     @workflow.defn
     def run() -> str:
         with workflow.timeout(60):
             operations.cancel_external("other", "", "")
         return charge("after the block")
 
-    d = drive(run)
-    d.begin()
+    d = begin_run(run)
     assert brief(d.send(ExternalCancelResolved(1), d.fired(1))) == ["charge(after the block)"]
     d.send(d.done("charge", "fine"))
     assert d.result == "fine"
 
 
-def test_flag_2_applies_a_message_before_the_timeout_of_its_block(drive: Drive) -> None:
+def test_flag_2_applies_a_message_before_the_timeout_of_its_block(begin_run: Drive) -> None:
     @workflow.defn
     def run() -> str:
         with workflow.timeout(60):
             inbox.receive()
         return charge("after the block")
 
-    d = drive(run, flags=(2,))
-    d.begin()
+    d = begin_run(run, flags=(2,))
     assert brief(d.send(signal("inbox", 1), d.fired(1))) == ["charge(after the block)"]
     d.send(d.done("charge", "fine"))
     assert d.result == "fine"
 
 
-def test_message_wins_over_a_timeout_of_the_same_activation(drive: Drive) -> None:
+def test_message_wins_over_a_timeout_of_the_same_activation(begin_run: Drive) -> None:
     @workflow.defn
     def run() -> str:
         try:
@@ -217,12 +210,11 @@ def test_message_wins_over_a_timeout_of_the_same_activation(drive: Drive) -> Non
             return "late"
         return charge("after")
 
-    d = drive(run)
-    d.begin()
+    d = begin_run(run)
     assert brief(d.send(signal("inbox", 1), d.fired(1))) == ["cancel timer 1", "charge(after)"]
 
 
-def test_run_cancellation_in_a_timeout_block_raises_no_timeout_error(drive: Drive) -> None:
+def test_run_cancellation_in_a_timeout_block_raises_no_timeout_error(begin_run: Drive) -> None:
     @workflow.defn
     def run() -> None:
         try:
@@ -231,15 +223,16 @@ def test_run_cancellation_in_a_timeout_block_raises_no_timeout_error(drive: Driv
         except TimeoutError:
             work("wrong")
 
-    d = drive(run)
-    d.begin()
+    d = begin_run(run)
     assert brief(d.send(cancel())) == ["cancel activity 1"]
     d.send()
     assert d.was_cancelled
 
 
 @pytest.mark.parametrize("cancel_first", [True, False])
-def test_cancellation_wins_over_a_timeout_of_the_same_activation(drive: Drive, cancel_first: bool) -> None:
+def test_cancellation_wins_over_a_timeout_of_the_same_activation(
+    begin_run: Drive, cancel_first: bool
+) -> None:
     @workflow.defn
     def run() -> str:
         try:
@@ -249,14 +242,13 @@ def test_cancellation_wins_over_a_timeout_of_the_same_activation(drive: Drive, c
             return "late"
         return ""
 
-    d = drive(run)
-    d.begin()
+    d = begin_run(run)
     events = [cancel(), d.fired(1)]
     d.send(*(events if cancel_first else reversed(events)))
     assert d.was_cancelled
 
 
-def test_swallowed_timeout_is_not_delivered_again(drive: Drive) -> None:
+def test_swallowed_timeout_is_not_delivered_again(begin_run: Drive) -> None:
     @workflow.defn
     def run() -> list[Any]:
         with workflow.timeout(60) as limit:
@@ -267,14 +259,13 @@ def test_swallowed_timeout_is_not_delivered_again(drive: Drive) -> None:
         workflow.sleep(10)
         return [limit.expired]
 
-    d = drive(run)
-    d.begin()
+    d = begin_run(run)
     d.send(d.fired(1))
     d.send(d.fired())
     assert d.result == [True]
 
 
-def test_timeout_and_scope_objects_cannot_be_entered_twice(drive: Drive) -> None:
+def test_timeout_and_scope_objects_cannot_be_entered_twice(begin_run: Drive) -> None:
     @workflow.defn
     def run() -> int:
         rejected = 0
@@ -288,8 +279,7 @@ def test_timeout_and_scope_objects_cannot_be_entered_twice(drive: Drive) -> None
                 rejected += 1
         return rejected
 
-    d = drive(run)
-    d.begin()
+    d = begin_run(run)
     assert d.result == 2
 
 

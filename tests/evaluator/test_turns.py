@@ -22,7 +22,7 @@ from hourglass._evaluator.events import (
     ExternalSignalResolved,
 )
 
-from .acts import charge
+from .activities import charge
 from .conftest import Drive
 from .driver import Driver, brief, encode, signal
 
@@ -99,7 +99,7 @@ def _swallow_timeout() -> None:
 
 
 @pytest.mark.parametrize("kind", TABLE)
-def test_each_kind_of_wait_takes_the_documented_number_of_turns(drive: Drive, kind: str) -> None:
+def test_each_kind_of_wait_takes_the_documented_number_of_turns(begin_run: Drive, kind: str) -> None:
     wait, before, answer, turns = TABLE[kind]
 
     @workflow.defn
@@ -121,8 +121,7 @@ def test_each_kind_of_wait_takes_the_documented_number_of_turns(drive: Drive, ki
         tasks += [workflow.spawn(reference, number) for number in range(1, MAX_TURNS + 1)]
         workflow.gather(*tasks)
 
-    d = drive(run)
-    d.begin()
+    d = begin_run(run)
     if events := before(d):
         d.send(*events)
     taken = 1 if kind == "external cancel" else 0
@@ -137,7 +136,9 @@ def test_each_kind_of_wait_takes_the_documented_number_of_turns(drive: Drive, ki
 
 
 @pytest.mark.parametrize("events", [["signal", "activity"], ["activity", "signal"]])
-def test_signal_handler_runs_before_other_events_of_the_activation(drive: Drive, events: list[str]) -> None:
+def test_signal_handler_runs_before_other_events_of_the_activation(
+    begin_run: Drive, events: list[str]
+) -> None:
     @workflow.defn
     class SignalAndActivity:
         @workflow.run
@@ -152,8 +153,7 @@ def test_signal_handler_runs_before_other_events_of_the_activation(drive: Drive,
                 workflow.sleep(0)
             charge.start("handler")
 
-    d = drive(SignalAndActivity)
-    d.begin()
+    d = begin_run(SignalAndActivity)
     events_by_name: dict[str, AnyEvent] = {"signal": signal("poke"), "activity": d.done("charge", "")}
     assert brief(d.send(*[events_by_name[name] for name in events]))[:2] == [
         "charge(handler)",

@@ -12,7 +12,7 @@ from hourglass._evaluator.events import UpdateReceived
 from hourglass.converter import Payload
 from hourglass.errors import ApplicationError, ReadOnlyError
 
-from .acts import charge
+from .activities import charge
 from .conftest import Drive
 from .driver import as_bytes, brief, decode, signal, update
 
@@ -58,43 +58,38 @@ class Account:
         raise ValueError("a bug")
 
 
-def test_update_is_accepted_and_completed_in_one_activation(drive: Drive) -> None:
-    d = drive(Account)
-    d.begin()
+def test_update_is_accepted_and_completed_in_one_activation(begin_run: Drive) -> None:
+    d = begin_run(Account)
     accepted, completed = d.send(update("deposit", 5))
     assert accepted == AcceptUpdate("u")
     assert isinstance(completed, CompleteUpdate)
     assert decode(completed.result) == 5
 
 
-def test_update_completes_after_its_handler_has_waited(drive: Drive) -> None:
-    d = drive(Account)
-    d.begin()
+def test_update_completes_after_its_handler_has_waited(begin_run: Drive) -> None:
+    d = begin_run(Account)
     assert brief(d.send(update("pay", "book"))) == ["AcceptUpdate", "charge(book)"]
     (completed,) = d.send(d.done("charge", "paid"))
     assert isinstance(completed, CompleteUpdate)
     assert decode(completed.result) == "paid"
 
 
-def test_exception_in_a_validator_rejects_the_update(drive: Drive) -> None:
-    d = drive(Account)
-    d.begin()
+def test_exception_in_a_validator_rejects_the_update(begin_run: Drive) -> None:
+    d = begin_run(Account)
     (rejected,) = d.send(update("deposit", -1))
     assert isinstance(rejected, RejectUpdate)
     assert rejected.failure.message == "must be positive"
 
 
-def test_validator_cannot_change_the_arguments_of_the_update_handler(drive: Drive) -> None:
-    d = drive(Account)
-    d.begin()
+def test_validator_cannot_change_the_arguments_of_the_update_handler(begin_run: Drive) -> None:
+    d = begin_run(Account)
     completed = d.send(update("deposit", 1, ["a", "b"]))[-1]
     assert isinstance(completed, CompleteUpdate)
     assert decode(completed.result) == 2
 
 
-def test_replay_skips_the_update_validator(drive: Drive) -> None:
-    d = drive(Account)
-    d.begin()
+def test_replay_skips_the_update_validator(begin_run: Drive) -> None:
+    d = begin_run(Account)
     assert brief(d.send(update("deposit", -1, run_validator=False))) == ["AcceptUpdate", "CompleteUpdate"]
 
 
@@ -113,7 +108,7 @@ def test_rejected_update_leaves_no_trace_in_the_run(drive: Drive) -> None:
     assert as_bytes(commands[0]) == as_bytes(commands[1])
 
 
-def test_rejected_update_does_not_wake_a_condition_that_has_become_true(drive: Drive) -> None:
+def test_rejected_update_does_not_wake_a_condition_that_has_become_true(begin_run: Drive) -> None:
     @workflow.defn
     class Patient:
         def __init__(self) -> None:
@@ -134,41 +129,36 @@ def test_rejected_update_does_not_wake_a_condition_that_has_become_true(drive: D
         @workflow.signal
         def look(self) -> None: ...
 
-    d = drive(Patient)
-    d.begin()
+    d = begin_run(Patient)
     d.send(signal("look"))
     d.send(signal("look"))
     assert brief(d.send(update("never"))) == ["RejectUpdate"]
     assert d.terminal is None
 
 
-def test_undecodable_arguments_reject_the_update_without_showing_them(drive: Drive) -> None:
-    d = drive(Account)
-    d.begin()
+def test_undecodable_arguments_reject_the_update_without_showing_them(begin_run: Drive) -> None:
+    d = begin_run(Account)
     event = UpdateReceived(id="u", protocol_instance_id="u", name="deposit", arguments=(Payload(b"secret{"),))
     (rejected,) = d.send(event)
     assert isinstance(rejected, RejectUpdate)
     assert "secret" not in repr(rejected)
 
 
-def test_rejection_of_an_unknown_update_lists_the_known_updates(drive: Drive) -> None:
-    d = drive(Account)
-    d.begin()
+def test_rejection_of_an_unknown_update_lists_the_known_updates(begin_run: Drive) -> None:
+    d = begin_run(Account)
     (rejected,) = d.send(update("withdraw"))
     assert isinstance(rejected, RejectUpdate)
     assert "deposit, fails, pay" in rejected.failure.message
 
 
-def test_durable_call_in_an_update_validator_fails_the_task(drive: Drive) -> None:
-    d = drive(Account)
-    d.begin()
+def test_durable_call_in_an_update_validator_fails_the_task(begin_run: Drive) -> None:
+    d = begin_run(Account)
     assert isinstance(d.offer(update("deposit", 13)), TaskFailed)
     assert isinstance(d.run.error, ReadOnlyError)
 
 
-def test_failure_in_an_update_handler_fails_only_the_update(drive: Drive) -> None:
-    d = drive(Account)
-    d.begin()
+def test_failure_in_an_update_handler_fails_only_the_update(begin_run: Drive) -> None:
+    d = begin_run(Account)
     accepted, rejected = d.send(update("fails", "application"))
     assert isinstance(accepted, AcceptUpdate)
     assert isinstance(rejected, RejectUpdate)
@@ -176,9 +166,8 @@ def test_failure_in_an_update_handler_fails_only_the_update(drive: Drive) -> Non
     assert not isinstance(d.terminal, FailRun)
 
 
-def test_bug_in_an_update_handler_parks_the_run(drive: Drive) -> None:
-    d = drive(Account)
-    d.begin()
+def test_bug_in_an_update_handler_parks_the_run(begin_run: Drive) -> None:
+    d = begin_run(Account)
     assert isinstance(d.offer(update("fails", "bug")), TaskFailed)
     assert isinstance(d.run.error, ValueError)
 
@@ -220,9 +209,8 @@ def test_replay_of_another_sdk_rejects_an_update_before_its_handler_exists(drive
 
 
 @pytest.mark.parametrize("names", [["a", "b"], ["b", "a"]])
-def test_updates_are_handled_in_the_order_of_arrival(drive: Drive, names: list[str]) -> None:
-    d = drive(Account)
-    d.begin()
+def test_updates_are_handled_in_the_order_of_arrival(begin_run: Drive, names: list[str]) -> None:
+    d = begin_run(Account)
     commands = d.send(*[update("deposit", 1, id=name) for name in names])
     assert [command.protocol_instance_id for command in commands] == [  # type: ignore[attr-defined]
         names[0],

@@ -11,7 +11,7 @@ import pytest
 from hourglass import workflow
 from hourglass.errors import NondeterminismError
 
-from .acts import charge, work
+from .activities import charge, work
 from .conftest import Drive
 from .driver import run_settings, verify
 
@@ -81,9 +81,8 @@ def line_of_the_fault(fn: Any) -> int:
 
 
 @pytest.mark.parametrize("faulty", FAULTY, ids=lambda w: w.name)
-def test_verify_reports_a_changed_command_with_file_and_line(drive: Drive, faulty: Any) -> None:
-    d = drive(faulty, shadow=False)
-    d.begin()
+def test_verify_reports_a_changed_command_with_file_and_line(begin_run: Drive, faulty: Any) -> None:
+    d = begin_run(faulty, shadow=False)
     assert verify(d.run) is None
     d.send(d.done("charge", ""))
     found = verify(d.run)
@@ -95,10 +94,9 @@ def test_verify_reports_a_changed_command_with_file_and_line(drive: Drive, fault
         assert found.line == line_of_the_fault(faulty)
 
 
-def test_verify_reports_an_exception_raised_only_on_re_execution(drive: Drive) -> None:
+def test_verify_reports_an_exception_raised_only_on_re_execution(begin_run: Drive) -> None:
     global ticks
-    d = drive(raises_on_re_execution, shadow=False)
-    d.begin()
+    d = begin_run(raises_on_re_execution, shadow=False)
     d.send(d.done("charge", ""))
     ticks = itertools.count(1000)
     found = verify(d.run)
@@ -106,10 +104,9 @@ def test_verify_reports_an_exception_raised_only_on_re_execution(drive: Drive) -
     assert "ValueError" in found.produced
 
 
-def test_verify_reports_contain_no_payloads(drive: Drive) -> None:
+def test_verify_reports_contain_no_payloads(begin_run: Drive) -> None:
     """Arguments are described by their sizes."""
-    d = drive(global_counter, shadow=False)
-    d.begin()
+    d = begin_run(global_counter, shadow=False)
     d.send(d.done("charge", ""))
     found = verify(d.run)
     assert found is not None
@@ -117,20 +114,18 @@ def test_verify_reports_contain_no_payloads(drive: Drive) -> None:
     assert "bytes" in str(found)
 
 
-def test_commands_are_not_recorded_for_comparison_without_verify(drive: Drive) -> None:
-    d = drive(global_counter, shadow=False, settings=run_settings())
-    d.begin()
+def test_commands_are_not_recorded_for_comparison_without_verify(begin_run: Drive) -> None:
+    d = begin_run(global_counter, shadow=False, settings=run_settings())
     d.send(d.done("charge", ""))
     assert verify(d.run) is None
 
 
-def test_verify_does_not_change_the_run(drive: Drive) -> None:
+def test_verify_does_not_change_the_run(begin_run: Drive) -> None:
     @workflow.defn
     def run() -> str:
         return charge("a") + charge("b")
 
-    d = drive(run)
-    d.begin()
+    d = begin_run(run)
     d.send(d.done("charge", "A"))
     for _ in range(3):
         assert verify(d.run) is None

@@ -11,9 +11,9 @@ from hourglass import workflow
 from hourglass._evaluator.commands import StartTimer
 from hourglass.errors import ActivityError, ApplicationError, ReadOnlyError, TaskCancelledError, UsageError
 
-from .acts import charge, work
+from .activities import charge, work
 from .conftest import Drive
-from .driver import brief, signal
+from .driver import brief, error_in_workflow, signal
 
 
 def test_sleep_starts_a_timer_of_the_exact_duration(drive: Drive) -> None:
@@ -46,20 +46,11 @@ def test_sleep_of_zero_yields_without_a_timer(drive: Drive) -> None:
 
 
 @pytest.mark.parametrize("duration", [-1, float("nan"), float("inf"), "1", True, 10.0**12])
-def test_sleep_rejects_invalid_durations(drive: Drive, duration: Any) -> None:
-    @workflow.defn
-    def nap() -> str:
-        try:
-            workflow.sleep(duration)
-        except UsageError:
-            return "rejected"
-        return ""
-
-    d = drive(nap)
-    assert brief(d.begin()) == ["CompleteRun"]
+def test_sleep_rejects_invalid_durations(duration: Any) -> None:
+    assert isinstance(error_in_workflow(lambda: workflow.sleep(duration)), UsageError)
 
 
-def test_spawned_functions_begin_in_order_when_the_spawner_waits(drive: Drive) -> None:
+def test_spawned_functions_begin_in_order_when_the_spawner_waits(begin_run: Drive) -> None:
     @workflow.defn
     def run() -> list[str]:
         log: list[str] = []
@@ -68,35 +59,35 @@ def test_spawned_functions_begin_in_order_when_the_spawner_waits(drive: Drive) -
         workflow.gather(*tasks)
         return log
 
-    d = drive(run)
-    d.begin()
+    d = begin_run(run)
     assert d.result == ["main", "a!", "b!"]
 
 
-def test_gather_returns_results_in_the_order_of_its_arguments(drive: Drive) -> None:
+def test_gather_returns_results_in_the_order_of_its_arguments(begin_run: Drive) -> None:
     @workflow.defn
     def run() -> list[str]:
         a, b = charge.start("a"), charge.start("b")
         return workflow.gather(a, b, a, workflow.spawn(lambda: "c"), a)
 
-    d = drive(run)
-    d.begin()
+    d = begin_run(run)
     d.send(d.done(2, "B"))
     d.send(d.done(1, "A"))
     assert d.result == ["A", "B", "A", "c", "A"]
 
 
-def test_gather_without_tasks_returns_an_empty_list(drive: Drive) -> None:
+@pytest.mark.parametrize(
+    "call", [workflow.gather, lambda: workflow.map(charge, [], limit=3)], ids=["gather", "map"]
+)
+def test_gather_and_map_without_items_return_an_empty_list(begin_run: Drive, call: Any) -> None:
     @workflow.defn
     def run() -> list[Any]:
-        return workflow.gather()
+        return list(call())
 
-    d = drive(run)
-    d.begin()
+    d = begin_run(run)
     assert d.result == []
 
 
-def test_gather_raises_the_first_failure_and_keeps_other_tasks(drive: Drive) -> None:
+def test_gather_raises_the_first_failure_and_keeps_other_tasks(begin_run: Drive) -> None:
     @workflow.defn
     def run() -> list[str]:
         a, b = charge.start("a"), charge.start("b")
@@ -106,14 +97,13 @@ def test_gather_raises_the_first_failure_and_keeps_other_tasks(drive: Drive) -> 
             return [str(error.cause), a.result()]
         return []
 
-    d = drive(run)
-    d.begin()
+    d = begin_run(run)
     assert d.send(d.failed(2, "b broke")) == ()
     d.send(d.done(1, "A"))
     assert d.result == ["b broke", "A"]
 
 
-def test_gather_returns_exceptions_as_results_on_request(drive: Drive) -> None:
+def test_gather_returns_exceptions_as_results_on_request(begin_run: Drive) -> None:
     @workflow.defn
     def run() -> list[str]:
         def broken() -> None:
@@ -131,8 +121,7 @@ def test_gather_returns_exceptions_as_results_on_request(drive: Drive) -> None:
             for value in workflow.gather(*tasks, return_exceptions=True)
         ]
 
-    d = drive(run)
-    d.begin()
+    d = begin_run(run)
     d.send(d.failed(1))
     d.send(d.fired(1))
     d.send(d.done(2, "B"))
@@ -156,20 +145,11 @@ def test_gather_of_a_cancelled_task_raises_task_cancelled_error(drive: Drive) ->
     assert d.result == "continued"
 
 
-def test_gather_of_a_value_explains_activity_start(drive: Drive) -> None:
+def test_gather_of_a_value_explains_activity_start() -> None:
     """The usual mistake is to call an activity instead of starting it."""
-
-    @workflow.defn
-    def run() -> str:
-        try:
-            workflow.gather("result")  # type: ignore[call-overload]
-        except UsageError as error:
-            return str(error)
-        return ""
-
-    d = drive(run)
-    d.begin()
-    assert "activity.start" in d.result
+    error = error_in_workflow(lambda: workflow.gather("result"))  # type: ignore[call-overload]
+    assert isinstance(error, UsageError)
+    assert "activity.start" in str(error)
 
 
 def test_map_limits_concurrency_and_keeps_the_order_of_results(drive: Drive) -> None:
@@ -185,41 +165,20 @@ def test_map_limits_concurrency_and_keeps_the_order_of_results(drive: Drive) -> 
     assert d.result == ["A", "B", "C", "D"]
 
 
-def test_map_cancels_pending_calls_after_a_failure(drive: Drive) -> None:
+def test_map_cancels_pending_calls_after_a_failure(begin_run: Drive) -> None:
     @workflow.defn
     def run() -> list[str]:
         return workflow.map(charge, ["a", "b", "c"])
 
-    d = drive(run)
-    d.begin()
+    d = begin_run(run)
     commands = brief(d.send(d.failed(2, "no")))
     assert commands == ["FailRun", "cancel activity 1", "cancel activity 3"]
     assert str(d.failure.__cause__) == "no"
 
 
 @pytest.mark.parametrize("limit", [0, -1])
-def test_map_rejects_a_limit_below_one(drive: Drive, limit: int) -> None:
-    @workflow.defn
-    def run() -> str:
-        try:
-            workflow.map(charge, ["a"], limit=limit)
-        except UsageError:
-            return "rejected"
-        return ""
-
-    d = drive(run)
-    d.begin()
-    assert d.result == "rejected"
-
-
-def test_map_without_items_returns_an_empty_list(drive: Drive) -> None:
-    @workflow.defn
-    def run() -> list[str]:
-        return workflow.map(charge, [], limit=3)
-
-    d = drive(run)
-    d.begin()
-    assert d.result == []
+def test_map_rejects_a_limit_below_one(limit: int) -> None:
+    assert isinstance(error_in_workflow(lambda: workflow.map(charge, ["a"], limit=limit)), UsageError)
 
 
 def waiting_for_three(mode: Any) -> Any:
@@ -234,39 +193,35 @@ def waiting_for_three(mode: Any) -> Any:
     return run
 
 
-def test_wait_all_completed_waits_for_every_task_and_cancels_the_timer(drive: Drive) -> None:
-    d = drive(waiting_for_three("ALL_COMPLETED"))
-    d.begin()
+def test_wait_all_completed_waits_for_every_task_and_cancels_the_timer(begin_run: Drive) -> None:
+    d = begin_run(waiting_for_three("ALL_COMPLETED"))
     d.send(d.failed(2))
     d.send(d.done(3))
     assert brief(d.send(d.done(1))) == ["cancel timer 1", "CompleteRun"]
     assert d.result == [[0, 1, 2], []]
 
 
-def test_wait_first_completed_returns_finished_tasks_in_argument_order(drive: Drive) -> None:
-    d = drive(waiting_for_three("FIRST_COMPLETED"))
-    d.begin()
+def test_wait_first_completed_returns_finished_tasks_in_argument_order(begin_run: Drive) -> None:
+    d = begin_run(waiting_for_three("FIRST_COMPLETED"))
     d.send(d.done(3), d.done(1))
     assert d.result == [[0, 2], [1]]
 
 
-def test_wait_first_exception_returns_on_the_first_failure(drive: Drive) -> None:
-    d = drive(waiting_for_three("FIRST_EXCEPTION"))
-    d.begin()
+def test_wait_first_exception_returns_on_the_first_failure(begin_run: Drive) -> None:
+    d = begin_run(waiting_for_three("FIRST_EXCEPTION"))
     assert d.send(d.done(1)) == ()
     d.send(d.failed(3))
     assert d.result == [[0, 2], [1]]
 
 
-def test_wait_returns_finished_tasks_after_its_timeout(drive: Drive) -> None:
-    d = drive(waiting_for_three("ALL_COMPLETED"))
-    d.begin()
+def test_wait_returns_finished_tasks_after_its_timeout(begin_run: Drive) -> None:
+    d = begin_run(waiting_for_three("ALL_COMPLETED"))
     d.send(d.done(2))
     assert brief(d.send(d.fired())) == ["CompleteRun"]
     assert d.result == [[1], [0, 2]]
 
 
-def test_wait_rejects_no_tasks_and_unknown_modes(drive: Drive) -> None:
+def test_wait_rejects_no_tasks_and_unknown_modes(begin_run: Drive) -> None:
     @workflow.defn
     def run() -> int:
         rejected = 0
@@ -277,18 +232,16 @@ def test_wait_rejects_no_tasks_and_unknown_modes(drive: Drive) -> None:
                 rejected += 1
         return rejected
 
-    d = drive(run)
-    d.begin()
+    d = begin_run(run)
     assert d.result == 2
 
 
-def test_as_completed_yields_in_completion_order(drive: Drive) -> None:
+def test_as_completed_yields_in_completion_order(begin_run: Drive) -> None:
     @workflow.defn
     def run() -> list[str]:
         return [task.result() for task in workflow.as_completed([charge.start(name) for name in "abc"])]
 
-    d = drive(run)
-    d.begin()
+    d = begin_run(run)
     d.send(d.done(3, "C"), d.done(1, "A"))
     d.send(d.done(2, "B"))
     assert d.result == ["C", "A", "B"]
@@ -326,7 +279,7 @@ def test_condition_made_true_by_another_fiber_ends_the_wait(drive: Drive) -> Non
     assert d.result == "A"
 
 
-def test_timed_out_condition_is_no_longer_checked(drive: Drive) -> None:
+def test_timed_out_condition_is_no_longer_checked(begin_run: Drive) -> None:
     @workflow.defn
     def run() -> str:
         checks: list[int] = []
@@ -338,8 +291,7 @@ def test_timed_out_condition_is_no_longer_checked(drive: Drive) -> None:
             return "late" if len(checks) == before else "checked again"
         return ""
 
-    d = drive(run)
-    d.begin()
+    d = begin_run(run)
     d.send(d.fired())
     d.send(d.done("work"))
     assert d.result == "late"
@@ -356,7 +308,7 @@ def test_durable_call_in_a_condition_is_rejected(drive: Drive) -> None:
     assert "a condition" in str(d.run.error)
 
 
-def test_conditions_wake_in_the_order_of_registration(drive: Drive) -> None:
+def test_conditions_wake_in_the_order_of_registration(begin_run: Drive) -> None:
     @workflow.defn
     class WaitingTasks:
         def __init__(self) -> None:
@@ -377,13 +329,12 @@ def test_conditions_wake_in_the_order_of_registration(drive: Drive) -> None:
         def start(self) -> None:
             self.go = True
 
-    d = drive(WaitingTasks)
-    d.begin()
+    d = begin_run(WaitingTasks)
     d.send(signal("start"))
     assert d.result == ["a", "b", "c"]
 
 
-def test_task_cannot_wait_for_itself(drive: Drive) -> None:
+def test_task_cannot_wait_for_itself(begin_run: Drive) -> None:
     @workflow.defn
     def run() -> str:
         box: list[Any] = []
@@ -398,12 +349,11 @@ def test_task_cannot_wait_for_itself(drive: Drive) -> None:
         box.append(workflow.spawn(me))
         return str(box[0].result())
 
-    d = drive(run)
-    d.begin()
+    d = begin_run(run)
     assert d.result == "rejected"
 
 
-def test_task_outcome_can_be_read_repeatedly(drive: Drive) -> None:
+def test_task_outcome_can_be_read_repeatedly(begin_run: Drive) -> None:
     @workflow.defn
     def run() -> list[Any]:
         def broken() -> None:
@@ -422,6 +372,5 @@ def test_task_outcome_can_be_read_repeatedly(drive: Drive) -> None:
             good.result(),
         ]
 
-    d = drive(run)
-    d.begin()
+    d = begin_run(run)
     assert d.result == [False, False, True, None, 1, "mine", False, 1]

@@ -1,4 +1,4 @@
-"""A client of each engine."""
+"""Clients of both engines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run's history says, for tests of what goes wrong."""
+"""Parts of a run's history, for tests of failures."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hourglass.client import WorkflowHandle
 
 
 def task_failures(handle: WorkflowHandle[Any]) -> list[str]:
-    """The messages of the workflow tasks that failed."""
+    """Return the messages of the failed workflow tasks."""
     return [
         event["workflowTaskFailedEventAttributes"]["failure"]["message"]
         for event in handle.history().events
@@ -17,5 +17,5 @@ def task_failures(handle: WorkflowHandle[Any]) -> list[str]:
 
 
 def kinds(handle: WorkflowHandle[Any]) -> list[str]:
-    """The types of the events in a run's history."""
+    """Return the event types of a run's history."""
     return [event["eventType"].removeprefix("EVENT_TYPE_") for event in handle.history().events]

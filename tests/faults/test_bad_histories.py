@@ -1,4 +1,4 @@
-"""Malformed histories: the replayer refuses each of them, quickly and in words, and can be used again."""
+"""Malformed histories: the replayer rejects each of them quickly with a message, and can be used again."""
 
 from __future__ import annotations
 
@@ -37,7 +37,6 @@ def sample(number: int) -> int:
 
 @pytest.fixture(scope="module")
 def good() -> Events:
-    """A good history: two activities and a timer."""
     with Client.connect("local:") as client, Worker(client, workflows=[sample], activities=[step]):
         handle = client.start_workflow(sample, 1)
         assert handle.result(timeout=20) == 3
@@ -46,13 +45,13 @@ def good() -> Events:
 
 @pytest.fixture(scope="module")
 def replayer() -> Iterator[Replayer]:
-    """One replayer for all: a bad history must not spoil it."""
+    """One replayer for all tests, which must survive malformed histories."""
     with Replayer(workflows=[sample], timeout=LIMIT) as replayer:
         yield replayer
 
 
-def of_type(events: Events, kind: str, number: int = 0) -> int:
-    """The place of an event."""
+def position_of(events: Events, kind: str, number: int = 0) -> int:
+    """Return the position of an event of this type."""
     return [at for at, event in enumerate(events) if event["eventType"] == f"EVENT_TYPE_{kind}"][number]
 
 
@@ -62,265 +61,163 @@ def renumbered(events: Events) -> Events:
     return events
 
 
-MUTATIONS: dict[str, Callable[[Events], Events]] = {}
+Change = Callable[[Events], Events | None]
+"""Changes a copy of a history in place, or returns other events."""
 
 
-def mutation(change: Callable[[Events], Events | None]) -> Callable[[Events], Events | None]:
-    """Enter a way to spoil a history."""
+def removed(kind: str) -> Change:
+    def change(events: Events) -> Events:
+        del events[position_of(events, kind)]
+        return renumbered(events)
 
-    def apply(events: Events) -> Events:
-        mine = copy.deepcopy(events)
-        changed = change(mine)
-        return mine if changed is None else changed
-
-    MUTATIONS[change.__name__] = apply
     return change
 
 
-@mutation
-def empty(events: Events) -> Events:
-    return []
+def doubled(kind: str) -> Change:
+    def change(events: Events) -> Events:
+        at = position_of(events, kind)
+        return renumbered([*events[: at + 1], copy.deepcopy(events[at]), *events[at + 1 :]])
+
+    return change
 
 
-@mutation
-def no_start(events: Events) -> Events:
-    return events[1:]
+def appended(kind: str) -> Change:
+    return lambda events: renumbered([*events, copy.deepcopy(events[position_of(events, kind)])])
 
 
-@mutation
-def no_start_renumbered(events: Events) -> Events:
-    return renumbered(events[1:])
+def with_attributes(kind: str, name: str, **attributes: Any) -> Change:
+    return lambda events: events[position_of(events, kind)][name].update(attributes)
 
 
-@mutation
-def gap_in_ids(events: Events) -> None:
-    del events[5]
+def with_event_6(**fields: Any) -> Change:
+    return lambda events: events[5].update(fields)
 
 
-@mutation
+def inserted(kind: str, name: str, **attributes: Any) -> Change:
+    """Insert an event after the first completed activity."""
+
+    def change(events: Events) -> Events:
+        event = {"eventType": f"EVENT_TYPE_{kind}", name: attributes}
+        at = position_of(events, "ACTIVITY_TASK_COMPLETED") + 1
+        return renumbered([*events[:at], event, *events[at:]])
+
+    return change
+
+
 def ids_run_backwards(events: Events) -> None:
     for event, number in zip(events, range(len(events), 0, -1), strict=True):
         event["eventId"] = str(number)
 
 
-@mutation
 def events_swapped(events: Events) -> None:
     events[2], events[3] = events[3], events[2]
 
 
-@mutation
 def events_swapped_renumbered(events: Events) -> Events:
-    events[2], events[3] = events[3], events[2]
+    events_swapped(events)
     return renumbered(events)
 
 
-@mutation
-def task_started_doubled(events: Events) -> Events:
-    at = of_type(events, "WORKFLOW_TASK_STARTED")
-    return renumbered([*events[:at], copy.deepcopy(events[at]), *events[at:]])
-
-
-@mutation
-def task_started_missing(events: Events) -> Events:
-    del events[of_type(events, "WORKFLOW_TASK_STARTED")]
-    return renumbered(events)
-
-
-@mutation
-def task_scheduled_missing(events: Events) -> Events:
-    del events[of_type(events, "WORKFLOW_TASK_SCHEDULED")]
-    return renumbered(events)
-
-
-@mutation
-def task_completed_missing(events: Events) -> Events:
-    del events[of_type(events, "WORKFLOW_TASK_COMPLETED")]
-    return renumbered(events)
-
-
-@mutation
-def task_completed_doubled(events: Events) -> Events:
-    at = of_type(events, "WORKFLOW_TASK_COMPLETED")
-    return renumbered([*events[:at], copy.deepcopy(events[at]), *events[at:]])
-
-
-@mutation
-def all_tasks_missing(events: Events) -> Events:
-    return renumbered([event for event in events if "WORKFLOW_TASK" not in event["eventType"]])
-
-
-@mutation
-def events_after_close(events: Events) -> Events:
-    return renumbered([*events, copy.deepcopy(events[of_type(events, "TIMER_FIRED")])])
-
-
-@mutation
-def closed_twice(events: Events) -> Events:
-    return renumbered([*events, copy.deepcopy(events[-1])])
-
-
-@mutation
-def started_twice(events: Events) -> Events:
-    return renumbered([events[0], copy.deepcopy(events[0]), *events[1:]])
-
-
-@mutation
-def unknown_event_type(events: Events) -> None:
-    events[5]["eventType"] = "EVENT_TYPE_NEVER_HEARD_OF"
-
-
-@mutation
-def unknown_event_number(events: Events) -> None:
-    events[5]["eventType"] = 9999
-
-
-@mutation
 def wrong_attribute_kind(events: Events) -> None:
-    at = of_type(events, "ACTIVITY_TASK_SCHEDULED")
+    at = position_of(events, "ACTIVITY_TASK_SCHEDULED")
     events[at]["timerStartedEventAttributes"] = {"timerId": "1"}
     del events[at]["activityTaskScheduledEventAttributes"]
 
 
-@mutation
 def no_attributes(events: Events) -> None:
-    del events[of_type(events, "ACTIVITY_TASK_COMPLETED")]["activityTaskCompletedEventAttributes"]
+    del events[position_of(events, "ACTIVITY_TASK_COMPLETED")]["activityTaskCompletedEventAttributes"]
 
 
-@mutation
-def attributes_are_a_number(events: Events) -> None:
-    events[0]["workflowExecutionStartedEventAttributes"] = 7
-
-
-@mutation
-def only_the_start(events: Events) -> Events:
-    return events[:1]
-
-
-@mutation
-def huge_event_id(events: Events) -> None:
-    events[5]["eventId"] = str(2**62)
-
-
-@mutation
-def event_id_beyond_64_bits(events: Events) -> None:
-    events[5]["eventId"] = str(2**70)
-
-
-@mutation
-def negative_event_id(events: Events) -> None:
-    events[5]["eventId"] = "-6"
-
-
-@mutation
-def event_id_zero(events: Events) -> None:
-    events[0]["eventId"] = "0"
-
-
-@mutation
-def activity_completed_without_scheduled(events: Events) -> Events:
-    del events[of_type(events, "ACTIVITY_TASK_SCHEDULED")]
-    return renumbered(events)
-
-
-@mutation
-def activity_completed_points_nowhere(events: Events) -> None:
-    at = of_type(events, "ACTIVITY_TASK_COMPLETED")
-    events[at]["activityTaskCompletedEventAttributes"]["scheduledEventId"] = "9999"
-
-
-@mutation
-def activity_completed_points_back(events: Events) -> None:
-    at = of_type(events, "ACTIVITY_TASK_COMPLETED")
-    events[at]["activityTaskCompletedEventAttributes"]["scheduledEventId"] = "-1"
-
-
-@mutation
-def activity_completed_twice(events: Events) -> Events:
-    at = of_type(events, "ACTIVITY_TASK_COMPLETED")
-    return renumbered([*events[: at + 1], copy.deepcopy(events[at]), *events[at + 1 :]])
-
-
-@mutation
-def timer_fired_never_started(events: Events) -> Events:
-    del events[of_type(events, "TIMER_STARTED")]
-    return renumbered(events)
-
-
-@mutation
-def timer_fired_of_another_name(events: Events) -> None:
-    events[of_type(events, "TIMER_FIRED")]["timerFiredEventAttributes"].update(
-        timerId="77", startedEventId="77"
-    )
-
-
-@mutation
-def timer_started_twice(events: Events) -> Events:
-    at = of_type(events, "TIMER_STARTED")
-    return renumbered([*events[: at + 1], copy.deepcopy(events[at]), *events[at + 1 :]])
-
-
-@mutation
-def another_activity(events: Events) -> None:
-    at = of_type(events, "ACTIVITY_TASK_SCHEDULED")
-    events[at]["activityTaskScheduledEventAttributes"]["activityType"]["name"] = "other"
-
-
-@mutation
-def activity_instead_of_timer(events: Events) -> None:
-    at, other = of_type(events, "TIMER_STARTED"), of_type(events, "ACTIVITY_TASK_SCHEDULED")
-    events[at] = {**copy.deepcopy(events[other]), "eventId": events[at]["eventId"]}
-
-
-@mutation
-def one_step_more(events: Events) -> Events:
-    first, last = of_type(events, "ACTIVITY_TASK_SCHEDULED"), of_type(events, "TIMER_STARTED")
-    return renumbered([*events[:last], *copy.deepcopy(events[first:last]), *events[last:]])
-
-
-@mutation
 def no_run_id(events: Events) -> None:
     del events[0]["workflowExecutionStartedEventAttributes"]["originalExecutionRunId"]
 
 
-@mutation
-def child_nobody_started(events: Events) -> Events:
-    event = {
-        "eventType": "EVENT_TYPE_CHILD_WORKFLOW_EXECUTION_STARTED",
-        "childWorkflowExecutionStartedEventAttributes": {"initiatedEventId": "3"},
-    }
-    at = of_type(events, "ACTIVITY_TASK_COMPLETED") + 1
-    return renumbered([*events[:at], event, *events[at:]])
+def activity_instead_of_timer(events: Events) -> None:
+    at, other = position_of(events, "TIMER_STARTED"), position_of(events, "ACTIVITY_TASK_SCHEDULED")
+    events[at] = {**copy.deepcopy(events[other]), "eventId": events[at]["eventId"]}
 
 
-@mutation
-def cancelled_never_requested(events: Events) -> Events:
-    event = {
-        "eventType": "EVENT_TYPE_ACTIVITY_TASK_CANCELED",
-        "activityTaskCanceledEventAttributes": {"scheduledEventId": "5"},
-    }
-    at = of_type(events, "ACTIVITY_TASK_COMPLETED") + 1
-    return renumbered([*events[:at], event, *events[at:]])
+def one_step_more(events: Events) -> Events:
+    first, last = position_of(events, "ACTIVITY_TASK_SCHEDULED"), position_of(events, "TIMER_STARTED")
+    return renumbered([*events[:last], *copy.deepcopy(events[first:last]), *events[last:]])
 
 
-def spoiled(good: Events, name: str) -> History:
-    return History.from_json(json.dumps({"events": MUTATIONS[name](good)}))
+COMPLETED = ("ACTIVITY_TASK_COMPLETED", "activityTaskCompletedEventAttributes")
+FIRED = ("TIMER_FIRED", "timerFiredEventAttributes")
+
+MUTATIONS: dict[str, Change] = {
+    "empty": lambda events: [],
+    "no_start": lambda events: events[1:],
+    "no_start_renumbered": lambda events: renumbered(events[1:]),
+    "gap_in_ids": lambda events: [*events[:5], *events[6:]],
+    "ids_run_backwards": ids_run_backwards,
+    "events_swapped": events_swapped,
+    "events_swapped_renumbered": events_swapped_renumbered,
+    "task_started_doubled": doubled("WORKFLOW_TASK_STARTED"),
+    "task_started_missing": removed("WORKFLOW_TASK_STARTED"),
+    "task_scheduled_missing": removed("WORKFLOW_TASK_SCHEDULED"),
+    "task_completed_missing": removed("WORKFLOW_TASK_COMPLETED"),
+    "task_completed_doubled": doubled("WORKFLOW_TASK_COMPLETED"),
+    "all_tasks_missing": lambda events: renumbered(
+        [event for event in events if "WORKFLOW_TASK" not in event["eventType"]]
+    ),
+    "events_after_close": appended("TIMER_FIRED"),
+    "closed_twice": appended("WORKFLOW_EXECUTION_COMPLETED"),
+    "started_twice": doubled("WORKFLOW_EXECUTION_STARTED"),
+    "unknown_event_type": with_event_6(eventType="EVENT_TYPE_NEVER_HEARD_OF"),
+    "unknown_event_number": with_event_6(eventType=9999),
+    "wrong_attribute_kind": wrong_attribute_kind,
+    "no_attributes": no_attributes,
+    "attributes_are_a_number": lambda events: events[0].update(workflowExecutionStartedEventAttributes=7),
+    "only_the_start": lambda events: events[:1],
+    "huge_event_id": with_event_6(eventId=str(2**62)),
+    "event_id_beyond_64_bits": with_event_6(eventId=str(2**70)),
+    "negative_event_id": with_event_6(eventId="-6"),
+    "event_id_zero": lambda events: events[0].update(eventId="0"),
+    "activity_completed_without_scheduled": removed("ACTIVITY_TASK_SCHEDULED"),
+    "activity_completed_with_unknown_scheduled_id": with_attributes(*COMPLETED, scheduledEventId="9999"),
+    "activity_completed_with_negative_scheduled_id": with_attributes(*COMPLETED, scheduledEventId="-1"),
+    "activity_completed_twice": doubled("ACTIVITY_TASK_COMPLETED"),
+    "timer_fired_without_start": removed("TIMER_STARTED"),
+    "timer_fired_with_another_id": with_attributes(*FIRED, timerId="77", startedEventId="77"),
+    "timer_started_twice": doubled("TIMER_STARTED"),
+    "another_activity": with_attributes(
+        "ACTIVITY_TASK_SCHEDULED", "activityTaskScheduledEventAttributes", activityType={"name": "other"}
+    ),
+    "activity_instead_of_timer": activity_instead_of_timer,
+    "one_step_more": one_step_more,
+    "no_run_id": no_run_id,
+    "child_without_start": inserted(
+        "CHILD_WORKFLOW_EXECUTION_STARTED",
+        "childWorkflowExecutionStartedEventAttributes",
+        initiatedEventId="3",
+    ),
+    "activity_cancelled_without_request": inserted(
+        "ACTIVITY_TASK_CANCELED", "activityTaskCanceledEventAttributes", scheduledEventId="5"
+    ),
+}
+
+
+def damaged(good: Events, name: str) -> History:
+    events = copy.deepcopy(good)
+    changed = MUTATIONS[name](events)
+    return History.from_json(json.dumps({"events": events if changed is None else changed}))
 
 
 @pytest.mark.parametrize("name", list(MUTATIONS))
 def test_mutated_history_is_rejected(good: Events, replayer: Replayer, name: str) -> None:
-    """A history spoiled in one way is refused, with a message, long before the time limit."""
+    """With a message, long before the time limit."""
     with pytest.raises((HistoryError, NondeterminismError)) as caught:
-        replayer.replay(spoiled(good, name))
+        replayer.replay(damaged(good, name))
     message = str(caught.value)
     assert len(message) > 20
     assert "in a way that Core does not report" not in message
     assert not any(word in message for word in ("Traceback", "panicked", "KeyError"))
 
 
-def test_replayer_works_after_a_bad_history(good: Events, replayer: Replayer) -> None:
-    """A good history still replays."""
+def test_replayer_works_after_a_malformed_history(good: Events, replayer: Replayer) -> None:
     with pytest.raises((HistoryError, NondeterminismError)):
-        replayer.replay(spoiled(good, "another_activity"))
+        replayer.replay(damaged(good, "another_activity"))
     assert replayer.replay(History.from_json(json.dumps({"events": good}))).ok
 
 
@@ -351,14 +248,12 @@ def test_replayer_works_after_a_bad_history(good: Events, replayer: Replayer) ->
     ],
     ids=lambda text: ascii(text)[-24:],
 )
-def test_other_objects_are_rejected_as_histories(replayer: Replayer, text: str | bytes) -> None:
-    """They are rejected with an error."""
+def test_text_that_is_not_a_history_is_rejected(replayer: Replayer, text: str | bytes) -> None:
     with pytest.raises(HistoryError):
         replayer.replay(History.from_json(text))
 
 
 def test_every_truncated_history_is_replayed_or_rejected(good: Events, replayer: Replayer) -> None:
-    """A history cut off anywhere replays as an open run or is refused: it never hangs."""
     for length in range(len(good)):
         result = replayer.try_replay(History.from_json(json.dumps({"events": good[:length]})))
         assert result.ok or isinstance(result.error, (HistoryError, NondeterminismError)), length
@@ -399,15 +294,14 @@ VALUES = [
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The paths to everything in a JSON value."""
+    """Yield the paths to all values in a JSON value."""
     for key, item in value.items() if isinstance(value, dict) else enumerate(value):
         yield (*path, key)
         if isinstance(item, (dict, list)):
             yield from places(item, (*path, key))
 
 
-def test_damaged_history_raises_a_history_error(good: Events, replayer: Replayer) -> None:
-    """Histories with any value, or any event in another place: the replay never raises anything but our own errors."""
+def test_damaged_history_raises_only_our_errors(good: Events, replayer: Replayer) -> None:
     choose = random.Random(7)
     for number in range(effort.cases(300, 10_000)):
         events = copy.deepcopy(good)
@@ -415,9 +309,9 @@ def test_damaged_history_raises_a_history_error(good: Events, replayer: Replayer
             events.insert(choose.randrange(len(events)), events.pop(choose.randrange(len(events))))
             renumbered(events)
         else:
-            *way, last = choose.choice(list(places(events)))
+            *path, last = choose.choice(list(places(events)))
             target: Any = events
-            for key in way:
+            for key in path:
                 target = target[key]
             target[last] = choose.choice(VALUES)
         sys.set_int_max_str_digits(0)
@@ -430,7 +324,6 @@ def test_damaged_history_raises_a_history_error(good: Events, replayer: Replayer
 
 
 def test_update_accepted_after_its_completion_is_rejected() -> None:
-    """A history in which an update is completed before it is accepted is refused with the number of the event."""
     update = {
         "protocolInstanceId": "u",
         "acceptedRequest": {"meta": {"updateId": "u"}, "input": {"name": "ask"}},
@@ -465,8 +358,7 @@ def test_update_accepted_after_its_completion_is_rejected() -> None:
         replayer.replay(History.from_json(json.dumps({"events": renumbered(kinds)})))
 
 
-def test_unreadable_history_files_are_rejected(tmp_path: Any, replayer: Replayer) -> None:
-    """A file that is not there, a directory and a binary file are refused with their names or as no JSON."""
+def test_unreadable_history_file_is_rejected(tmp_path: Any, replayer: Replayer) -> None:
     with pytest.raises(HistoryError, match=r"gone\.json"):
         History.from_file(tmp_path / "gone.json")
     with pytest.raises(HistoryError):

@@ -1,4 +1,4 @@
-"""Payloads that cannot be read, sent to everything that reads payloads, on both engines."""
+"""Payloads that cannot be decoded, sent to everything that decodes payloads, on both engines."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from .histories import kinds, task_failures
 SECRET = "sesame"
 
 BAD: dict[str, tuple[Payload, str]] = {
-    "no JSON": (Payload(b'{"sesame": '), "not JSON"),
-    "empty": (Payload(b""), "no JSON"),
+    "no JSON": (Payload(b'{"sesame": '), "not valid JSON"),
+    "empty": (Payload(b""), "empty, expected JSON"),
     "wrong shape": (Payload(b'"sesame"'), "expected"),
     "unknown encoding": (Payload(b"sesame", "xml/fancy"), "xml/fancy"),
     "no encoding": (Payload(b"sesame", ""), "no encoding"),
     "bytes for a number": (Payload(b"sesame", "binary/plain"), "expected"),
-    "null with data": (Payload(b"sesame", "binary/null"), "no data"),
+    "null with data": (Payload(b"sesame", "binary/null"), "must not contain data"),
     "too deep": (Payload(b"[" * 100_000 + b"]" * 100_000), "nested too deeply|expected"),
     "too many digits": (Payload(b"9" * 5_000), "digits|expected"),
     "not UTF-8": (Payload(b'"\xff\xfe"'), "UTF-8|expected"),
@@ -51,7 +51,7 @@ def returns_bad(name: str) -> Any:
 
 
 @workflow.defn
-def takes(number: int) -> int:
+def takes_number(number: int) -> int:
     return number
 
 
@@ -104,7 +104,7 @@ def returns_raw(name: str) -> Any:
 def queue(client: Client) -> Iterator[str]:
     """A queue with a worker."""
     name = f"faults-{uuid.uuid4().hex[:8]}"
-    flows = [takes, listens, receives, sends_on, gets_back, returns_raw]
+    flows = [takes_number, listens, receives, sends_on, gets_back, returns_raw]
     with Worker(client, name, workflows=flows, activities=[wants_number, returns_bad], verify="always"):
         yield name
 
@@ -113,13 +113,12 @@ def queue(client: Client) -> Iterator[str]:
 def test_undecodable_workflow_argument_parks_the_run(
     client: Client, queue: str, payload: Payload, words: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The run is parked with a message that names workflow and argument; other runs go on."""
-    handle = client.start_workflow("takes", payload, task_queue=queue, task_timeout=1)
+    handle = client.start_workflow("takes_number", payload, task_queue=queue, task_timeout=1)
     (message, *_) = until(lambda: task_failures(handle))
-    assert "argument 'number' of workflow takes" in message
+    assert "argument 'number' of workflow takes_number" in message
     assert any(word in message for word in words.split("|"))
     assert SECRET not in message
-    assert client.execute_workflow(takes, 1, task_queue=queue) == 1
+    assert client.execute_workflow(takes_number, 1, task_queue=queue) == 1
     handle.terminate("hopeless")
     assert SECRET not in caplog.text
 
@@ -128,7 +127,6 @@ def test_undecodable_workflow_argument_parks_the_run(
 def test_undecodable_signal_is_dropped(
     client: Client, queue: str, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A signal that cannot be read is dropped with a line in the log; the next one arrives."""
     handle = client.start_workflow(listens, task_queue=queue)
     handle.signal("put", BAD[name][0])
     handle.signal("put")
@@ -145,7 +143,6 @@ def test_undecodable_signal_is_dropped(
 def test_undecodable_channel_message_is_dropped(
     client: Client, queue: str, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A message that cannot be read does not reach the receiver."""
     handle = client.start_workflow(receives, task_queue=queue)
     handle.signal("number", BAD[name][0])
     handle.signal("number", 7)
@@ -156,7 +153,6 @@ def test_undecodable_channel_message_is_dropped(
 
 @bad_payloads
 def test_undecodable_query_is_rejected(client: Client, queue: str, payload: Payload, words: str) -> None:
-    """The asker is told; the run does not notice."""
     handle = client.start_workflow(listens, task_queue=queue)
     with pytest.raises(QueryFailedError, match="argument 'number' of query plus"):
         handle.query("plus", payload)
@@ -168,24 +164,21 @@ def test_undecodable_query_is_rejected(client: Client, queue: str, payload: Payl
 
 
 @pytest.mark.parametrize("name", list(BAD))
-def test_undecodable_activity_argument_fails_the_attempt(client: Client, queue: str, name: str) -> None:
-    """The attempt fails for good, naming activity and argument: trying again would change nothing."""
-    said = client.execute_workflow(sends_on, name, task_queue=queue)
-    assert said.startswith("ArgumentError: argument 'number' of activity wants_number")
-    assert SECRET not in said
+def test_undecodable_activity_argument_fails_without_retry(client: Client, queue: str, name: str) -> None:
+    outcome = client.execute_workflow(sends_on, name, task_queue=queue)
+    assert outcome.startswith("ArgumentError: argument 'number' of activity wants_number")
+    assert SECRET not in outcome
 
 
 @pytest.mark.parametrize("name", list(BAD))
-def test_undecodable_activity_result_raises(client: Client, queue: str, name: str) -> None:
-    """The workflow gets an error where it waits for the result."""
-    said = client.execute_workflow(gets_back, name, task_queue=queue)
-    assert said.startswith("DecodeError: ")
-    assert SECRET not in said
+def test_undecodable_activity_result_raises_in_the_workflow(client: Client, queue: str, name: str) -> None:
+    outcome = client.execute_workflow(gets_back, name, task_queue=queue)
+    assert outcome.startswith("DecodeError: ")
+    assert SECRET not in outcome
 
 
 @pytest.mark.parametrize("name", ["no JSON", "unknown encoding", "no encoding", "too deep", "not UTF-8"])
-def test_undecodable_workflow_result_raises(client: Client, queue: str, name: str) -> None:
-    """Whoever asks for the result is told; the run has completed."""
+def test_undecodable_workflow_result_raises_at_the_client(client: Client, queue: str, name: str) -> None:
     handle = client.start_workflow("returns_raw", name, task_queue=queue, result_type=int)
     with pytest.raises(DecodeError):
         handle.result(timeout=20)
@@ -196,10 +189,9 @@ def test_undecodable_workflow_result_raises(client: Client, queue: str, name: st
 def test_wrong_arguments_of_another_client_park_the_run(
     client: Client, queue: str, arguments: tuple[Any, ...]
 ) -> None:
-    """Wrong in number or type: the run is parked and says which argument."""
-    handle = client.start_workflow("takes", *arguments, task_queue=queue, task_timeout=1)
+    handle = client.start_workflow("takes_number", *arguments, task_queue=queue, task_timeout=1)
     (message, *_) = until(lambda: task_failures(handle))
-    assert "workflow takes" in message
+    assert "workflow takes_number" in message
     assert "number" in message
     handle.terminate("hopeless")
     with pytest.raises(WorkflowFailedError):

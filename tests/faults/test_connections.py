@@ -1,4 +1,4 @@
-"""Servers that are not there, are something else, or refuse; and secrets, which are never told."""
+"""Servers that are missing, are not Temporal, or reject a client; and secrets, which are never shown."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from hourglass.worker import Worker
 KEY = "sk-very-secret-api-key"
 PEM = b"-----BEGIN PRIVATE KEY-----\nc2VjcmV0LWtleS1tYXRlcmlhbA==\n-----END PRIVATE KEY-----\n"
 LONG = 3600
-"""A timeout in seconds that no test lives to see: what ends before is not ended by it."""
+"""A timeout in seconds that no test reaches."""
 PEM_TEXT = "c2VjcmV0LWtleS1tYXRlcmlhbA"
 
 
 @contextmanager
 def peer(answer: Callable[[socket.socket], None]) -> Iterator[str]:
-    """A server that is not Temporal's; yields its address."""
+    """Run a server that is not Temporal's; yields its address."""
     held: list[socket.socket] = []
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
@@ -48,18 +48,15 @@ def peer(answer: Callable[[socket.socket], None]) -> Iterator[str]:
         connection.close()
 
 
-def says_nothing(connection: socket.socket) -> None:
-    """Accept, and be silent."""
+def stays_silent(connection: socket.socket) -> None: ...
 
 
 def speaks_http(connection: socket.socket) -> None:
-    """Answer whatever comes with a page."""
     connection.recv(1000)
     connection.sendall(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 2\r\n\r\nno")
 
 
 def hangs_up(connection: socket.socket) -> None:
-    """Accept and close at once."""
     connection.close()
 
 
@@ -69,59 +66,53 @@ def closed_port() -> str:
 
 
 def test_refused_connection_names_the_address() -> None:
-    """The error names host and port, and comes when the connection is refused: it does not wait for the timeout."""
+    """Without waiting for the timeout."""
     target = closed_port()
     with pytest.raises(ConnectionFailedError, match=rf"{target}: connection refused"):
         Client.connect(target, timeout=LONG)
 
 
 def test_unknown_host_is_named() -> None:
-    """A name that cannot be resolved is named in the error."""
     with pytest.raises(ConnectionFailedError, match=r"no-such-host\.invalid:7233"):
         Client.connect("no-such-host.invalid:7233", timeout=2)
 
 
 @pytest.mark.parametrize("answer", [speaks_http, hangs_up])
 def test_server_that_is_not_temporal_is_named(answer: Callable[[socket.socket], None]) -> None:
-    """A peer that is no Temporal server: an error that names it as soon as it shows that."""
+    """Without waiting for the timeout."""
     with peer(answer) as target, pytest.raises(ServiceError, match=rf"{target}: the server closed"):
         Client.connect(target, timeout=LONG)
 
 
 def test_silent_server_times_out() -> None:
-    """It is the timeout that ends the wait, and the error says so."""
-    with peer(says_nothing) as target, pytest.raises(ServiceError, match=rf"{target}: no answer within 1 s"):
+    with peer(stays_silent) as target, pytest.raises(ServiceError, match=rf"{target}: no answer within 1 s"):
         Client.connect(target, timeout=1)
 
 
 @pytest.mark.server
 def test_unknown_namespace_is_named(quick_server: DevServer) -> None:
-    """The error names the namespace and says how to make it."""
     with pytest.raises(NamespaceNotFoundError, match="no namespace 'elsewhere'"):
         Client.connect(quick_server.target, namespace="elsewhere", timeout=5)
 
 
 @pytest.mark.server
 def test_tls_to_a_plain_server_is_reported(quick_server: DevServer) -> None:
-    """A TLS client at a plain server is an error that names the server."""
     with pytest.raises(ConnectionFailedError, match=quick_server.target):
         Client.connect(quick_server.target, tls=True, timeout=2)
 
 
 @pytest.mark.parametrize("tls", [True, False, TLSConfig(client_cert=PEM, client_private_key=PEM)])
-def test_secrets_are_never_shown(tls: object, caplog: pytest.LogCaptureFixture) -> None:
-    """Neither log nor error nor repr shows an API key or a private key."""
+def test_failed_connection_shows_no_secrets(tls: object, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     with pytest.raises(ServiceError) as caught:
         Client.connect(closed_port(), api_key=KEY, tls=tls, timeout=1)  # type: ignore[arg-type]
-    told = "".join(traceback.format_exception(caught.value)) + caplog.text + repr(caught.value) + repr(tls)
-    assert KEY not in told
-    assert PEM_TEXT not in told
+    output = "".join(traceback.format_exception(caught.value)) + caplog.text + repr(caught.value) + repr(tls)
+    assert KEY not in output
+    assert PEM_TEXT not in output
 
 
 @pytest.mark.server
 def test_connected_client_shows_no_secrets(quick_server: DevServer, caplog: pytest.LogCaptureFixture) -> None:
-    """A connected client and its parts do not show their key, nor does an error of theirs."""
     caplog.set_level(logging.DEBUG)
     with Client.connect(
         quick_server.target, api_key=KEY, tls=False, rpc_metadata={"x-token": KEY}, timeout=5
@@ -130,28 +121,27 @@ def test_connected_client_shows_no_secrets(quick_server: DevServer, caplog: pyte
         with pytest.raises(ServiceError) as caught:
             handle.describe()
         parts = [client, handle, client.connection, client._session, vars(client)]
-        told = "".join(map(repr, parts)) + "".join(traceback.format_exception(caught.value)) + caplog.text
-    assert KEY not in told
+        output = "".join(map(repr, parts)) + "".join(traceback.format_exception(caught.value)) + caplog.text
+    assert KEY not in output
 
 
 @workflow.defn
-def where_am_i() -> str:
+def returns_its_id() -> str:
     return workflow.info().workflow_id
 
 
 @pytest.mark.server
-def test_two_targets_are_independent(quick_server: DevServer) -> None:
-    """Two engines with the same queue and the same ids in one process: each run is its own engine's."""
+def test_clients_of_two_engines_are_independent(quick_server: DevServer) -> None:
     with (
         Client.connect("local:") as one,
         Client.connect("local:") as two,
         Client.connect(quick_server.target) as three,
     ):
-        handles = [client.start_workflow(where_am_i, id="same-id") for client in (one, two, three)]
+        handles = [client.start_workflow(returns_its_id, id="same-id") for client in (one, two, three)]
         assert len({handle.run_id for handle in handles}) == 3
-        with Worker(one, workflows=[where_am_i]):
+        with Worker(one, workflows=[returns_its_id]):
             assert handles[0].result(timeout=20) == "same-id"
             for other in handles[1:]:
-                assert len(other.history()) == 2, "nobody works for the others"
-            with Worker(two, workflows=[where_am_i]), Worker(three, workflows=[where_am_i]):
+                assert len(other.history()) == 2, "another engine's run was executed"
+            with Worker(two, workflows=[returns_its_id]), Worker(three, workflows=[returns_its_id]):
                 assert [handle.result(timeout=20) for handle in handles] == ["same-id"] * 3

@@ -1,4 +1,4 @@
-"""The API used wrongly: each mistake is refused where it is made, by an error that says what to do."""
+"""Misuse of the API: each mistake is rejected where it is made, with an error that says what to do."""
 
 from __future__ import annotations
 
@@ -39,8 +39,7 @@ def takes_two(one: int, two: str) -> str:
     return f"{one} {two}"
 
 
-def plain() -> None:
-    """Not decorated."""
+def plain() -> None: ...
 
 
 @dataclass
@@ -55,12 +54,11 @@ def takes_item(item: Item, most: float = 1.0, tags: list[str] | None = None) -> 
 
 
 class Opaque:
-    """Cannot travel."""
+    """Has no encoding."""
 
 
 @pytest.fixture(scope="module")
 def local() -> Iterator[Client]:
-    """A client that needs no server."""
     with Client.connect("local:") as client:
         yield client
 
@@ -278,7 +276,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
     "target that is a database": (
         lambda c: _connect("postgresql+psycopg://db/shop"),
         TargetError,
-        "in a file of its own, or on a Temporal server",
+        "in its own file, or on a Temporal server",
     ),
     "path as a value": (
         lambda c: c.start_workflow(errs, Path("a.csv")),
@@ -297,7 +295,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
 
 
 class Array:
-    """As numpy's are: no JSON form, but a way to a list."""
+    """Like numpy's arrays: no JSON form, but a method `tolist`."""
 
     def tolist(self) -> list[int]:
         return [1]
@@ -316,9 +314,8 @@ def _keyword_only(*, name: str) -> None: ...
 
 @pytest.mark.parametrize("name", list(MISTAKES))
 def test_misuse_is_rejected_with_advice(name: str, local: Client) -> None:
-    """Refused at once, with the words that lead to the mend."""
-    mistake, kind, words = MISTAKES[name]
-    with pytest.raises(kind, match=words) as caught:
+    mistake, kind, message = MISTAKES[name]
+    with pytest.raises(kind, match=message) as caught:
         mistake(local)
     assert isinstance(caught.value, (UsageError, EncodeError))
 
@@ -348,7 +345,6 @@ def errs(name: str) -> None:
 
 @pytest.mark.parametrize("name", list(INSIDE))
 def test_misuse_inside_a_workflow_parks_the_run(name: str, local: Client) -> None:
-    """A mistake in workflow code is a bug: the run is parked with the words that lead to the mend."""
     with Worker(local, workflows=[errs], activities=[good]):
         handle = local.start_workflow(errs, name, task_timeout=1)
         (message, *_) = until(lambda: task_failures(handle))
@@ -357,88 +353,84 @@ def test_misuse_inside_a_workflow_parks_the_run(name: str, local: Client) -> Non
 
 
 def test_convertible_arguments_are_accepted(local: Client) -> None:
-    """A dict with a class's fields, an int for a float and what Python cannot compare arrive as they did."""
     _takes: Any = takes_item
     with Worker(local, workflows=[takes_item]):
         assert local.execute_workflow(_takes, {"name": "pen", "cents": 3}, 2, ("a",)) == 3
 
 
-def test_unstartable_run_names_the_argument(local: Client, caplog: pytest.LogCaptureFixture) -> None:
-    """Started by name there is no signature to ask: the worker says once what does not fit, without a line of ours; the
-    run begins when the code takes it.
-    """
+def test_arguments_that_do_not_fit_the_workflow_are_logged_once(
+    local: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A start by name is not checked by the client. The log shows none of our code."""
     with Worker(local, workflows=[takes_item]):
         runs = [
-            local.start_workflow("takes_item", *given, id=f"begin-{at}", task_timeout=1)
-            for at, given in enumerate([({"name": "pen"},), (), ({"name": "pen", "cents": 1}, 1, [], 4)])
+            local.start_workflow("takes_item", *arguments, id=f"begin-{at}", task_timeout=1)
+            for at, arguments in enumerate([({"name": "pen"},), (), ({"name": "pen", "cents": 1}, 1, [], 4)])
         ]
         for handle in runs:
             until(lambda handle=handle: task_failures(handle))
             handle.terminate("seen")
-    told = [each for each in caplog.records if "cannot start: " in each.getMessage()]
-    assert [each.exc_info for each in told] == [None, None, None]
-    found = " ".join(each.getMessage() for each in told)
+    start_errors = [each for each in caplog.records if "cannot start: " in each.getMessage()]
+    assert [each.exc_info for each in start_errors] == [None, None, None]
+    text = " ".join(each.getMessage() for each in start_errors)
     for words in (
         "begin-0, run ",
         "cannot start: argument 'item' of workflow takes_item: Item: field 'cents' is missing (json/plain as Item). ",
         "cannot start: workflow takes_item takes 1 to 3 arguments (item, most, tags), got 0. ",
         "cannot start: workflow takes_item takes 1 to 3 arguments (item, most, tags), got 4. ",
     ):
-        assert words in found
-    assert "_signature.py" not in found
+        assert words in text
+    assert "_signature.py" not in text
 
 
 @activity.defn(retry_policy=RetryPolicy(maximum_attempts=1))
-def leaves() -> None:
+def exits() -> None:
     sys.exit("bad input")
 
 
 @activity.defn(retry_policy=RetryPolicy(maximum_attempts=1))
-def calls_itself(depth: int) -> None:
-    calls_itself(depth + 1)
+def recurses(depth: int) -> None:
+    recurses(depth + 1)
 
 
 @workflow.defn
-def takes_a_step(name: str) -> None:
-    (leaves() if name == "leaves" else calls_itself(1))
+def executes_activity(name: str) -> None:
+    (exits() if name == "exits" else recurses(1))
 
 
 @workflow.defn
-def leaves_a_workflow() -> None:
+def exits_workflow() -> None:
     sys.exit(3)
 
 
-def test_exiting_activity_names_its_line(caplog: pytest.LogCaptureFixture) -> None:
-    """`sys.exit` in an activity fails the attempt, and the author's line is in the log and at the client."""
+def test_sys_exit_in_an_activity_names_its_line(caplog: pytest.LogCaptureFixture) -> None:
     with (
         Client.connect("local:") as client,
-        Worker(client, workflows=[takes_a_step], activities=[leaves, calls_itself]),
+        Worker(client, workflows=[executes_activity], activities=[exits, recurses]),
         pytest.raises(WorkflowFailedError, match="SystemExit: bad input") as caught,
     ):
-        client.execute_workflow(takes_a_step, "leaves", id="exits")
+        client.execute_workflow(executes_activity, "exits", id="exits")
     assert 'sys.exit("bad input")' in caplog.text
     assert 'sys.exit("bad input")' in "".join(traceback.format_exception(caught.value))
 
 
-def test_recursion_is_logged_briefly(caplog: pytest.LogCaptureFixture) -> None:
-    """The frames that a recursion repeats are said once, with how many there were, as in Python's own tracebacks."""
+def test_repeated_frames_of_a_recursion_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     with (
         Client.connect("local:") as client,
-        Worker(client, workflows=[takes_a_step], activities=[leaves, calls_itself]),
+        Worker(client, workflows=[executes_activity], activities=[exits, recurses]),
         pytest.raises(WorkflowFailedError, match="RecursionError") as caught,
     ):
-        client.execute_workflow(takes_a_step, "calls_itself", id="recursion")
+        client.execute_workflow(executes_activity, "recurses", id="recursion")
     for text in (caplog.text, "".join(traceback.format_exception(caught.value))):
         assert "[Previous line repeated" in text
-        assert text.count("in calls_itself") < 20
+        assert text.count("in recurses") < 20
 
 
-def test_exiting_workflow_is_parked_with_its_line(caplog: pytest.LogCaptureFixture) -> None:
-    """`sys.exit` in a workflow: the log names SystemExit, the author's line, and how a workflow ends."""
-    with Client.connect("local:") as client, Worker(client, workflows=[leaves_a_workflow]):
-        handle = client.start_workflow(leaves_a_workflow, id="exits")
+def test_sys_exit_in_a_workflow_parks_the_run_and_names_its_line(caplog: pytest.LogCaptureFixture) -> None:
+    with Client.connect("local:") as client, Worker(client, workflows=[exits_workflow]):
+        handle = client.start_workflow(exits_workflow, id="exits")
         until(lambda: "is parked" in caplog.text)
         handle.terminate()
-    line = leaves_a_workflow.fn.__code__.co_firstlineno + 2
+    line = exits_workflow.fn.__code__.co_firstlineno + 2
     assert f"is parked: SystemExit at {__file__}:{line}" in caplog.text
     assert "Use `return` to complete" in caplog.text

@@ -1,6 +1,6 @@
-"""A regular expression that never ends holds the interpreter: the parent of `hourglass worker` replaces the process.
+"""A regular expression that never ends holds the GIL: the parent of `hourglass worker` replaces the process.
 
-A short while of it, with a real server; three minutes are among the chaos.
+A short test with a real server; a test of three minutes is in `tests/chaos`.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ def worker(quick_server: DevServer, tmp_path: Path) -> Iterator[Command]:
         yield command
 
 
-def test_waiting_task_that_hangs_the_process_is_detected(
+def test_task_that_hangs_the_starting_process_is_detected(
     quick_server: DevServer, server_client: Client, tmp_path: Path
 ) -> None:
-    """It may hold the interpreter before the worker has said that it works: that is noticed as soon."""
+    """The process hangs before its worker has reported that it runs."""
     queue = f"{QUEUE}-early"
     handle = server_client.start_workflow("catastrophe", FOREVER, id=queue, task_queue=queue)
     with _command(quick_server, tmp_path, queue) as command:
@@ -59,7 +59,6 @@ def test_waiting_task_that_hangs_the_process_is_detected(
 def test_hanging_activity_blames_no_workflow(
     quick_server: DevServer, server_client: Client, tmp_path: Path
 ) -> None:
-    """The process is replaced as well; the log shows the activity's line and blames no run."""
     queue = f"{QUEUE}-activity"
     with _command(quick_server, tmp_path, queue) as command:
         command.wait_running()
@@ -73,7 +72,7 @@ def test_hanging_activity_blames_no_workflow(
 def test_hung_process_is_replaced_and_other_runs_continue(
     worker: Command, server_client: Client, tmp_path: Path
 ) -> None:
-    """The author's line is in the log and in the history, the process is another one, and other workflows go on."""
+    """The author's line is in the log and in the history."""
     handle = server_client.start_workflow("catastrophe", FOREVER, id=f"{QUEUE}-1", task_queue=QUEUE)
     worker.wait_for("hangs: workflow catastrophe")
     # Of a task that has timed out servers record no later failure, unless something new has happened meanwhile.
@@ -85,8 +84,8 @@ def test_hung_process_is_replaced_and_other_runs_continue(
     place = f'shop.py", line {line}, in catastrophe'
     assert place in worker.text
     assert "aaaa" not in worker.text  # no values in logs
-    found = server_client.start_workflow("checkout", "1", id=f"{QUEUE}-2", task_queue=QUEUE)
-    assert found.result(timeout=60) == "charged 1"
+    handle_of_other_run = server_client.start_workflow("checkout", "1", id=f"{QUEUE}-2", task_queue=QUEUE)
+    assert handle_of_other_run.result(timeout=60) == "charged 1"
 
     until("the task has failed", lambda: _events(handle, "WORKFLOW_TASK_FAILED"))
     failure = _events(handle, "WORKFLOW_TASK_FAILED")[0]["workflowTaskFailedEventAttributes"]["failure"]

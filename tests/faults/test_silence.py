@@ -1,4 +1,4 @@
-"""Nothing fails in silence: what the log of a worker, and of a client that waits, says of what goes wrong. On both engines."""
+"""Logs of failures: what a worker, and a client that waits, report. On both engines."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
@@ -37,7 +38,7 @@ def divide(number: int) -> int:
 
 @activity.defn(retry_policy=RetryPolicy(initial_interval=0.01, maximum_attempts=2))
 def charge(order_id: str, cents: int) -> int:
-    """Fails; what it is given must not be in the log."""
+    """Fail; its arguments must not be in the log."""
     return divide(cents)
 
 
@@ -54,7 +55,7 @@ def not_there_yet(key: str) -> int:
 
 
 @activity.defn(start_to_close_timeout=0.3, retry_policy=RetryPolicy(maximum_attempts=1))
-def dawdles() -> None:
+def times_out() -> None:
     _released.wait(30)
 
 
@@ -87,13 +88,13 @@ def fails_as_planned() -> None:
 
 
 @workflow.defn
-def takes_too_long() -> None:
-    dawdles()
+def executes_times_out() -> None:
+    times_out()
 
 
 @workflow.defn
 def checks(number: int) -> None:
-    refuse(number)
+    reject(number)
 
 
 @workflow.defn
@@ -101,12 +102,12 @@ def down(number: int) -> int:
     return 1 + down(number - 1) if number else 0
 
 
-def refuse(number: int) -> None:
+def reject(number: int) -> None:
     raise ApplicationError(f"{number} is too much", type="TooMuch")
 
 
-WORKFLOWS = [order, waits_long, parent_of_waits, polls, fails_as_planned, takes_too_long, checks, down]
-ACTIVITIES = [charge, fails_for_long, not_there_yet, dawdles]
+WORKFLOWS = [order, waits_long, parent_of_waits, polls, fails_as_planned, executes_times_out, checks, down]
+ACTIVITIES = [charge, fails_for_long, not_there_yet, times_out]
 
 
 def worker(client: Client) -> Worker:
@@ -122,15 +123,15 @@ def messages(caplog: pytest.LogCaptureFixture, part: str) -> list[str]:
 
 
 def test_each_failed_attempt_is_logged_once(client: Client, caplog: pytest.LogCaptureFixture) -> None:
-    """A WARNING with ids, attempt, next attempt and the author's lines; the last is an ERROR; no payload, no frame of ours."""
+    """With ids, attempts and the author's lines; without payloads or our own frames."""
     with caplog.at_level(logging.INFO, "hourglass"), worker(client), pytest.raises(WorkflowFailedError):
         client.execute_workflow(order, "secret-7", id="order-1", task_queue="silence")
     first, last, run = records(caplog)
     assert (first.levelname, last.levelname, run.levelname) == ("WARNING", "ERROR", "WARNING")
-    for at, told in enumerate((first, last), 1):
-        text = told.getMessage()
+    for at, record in enumerate((first, last), 1):
+        text = record.getMessage()
         assert (
-            f"activity charge of workflow order-1 (id {told.activity_id}, attempt {at} of 2) failed" in text
+            f"activity charge of workflow order-1 (id {record.activity_id}, attempt {at} of 2) failed" in text
         )
         assert f"ZeroDivisionError: {BY_ZERO}" in text
         assert "in divide\n    return number // 0" in text
@@ -138,15 +139,15 @@ def test_each_failed_attempt_is_logged_once(client: Client, caplog: pytest.LogCa
         assert "123456" not in text
         assert "attempts.py" not in text
         facts = (
-            told.workflow_id,
-            told.workflow_type,
-            told.task_queue,
-            told.activity_type,
-            told.attempt,
-            told.error_type,
+            record.workflow_id,
+            record.workflow_type,
+            record.task_queue,
+            record.activity_type,
+            record.attempt,
+            record.error_type,
         )
         assert facts == ("order-1", "order", "silence", "charge", at, "ZeroDivisionError")
-        assert told.run_id
+        assert record.run_id
     assert "retried in 0.01 s" in first.getMessage()
     assert datetime.fromisoformat(first.next_attempt_time)
     assert "failed permanently (no attempts are left)" in last.getMessage()
@@ -156,26 +157,26 @@ def test_each_failed_attempt_is_logged_once(client: Client, caplog: pytest.LogCa
     assert run.workflow_id == "order-1"
 
 
-def test_endless_children_are_logged(client: Client, caplog: pytest.LogCaptureFixture) -> None:
-    """A WARNING, once, when children of children are as deep as those of a workflow that calls itself."""
+def test_endless_recursion_of_children_is_logged_once(
+    client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.WARNING, "hourglass"), worker(client):
         assert client.execute_workflow(down, DEEP + 5, task_queue="silence") == DEEP + 5
-    (told,) = messages(caplog, "call itself without end")
-    assert told.startswith("workflow down (")
+    (record,) = messages(caplog, "call itself without end")
+    assert record.startswith("workflow down (")
 
 
 def test_failed_workflow_is_logged_with_its_lines(client: Client, caplog: pytest.LogCaptureFixture) -> None:
-    """A WARNING with type, id and the author's lines."""
     with caplog.at_level(logging.WARNING, "hourglass"), worker(client), pytest.raises(WorkflowFailedError):
         client.execute_workflow(checks, 7, id="checks-1", task_queue="silence")
-    (told,) = records(caplog)
-    assert "checks checks-1 failed after" in told.getMessage()
-    assert "TooMuch: 7 is too much\n" in told.getMessage()
-    assert "in refuse\n    raise ApplicationError" in told.getMessage()
+    (record,) = records(caplog)
+    assert "checks checks-1 failed after" in record.getMessage()
+    assert "TooMuch: 7 is too much\n" in record.getMessage()
+    assert "in reject\n    raise ApplicationError" in record.getMessage()
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"),
+    ("seconds", "expected"),
     [
         (0, "0 s"),
         (0.00008, "less than 1 ms"),
@@ -185,13 +186,11 @@ def test_failed_workflow_is_logged_with_its_lines(client: Client, caplog: pytest
         (172_800, "2 days, 0:00:00"),
     ],
 )
-def test_durations_are_logged_readably(seconds: float, said: str) -> None:
-    """No log speaks of 8e-05 s, or of 1.73e+05 s."""
-    assert work_log.duration_text(round(seconds * 1e9)) == said
+def test_durations_are_logged_readably(seconds: float, expected: str) -> None:
+    assert work_log.duration_text(round(seconds * 1e9)) == expected
 
 
 def test_benign_errors_are_not_logged(client: Client, caplog: pytest.LogCaptureFixture) -> None:
-    """An error that its author called benign is retried and recorded as any other, and not logged; it stays benign."""
     with (
         caplog.at_level(logging.INFO, "hourglass"),
         worker(client),
@@ -204,65 +203,64 @@ def test_benign_errors_are_not_logged(client: Client, caplog: pytest.LogCaptureF
     assert caught.value.cause.category is ApplicationErrorCategory.BENIGN
 
 
-def test_waiting_client_logs_failing_activity_once(
+def logged_while_waiting(handle: Any, find: Callable[[], list[str]]) -> list[str]:
+    """Wait for the result in a thread until something is logged, then terminate the workflow. Return the log."""
+    with ThreadPoolExecutor(1) as thread:
+        waiting = thread.submit(handle.result)
+        logged = until(find)
+        handle.terminate("enough")
+        assert isinstance(waiting.exception(30), WorkflowFailedError)
+    return logged
+
+
+def test_waiting_client_logs_a_failing_activity_once(
     client: Client, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A client that waits for a run whose activity fails, or whose child's does, says so once; the worker is not asked."""
+    """Also an activity of a child."""
     monkeypatch.setattr(_wait_notices, "SILENCE", 0.05)
     with worker(client):
         for workflow_, id in ((waits_long, "waits-1"), (parent_of_waits, "parent-1")):
             caplog.clear()
             handle = client.start_workflow(workflow_, id=id, task_queue="silence")
-            with ThreadPoolExecutor(1) as thread:
-                waiting = thread.submit(handle.result)
-                told = until(lambda: messages(caplog, "shows more"))
-                handle.terminate("enough")
-                assert isinstance(waiting.exception(30), WorkflowFailedError)
-            told = messages(caplog, "shows more")
-            assert len(told) == 1, told
-            assert "activity fails_for_long, which fails and is retried (attempt 2, next at " in told[0]
-            assert f"ZeroDivisionError: {BY_ZERO}" in told[0]
-            assert told[0].startswith(f"workflow {id} waits for ")
+            logged_while_waiting(handle, lambda: messages(caplog, "shows more"))
+            (message,) = messages(caplog, "shows more")
+            assert "activity fails_for_long, which failed and is retried (attempt 2, next at " in message
+            assert f"ZeroDivisionError: {BY_ZERO}" in message
+            assert message.startswith(f"workflow {id} waits for ")
 
 
 @pytest.mark.server
-def test_waiting_client_logs_missing_worker_on_a_server(
+def test_waiting_client_logs_a_missing_worker_on_a_server(
     quick_server: DevServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A client that waits for a run without a worker on their task queue says so once for the queue."""
     monkeypatch.setattr(_wait_notices, "SILENCE", 0.05)
-    with Client.connect(quick_server.target) as client, ThreadPoolExecutor(1) as thread:
+    with Client.connect(quick_server.target) as client:
         handle = client.start_workflow(order, "o", id="unserved-1", task_queue="silence-unserved")
-        waiting = thread.submit(handle.result)
-        (told,) = until(lambda: messages(caplog, "has no worker"))
-        handle.terminate("enough")
-        assert isinstance(waiting.exception(30), WorkflowFailedError)
-    assert told == "workflow unserved-1 has no worker: no worker polls its task queue 'silence-unserved'"
+        (record,) = logged_while_waiting(handle, lambda: messages(caplog, "has no worker"))
+    assert record == "workflow unserved-1 has no worker: no worker polls its task queue 'silence-unserved'"
 
 
 @workflow.defn
-def asks_elsewhere() -> int:
+def executes_on_unserved_queue() -> int:
     return fails_for_long.options(task_queue="silence-nowhere")(1)
 
 
 @workflow.defn
-def parent_of_elsewhere() -> int:
-    return asks_elsewhere()
+def parent_of_unserved() -> int:
+    return executes_on_unserved_queue()
 
 
 @workflow.defn
-def parent_on_no_queue() -> int:
+def parent_on_unserved_queue() -> int:
     return waits_long.options(task_queue="silence-no-queue")()
 
 
-def test_waiting_client_logs_tasks_that_no_worker_takes(
+def test_waiting_client_logs_tasks_without_a_worker(
     client: Client, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An activity that no worker has been given, one on a queue of its own, a child's, a child without a worker, a workflow
-    where there are activities only, and an activity of no workflow: the client that waits names each, once.
-    """
+    """Activities, children, workflows and standalone activities."""
     monkeypatch.setattr(_wait_notices, "SILENCE", 0.05)
-    mine = [waits_long, asks_elsewhere, parent_of_elsewhere, parent_on_no_queue]
+    mine = [waits_long, executes_on_unserved_queue, parent_of_unserved, parent_on_unserved_queue]
     cases: list[tuple[Any, str, str, str]] = [
         (
             waits_long,
@@ -271,12 +269,12 @@ def test_waiting_client_logs_tasks_that_no_worker_takes(
             "silence-untaken",
         ),
         (
-            asks_elsewhere,
+            executes_on_unserved_queue,
             "untaken",
             "activity fails_for_long, which has no worker: ",
             "silence-nowhere",
         ),
-        (parent_on_no_queue, "untaken", "waits for workflow ", "silence-no-queue"),
+        (parent_on_unserved_queue, "untaken", "waits for workflow ", "silence-no-queue"),
         (waits_long, "idle", "workflow taken-idle-", "silence-idle"),
     ]
     with (
@@ -284,58 +282,54 @@ def test_waiting_client_logs_tasks_that_no_worker_takes(
         Worker(client, "silence-idle", activities=[fails_for_long]),
         ThreadPoolExecutor(1) as thread,
     ):
-        for at, (asked, queue, part, named) in enumerate(cases):
-            handle = client.start_workflow(asked, id=f"taken-{queue}-{at}", task_queue=f"silence-{queue}")
-            waiting = thread.submit(handle.result)
-            (told,) = until(lambda at=at, part=part: [m for m in messages(caplog, part) if f"-{at} " in m])
-            handle.terminate("enough")
-            assert isinstance(waiting.exception(30), WorkflowFailedError)
-            assert repr(named) in told
+        for at, (definition, queue, part, named) in enumerate(cases):
+            handle = client.start_workflow(
+                definition, id=f"taken-{queue}-{at}", task_queue=f"silence-{queue}"
+            )
+            (record,) = logged_while_waiting(
+                handle, lambda at=at, part=part: [m for m in messages(caplog, part) if f"-{at} " in m]
+            )
+            assert repr(named) in record
         alone = client.start_activity(
             fails_for_long, 1, id="alone-1", task_queue="silence-alone", start_to_close_timeout=5
         )
         waiting = thread.submit(alone.result)
-        (told,) = until(lambda: messages(caplog, "activity alone-1 (fails_for_long) has no worker: "))
+        (record,) = until(lambda: messages(caplog, "activity alone-1 (fails_for_long) has no worker: "))
         alone.terminate("enough")
         assert waiting.exception(30) is not None
-        assert told.endswith(". Register it: Worker(client, 'silence-alone', activities=[fails_for_long])")
+        assert record.endswith(". Register it: Worker(client, 'silence-alone', activities=[fails_for_long])")
 
 
-def test_waiting_client_logs_missing_activity_of_a_child(
+def test_waiting_client_logs_a_missing_activity_of_a_child_once(
     client: Client, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What no worker takes is told once on a connection, of a child's too, however many wait for it."""
     monkeypatch.setattr(_wait_notices, "SILENCE", 0.05)
     with (
-        Worker(client, "silence-child", workflows=[asks_elsewhere, parent_of_elsewhere]),
+        Worker(client, "silence-child", workflows=[executes_on_unserved_queue, parent_of_unserved]),
         ThreadPoolExecutor(2) as threads,
     ):
         handles = [
-            client.start_workflow(parent_of_elsewhere, id=f"child-{at}", task_queue="silence-child")
+            client.start_workflow(parent_of_unserved, id=f"child-{at}", task_queue="silence-child")
             for at in range(2)
         ]
         waiting = [threads.submit(each.result) for each in handles]
-        (told,) = until(lambda: messages(caplog, "has no worker"))
+        (record,) = until(lambda: messages(caplog, "has no worker"))
         for each in handles:
             each.terminate("enough")
         assert [isinstance(each.exception(30), WorkflowFailedError) for each in waiting] == [True, True]
-    assert "waits for workflow " in told
-    assert "which waits for activity fails_for_long, which has no worker: " in told
+    assert "waits for workflow " in record
+    assert "which waits for activity fails_for_long, which has no worker: " in record
     assert len(messages(caplog, "has no worker")) == 1
 
 
-def test_waiting_client_logs_missing_worker_in_memory(
+def test_waiting_client_logs_a_missing_worker_in_memory(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An engine in memory has no file to be named: it is the run that is."""
     monkeypatch.setattr(_wait_notices, "SILENCE", 0.05)
-    with Client.connect("local:") as client, ThreadPoolExecutor(1) as thread:
+    with Client.connect("local:") as client:
         handle = client.start_workflow(order, "o", id="unserved-2")
-        waiting = thread.submit(handle.result)
-        (told,) = until(lambda: messages(caplog, "has no worker"))
-        handle.terminate("enough")
-        assert isinstance(waiting.exception(30), WorkflowFailedError)
-    assert told == "workflow unserved-2 has no worker: no worker polls its task queue 'default'"
+        (record,) = logged_while_waiting(handle, lambda: messages(caplog, "has no worker"))
+    assert record == "workflow unserved-2 has no worker: no worker polls its task queue 'default'"
 
 
 @workflow.defn
@@ -349,60 +343,55 @@ class Basket:
         return item
 
 
-def test_waiting_client_logs_update_without_a_worker(
+def test_waiting_client_logs_an_update_without_a_worker(
     client: Client, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who waits for an update's answer waits for a worker, as who waits for a result does."""
     monkeypatch.setattr(_wait_notices, "SILENCE", 0.05)
     queue = "silence-updates"
     handle = client.start_workflow(Basket.run, id="basket-1", task_queue=queue)
     with ThreadPoolExecutor(1) as thread:
         waiting = thread.submit(handle.execute_update, Basket.put, "pear")
-        (told,) = until(lambda: messages(caplog, "has no worker"))
-        assert told == f"workflow basket-1 has no worker: no worker polls its task queue {queue!r}"
+        (record,) = until(lambda: messages(caplog, "has no worker"))
+        assert record == f"workflow basket-1 has no worker: no worker polls its task queue {queue!r}"
         with Worker(client, queue, workflows=[Basket]):
             assert waiting.result(60) == "pear"
             handle.terminate("enough")
-    assert messages(caplog, "has no worker") == [told]
+    assert messages(caplog, "has no worker") == [record]
 
 
 @pytest.mark.server
-def test_ended_workers_are_ignored(
+def test_waiting_client_ignores_pollers_of_ended_workers(
     quick_server: DevServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A server lists pollers for minutes after they have gone: those that leave a task where it is are told of as gone."""
+    """A server lists pollers for minutes after they ended."""
     monkeypatch.setattr(_wait_notices, "SILENCE", 0.05)
     monkeypatch.setattr(_wait_notices, "_PATIENCE", 0.1)
-    with Client.connect(quick_server.target) as client, ThreadPoolExecutor(1) as thread:
+    with Client.connect(quick_server.target) as client:
         with Worker(client, "silence-ended", workflows=[checks]), pytest.raises(WorkflowFailedError):
             client.execute_workflow(checks, 1, id="ended-0", task_queue="silence-ended")
         handle = client.start_workflow(checks, 1, id="ended-1", task_queue="silence-ended")
-        waiting = thread.submit(handle.result)
-        (told,) = until(lambda: messages(caplog, "has no worker"))
-        handle.terminate("enough")
-        assert isinstance(waiting.exception(30), WorkflowFailedError)
-    assert told.startswith("workflow ended-1 has no worker: ")
+        (record,) = logged_while_waiting(handle, lambda: messages(caplog, "has no worker"))
+    assert record.startswith("workflow ended-1 has no worker: ")
 
 
-def test_timed_out_attempt_is_logged(client: Client, caplog: pytest.LogCaptureFixture) -> None:
-    """One that the engine has given up is told with its limits, once, where it still runs."""
+def test_timed_out_attempt_is_logged_by_its_worker(client: Client, caplog: pytest.LogCaptureFixture) -> None:
     _released.clear()
     with (
         caplog.at_level(logging.WARNING, "hourglass"),
         worker(client),
     ):
         with pytest.raises(WorkflowFailedError):
-            client.execute_workflow(takes_too_long, id="late-1", task_queue="silence")
+            client.execute_workflow(executes_times_out, id="late-1", task_queue="silence")
         try:
-            given_up = until(lambda: messages(caplog, "activity dawdles of workflow late-1"))
+            timeouts = until(lambda: messages(caplog, "activity times_out of workflow late-1"))
         finally:
             _released.set()
-    assert len(given_up) == 1
-    assert "start_to_close_timeout 0.3 s" in given_up[0]
+    assert len(timeouts) == 1
+    assert "start_to_close_timeout 0.3 s" in timeouts[0]
 
 
 def test_printed_error_shows_remote_lines(client: Client) -> None:
-    """Printed, an error shows the remote lines of its cause, and of ours only the method that was called."""
+    """Of our own frames only the called method."""
     with (
         worker(client),
         pytest.raises(WorkflowFailedError) as caught,
@@ -421,10 +410,9 @@ def test_printed_error_shows_remote_lines(client: Client) -> None:
     assert "/hourglass/_worker/" in str(getattr(caught.value.root_cause, "remote_traceback", ""))
 
 
-def test_unusable_file_is_reported_without_traceback(
+def test_unusable_file_is_reported_without_our_frames(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A directory, or what is no database: an error in words, in the log and at the call, without the way through our files."""
     (tmp_path / "dir.db").mkdir()
     (tmp_path / "text.db").write_text("no database, but long enough to be one\n" * 100)
     with pytest.raises(StorageError, match="is a directory: pass the path of a file") as refused:
@@ -442,8 +430,7 @@ def test_unusable_file_is_reported_without_traceback(
     assert messages(caplog, "is not a database")
 
 
-def test_full_tracebacks_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With HOURGLASS_TRACEBACK=full our frames stay."""
+def test_full_tracebacks_are_shown_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOURGLASS_TRACEBACK", "full")
     with Client.connect("local:") as client, worker(client), pytest.raises(WorkflowFailedError) as caught:
         client.execute_workflow(order, "o", task_queue="silence")
@@ -452,26 +439,25 @@ def test_full_tracebacks_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @workflow.defn
-def asks_nobody() -> None:
+def schedules_without_worker() -> None:
     charge.options(task_queue="nobody", schedule_to_start_timeout=0.05)("o", 1)
 
 
-def test_attempt_without_a_worker_is_logged_by_the_engine(caplog: pytest.LogCaptureFixture) -> None:
-    """Where there is no worker to log it, the embedded engine does."""
+def test_attempt_timeout_without_a_worker_is_logged_by_the_engine(caplog: pytest.LogCaptureFixture) -> None:
     with (
         Client.connect("local:") as client,
-        Worker(client, workflows=[asks_nobody]),
+        Worker(client, workflows=[schedules_without_worker]),
         pytest.raises(WorkflowFailedError),
     ):
-        client.execute_workflow(asks_nobody, id="nobody-1")
-    (told,) = [each for each in records(caplog) if each.name == "hourglass.embedded"]
-    assert told.levelname == "ERROR"
+        client.execute_workflow(schedules_without_worker, id="nobody-1")
+    (record,) = [each for each in records(caplog) if each.name == "hourglass.embedded"]
+    assert record.levelname == "ERROR"
     text = (
         "activity charge of workflow nobody-1 (id 1, attempt 1) timed out while no worker was executing it; "
         "it will not be retried"
     )
-    assert told.getMessage() == text
-    assert (told.workflow_id, told.activity_type, told.task_queue) == ("nobody-1", "charge", "nobody")
+    assert record.getMessage() == text
+    assert (record.workflow_id, record.activity_type, record.task_queue) == ("nobody-1", "charge", "nobody")
 
 
 DIES = """
@@ -496,8 +482,7 @@ if __name__ == "__main__":
 """
 
 
-def test_attempt_lost_with_its_worker_is_logged_by_the_next(tmp_path: Path) -> None:
-    """After a kill the process that takes over says which attempts were lost."""
+def test_attempt_lost_with_its_process_is_logged_by_the_next(tmp_path: Path) -> None:
     program = tmp_path / "risky.py"
     target, once = f"local:{tmp_path / 'a.db'}", str(tmp_path / "once")
     program.write_text(DIES.replace("TARGET", repr(target)).replace("ONCE", repr(once)))
@@ -532,8 +517,7 @@ with Client.connect(TARGET) as client, Worker(client, "plain", workflows=[order]
 """
 
 
-def test_unconfigured_logging_shows_failures(client: Client, tmp_path: Path) -> None:
-    """A program that never configured logging shows a planted error within a second, with the line."""
+def test_program_without_logging_configuration_shows_failures(client: Client, tmp_path: Path) -> None:
     target = client.target if client.target != "local:" else f"local:{tmp_path / 'a.db'}"
     program = tmp_path / "plain.py"
     program.write_text(PLAIN.replace("TARGET", repr(target)))

@@ -1,4 +1,4 @@
-"""Threads that cannot be stopped are bounded: with a parent the process is replaced, without one it says that it is not ready."""
+"""Threads that cannot be stopped are limited: with a parent the process is replaced, otherwise it is not ready."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _RUNS = MAX_STUCK_LANES // 2 + 2  # each hangs twice before it is left alone
 
 
 class Gate:
-    """Where workflow code waits that nobody can interrupt."""
+    """Blocks workflow code that cannot be interrupted."""
 
     opened = threading.Event()
 
@@ -41,8 +41,8 @@ def _page(worker: Worker, page: str) -> tuple[int, dict[str, Any]]:
             return error.code, json.loads(error.read())
 
 
-def test_unguarded_process_with_stuck_threads_is_not_ready() -> None:
-    """`/ready` says so while there are too many of them, and no longer."""
+def test_process_with_stuck_threads_is_not_ready() -> None:
+    """Without a parent process; it is ready again when they end."""
     Gate.opened.clear()
     with (
         Client.connect("local:") as client,
@@ -61,7 +61,7 @@ def test_unguarded_process_with_stuck_threads_is_not_ready() -> None:
 
 @pytest.mark.server
 def test_guarded_process_with_stuck_threads_is_replaced(quick_server: DevServer, tmp_path: Path) -> None:
-    """It asks for it; the next one knows which runs hung, so that it does not come to the same."""
+    """The next process knows which runs hung."""
     (tmp_path / "shop.py").write_text(SHOP)
     queue = f"stuck-{os.getpid()}"
     arguments = ("worker", "shop.py", "--target", quick_server.target, "--task-queue", queue)
@@ -77,8 +77,8 @@ def test_guarded_process_with_stuck_threads_is_replaced(quick_server: DevServer,
             "requested its replacement: too many of its threads cannot be stopped; a new process starts in 1 s"
         )
         worker.wait_running(2)
-        found = client.start_workflow("checkout", "1", id=f"{queue}-checkout", task_queue=queue)
-        assert found.result(timeout=60) == "charged 1"
+        handle = client.start_workflow("checkout", "1", id=f"{queue}-checkout", task_queue=queue)
+        assert handle.result(timeout=60) == "charged 1"
         for handle in handles:
             handle.terminate("seen enough")
         worker.signal(signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""Type names that a worker does not know, or must not follow."""
+"""Type names that a worker does not know, or must not resolve."""
 
 from __future__ import annotations
 
@@ -52,14 +52,13 @@ def undecorated() -> str:
 
 @pytest.fixture
 def queue() -> str:
-    """A queue of its own."""
     return f"faults-{uuid.uuid4().hex[:8]}"
 
 
 def test_unknown_workflow_type_fails_the_task(
     client: Client, queue: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The task fails with a message that lists what is known; others go on; a later worker continues the run."""
+    """A later worker that knows it continues the run."""
     with Worker(client, queue, workflows=[fine], activities=[known]):
         handle = client.start_workflow("mystery", task_queue=queue, task_timeout=1)
         (message, *_) = until(lambda: task_failures(handle))
@@ -73,7 +72,7 @@ def test_unknown_workflow_type_fails_the_task(
 
 
 def test_unknown_activity_type_fails_the_attempt(client: Client, queue: str) -> None:
-    """The attempt fails with a message and is tried again, until a worker knows it."""
+    """It is retried until a worker knows the type."""
     with Worker(client, queue, workflows=[fine, needs_later], activities=[known]):
         handle = client.start_workflow(needs_later, task_queue=queue)
         failure = until(
@@ -103,8 +102,10 @@ def test_unknown_activity_type_fails_the_attempt(client: Client, queue: str) -> 
         "mystery\n2026 ERROR forged line",
     ],
 )
-def test_types_outside_the_roots_are_unknown(name: str, queue: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Nothing outside the roots is imported, nothing undecorated is called: the type is just not known."""
+def test_type_names_outside_the_registered_modules_are_unknown(
+    name: str, queue: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing is imported or called by such a name."""
     before = set(sys.modules)
     root: Any = sys.modules[__name__]
     with Client.connect("local:") as client, Worker(client, queue, modules=[root]):

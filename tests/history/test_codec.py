@@ -238,7 +238,7 @@ class HoldsSpec(h.Attributes, frozen=True, kw_only=True):
     arguments: tuple[Payload, ...] = ()
 
 
-def test_fields_of_an_inlined_struct_round_trip() -> None:
+def test_inlined_spec_fields_of_history_events_round_trip() -> None:
     known = tables._INLINE
     try:
         tables._INLINE = known | {InlinedSpec}
@@ -252,7 +252,7 @@ def test_fields_of_an_inlined_struct_round_trip() -> None:
         tables._INLINE = known
 
 
-def test_versioning_overrides_round_trip() -> None:
+def test_versioning_overrides_of_history_events_round_trip() -> None:
     shape = tables._TYPES[VersioningOverride]
     version = WorkerDeploymentVersion("shop", "2")
     for override in (

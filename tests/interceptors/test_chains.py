@@ -28,6 +28,8 @@ from hourglass.interceptors import (
 from hourglass.testing import Environment
 from hourglass.worker import Worker
 
+from .caller_interceptor import with_outbound
+
 
 @activity.defn
 def double(number: int) -> int:
@@ -199,11 +201,7 @@ class SwallowsContinueAsNew(Interceptor):
             def continue_as_new(self, input: ContinueAsNewInput) -> NoReturn:  # type: ignore[misc]
                 pass
 
-        class Inbound(WorkflowInboundInterceptor):
-            def init(self, outbound: WorkflowOutboundInterceptor) -> None:
-                super().init(Outbound(outbound))
-
-        return Inbound(next)
+        return with_outbound(next, Outbound)
 
 
 @workflow.defn

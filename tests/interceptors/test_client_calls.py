@@ -36,6 +36,8 @@ from hourglass.interceptors import (
 from hourglass.testing import Environment
 from hourglass.worker import Worker
 
+from .caller_interceptor import with_outbound
+
 METHODS = [name for name in vars(ClientOutboundInterceptor) if not name.startswith("_")]
 tokens: dict[str, bytes] = {}
 ready = threading.Event()
@@ -291,11 +293,7 @@ class ChangesInfo(Interceptor):
                 info: workflow.Info = super().info(input)
                 return replace(info, workflow_type=f"{info.workflow_type}!")
 
-        class Inbound(WorkflowInboundInterceptor):
-            def init(self, outbound: WorkflowOutboundInterceptor) -> None:
-                super().init(Outbound(outbound))
-
-        return Inbound(next)
+        return with_outbound(next, Outbound)
 
 
 def test_interceptors_change_info_and_see_heartbeats_inside_activities_and_workflows() -> None:

@@ -21,7 +21,7 @@ from hourglass.interceptors import (
 from hourglass.replay import Replayer
 from hourglass.worker import Worker
 
-from .carrying import CallerInterceptor, caller
+from .caller_interceptor import CallerInterceptor, caller, with_outbound
 from .test_headers import WORKFLOWS, Order, echo_caller, echo_caller_async
 
 
@@ -78,11 +78,7 @@ def test_workflow_only_codec_encodes_headers_of_commands_but_activities_do_not_d
                     input.headers["who"] = Payload(b'"ann"')
                     return super().start_activity(input)
 
-            class Inbound(WorkflowInboundInterceptor):
-                def init(self, outbound: WorkflowOutboundInterceptor) -> None:
-                    super().init(Outbound(outbound))
-
-            return Inbound(next)
+            return with_outbound(next, Outbound)
 
         def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
             class Inbound(ActivityInboundInterceptor):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -12,7 +14,7 @@ from hourglass.errors import UpdateFailedError
 from hourglass.replay import Replayer
 from hourglass.worker import Worker
 
-from .carrying import CallerInterceptor, caller
+from .caller_interceptor import CallerInterceptor, caller
 
 
 @activity.defn
@@ -120,14 +122,20 @@ EXPECTED = {
 }
 
 
-def test_headers_reach_activities_children_signals_queries_and_updates(target: str) -> None:
+@contextmanager
+def connect(target: str, task_queue: str) -> Iterator[tuple[Client, CallerInterceptor]]:
+    """Yield a client, whose worker serves the task queue, and the interceptor of both."""
     log = CallerInterceptor()
+    activities = [echo_caller, echo_caller_async]
     with (
         Client.connect(target, interceptors=[log]) as client,
-        Worker(
-            client, "who", workflows=WORKFLOWS, activities=[echo_caller, echo_caller_async], verify="always"
-        ),
+        Worker(client, task_queue, workflows=WORKFLOWS, activities=activities, verify="always"),
     ):
+        yield client, log
+
+
+def test_headers_reach_activities_children_signals_queries_and_updates(target: str) -> None:
+    with connect(target, "who") as (client, log):
         caller.set("ann")
         handle = client.start_workflow(Order.run, 0.01, task_queue="who")
         caller.set("bob")
@@ -179,11 +187,7 @@ def test_async_client_calls_pass_through_async_interceptors(target: str) -> None
 
 
 def test_with_start_calls_cancel_and_terminate_are_intercepted(target: str) -> None:
-    log = CallerInterceptor()
-    with (
-        Client.connect(target, interceptors=[log]) as client,
-        Worker(client, "who-both", workflows=WORKFLOWS, activities=[echo_caller, echo_caller_async]),
-    ):
+    with connect(target, "who-both") as (client, log):
         caller.set("fay")
         handle = client.with_start(Child.run, id="fay-child", task_queue="who-both").signal(Child.finish)
         assert handle.result(timeout=30) == "9 for fay"
@@ -203,11 +207,7 @@ def test_with_start_calls_cancel_and_terminate_are_intercepted(target: str) -> N
 
 
 def test_signal_handled_after_registration_keeps_its_headers(target: str) -> None:
-    log = CallerInterceptor()
-    with (
-        Client.connect(target, interceptors=[log]) as client,
-        Worker(client, "who-late", workflows=WORKFLOWS, activities=[echo_caller, echo_caller_async]),
-    ):
+    with connect(target, "who-late") as (client, log):
         caller.set("guy")
         handle = client.start_workflow(late_handler, task_queue="who-late")
         handle.signal("word", "hello")
@@ -216,11 +216,7 @@ def test_signal_handled_after_registration_keeps_its_headers(target: str) -> Non
 
 
 def test_headers_are_passed_on_by_continue_as_new(target: str) -> None:
-    log = CallerInterceptor()
-    with (
-        Client.connect(target, interceptors=[log]) as client,
-        Worker(client, "who-round", workflows=WORKFLOWS, activities=[echo_caller, echo_caller_async]),
-    ):
+    with connect(target, "who-round") as (client, log):
         caller.set("hal")
         handle = client.start_workflow(continue_as_new_until_zero, 2, task_queue="who-round")
         assert handle.result(timeout=20) == "0 for hal"

@@ -213,7 +213,7 @@ def test_slot_of_a_terminated_run_is_freed_within_the_notice(idle: float, kept_b
 
 
 @pytest.mark.usefixtures("by_workflow")
-def test_frequent_slot_requests_do_not_delay_the_check_of_holders() -> None:
+def test_frequent_slot_requests_do_not_delay_the_check_for_terminated_holders() -> None:
     with Environment() as env:
         holder = env.start_workflow(hold, "busy", 1, 1e6)
         holder.terminate()
@@ -226,7 +226,7 @@ def test_frequent_slot_requests_do_not_delay_the_check_of_holders() -> None:
 
 
 @pytest.mark.usefixtures("by_workflow")
-def test_runs_entering_other_slots_do_not_delay_the_check_of_holders() -> None:
+def test_runs_entering_other_slots_do_not_delay_the_check_for_terminated_holders() -> None:
     with Environment() as env:
         holder = env.start_workflow(hold, "shared", 2, 1e6)
         holder.terminate()
@@ -239,7 +239,7 @@ def test_runs_entering_other_slots_do_not_delay_the_check_of_holders() -> None:
 
 
 @pytest.mark.usefixtures("by_workflow")
-def test_running_holder_keeps_its_slot_and_is_checked_less_often() -> None:
+def test_running_workflow_keeps_its_slot_and_is_checked_less_often() -> None:
     with Environment() as env:
         holder = env.start_workflow(hold, "alive", 1, 7200.0)
         behind = env.start_workflow(hold, "alive", 1, 1.0)

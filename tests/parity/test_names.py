@@ -37,7 +37,7 @@ def test_every_counterpart_of_a_temporalio_name_exists(section: str) -> None:
     assert not wrong, f"counterparts in tests/parity/names.toml that do not exist: {wrong}"
 
 
-def test_exists_resolves_modules_members_fields_and_options() -> None:
+def test_counterpart_lookup_resolves_modules_members_fields_and_options() -> None:
     for existing in ("workflow.sleep", "Client.connect(namespace)", "workflow.Info.run_id", "Worker(lanes)"):
         assert table.exists(existing)
     for missing in ("workflow.slumber", "Client.connect(address)", "workflow.Info.number", "nowhere.at_all"):

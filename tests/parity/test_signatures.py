@@ -98,7 +98,7 @@ def test_every_listed_signature_difference_has_a_reason() -> None:
     assert used == set(LISTED["reasons"])
 
 
-def test_missing_moved_and_required_parameters_are_differences() -> None:
+def test_signature_comparison_detects_missing_moved_and_required_parameters() -> None:
     def theirs(first: int, second: int = 0, *, third: int = 0) -> None: ...
 
     def equal(first: int, second: int = 1, *more: int, third: int = 1, fourth: int = 1) -> None: ...

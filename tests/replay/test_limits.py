@@ -52,7 +52,7 @@ def histories(request: pytest.FixtureRequest) -> list[History]:
     queue = f"replayed-limits-{request.param}"
     with Client.connect(target) as client:
         with Worker(client, workflows=programs(), activities=[act], task_queue=queue):
-            runs = [client.start_workflow(each, task_queue=queue) for each in programs()]
+            runs = [client.start_workflow(program, task_queue=queue) for program in programs()]
             for run in runs:
                 run.result()
         return [run.history() for run in runs]
@@ -61,7 +61,7 @@ def histories(request: pytest.FixtureRequest) -> list[History]:
 @pytest.mark.parametrize("change", [{"limit": 3}, {"rate": 7}, {"per": 2.0}, {"smooth": True}], ids=str)
 def test_replay_accepts_changed_limit_or_rate(histories: list[History], change: dict[str, Any]) -> None:
     with Replayer(workflows=programs(**change)) as replayer:
-        assert [str(each.error) for each in replayer.replay_all(histories) if not each.ok] == []
+        assert [str(result.error) for result in replayer.replay_all(histories) if not result.ok] == []
 
 
 def test_replay_reports_changed_limit_key_with_its_line(histories: list[History]) -> None:

@@ -1,4 +1,4 @@
-"""What a replay says of a difference: what was recorded, what came instead, and the line in the author's code."""
+"""The report of a replay on a difference: the recorded command, the issued one, and the line in the author's code."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def histories() -> dict[str, History]:
         Client.connect("local:") as client,
         Worker(client, workflows=workflows, activities=[act, broken]),
     ):
-        runs = [client.start_workflow(each) for each in workflows]
+        runs = [client.start_workflow(definition) for definition in workflows]
         runs[-1].signal("go", "on")
         for run in runs:
             run.result()

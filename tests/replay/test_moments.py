@@ -1,4 +1,4 @@
-"""Moments: where a run's code stood at each step of its history, and what it knew."""
+"""Moments: the position of a run's code at each step of its history, and its variables."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ def history() -> History:
 @pytest.fixture(scope="module")
 def moments(history: History) -> tuple[Moment, ...]:
     with Replayer(workflows=[Totals]) as replayer:
-        found, result = replayer.moments(history)
+        shown, result = replayer.moments(history)
     assert result.ok
-    return found
+    return shown
 
 
 def test_moment_shows_frames_and_variables_outermost_first(moments: tuple[Moment, ...]) -> None:
@@ -69,7 +69,7 @@ def test_moment_shows_frames_and_variables_outermost_first(moments: tuple[Moment
 def test_moment_shows_events_and_commands_with_lines(moments: tuple[Moment, ...]) -> None:
     assert moments[0].events == ("run started Totals",)
     assert moments[1].events == ("activity completed add",)
-    assert [(each.what, each.line) for each in moments[1].issued] == [
+    assert [(command.what, command.line) for command in moments[1].issued] == [
         ("schedule activity add", doubled.__code__.co_firstlineno + 1)
     ]
     assert moments[-1].events == ("timer fired of 60 s",)
@@ -78,7 +78,8 @@ def test_moment_shows_events_and_commands_with_lines(moments: tuple[Moment, ...]
 
 def test_changes_lists_variables_that_differ_between_moments(moments: tuple[Moment, ...]) -> None:
     values = {
-        (each.function, each.name): (each.before, each.after) for each in changes(moments[0], moments[1])
+        (change.function, change.name): (change.before, change.after)
+        for change in changes(moments[0], moments[1])
     }
     assert values == {
         ("Totals.run", "self.found"): ("[]", "[2]"),
@@ -101,9 +102,11 @@ def test_moments_outside_the_selected_range_have_no_fibers(
     history: History, moments: tuple[Moment, ...]
 ) -> None:
     with Replayer(workflows=[Totals]) as replayer:
-        found, _ = replayer.moments(history, range(1, 2))
-    assert [each.fibers is not None for each in found] == [number == 1 for number in range(len(found))]
-    assert found[1] == moments[1]
+        selected, _ = replayer.moments(history, range(1, 2))
+    assert [moment.fibers is not None for moment in selected] == [
+        number == 1 for number in range(len(selected))
+    ]
+    assert selected[1] == moments[1]
 
 
 def test_moments_before_a_nondeterminism_error_are_returned(history: History) -> None:
@@ -116,9 +119,9 @@ def test_moments_before_a_nondeterminism_error_are_returned(history: History) ->
             return 0
 
     with Replayer(workflows=[Changed]) as replayer:
-        found, result = replayer.moments(history)
+        shown, result = replayer.moments(history)
     assert isinstance(result.error, NondeterminismError)
-    assert [each.issued[0].what for each in found[:2]] == ["schedule activity add", "start timer of 5 s"]
+    assert [moment.issued[0].what for moment in shown[:2]] == ["schedule activity add", "start timer of 5 s"]
 
 
 @dataclass
@@ -158,9 +161,9 @@ def test_moment_truncates_values_and_tolerates_failing_reprs() -> None:
         handle.result()
         history = handle.history()
     with Replayer(workflows=[holds_unusual_values]) as replayer:
-        found, result = replayer.moments(history)
+        shown, result = replayer.moments(history)
     assert result.ok
-    values = (found[0].fibers or ())[0].frames[0].values
+    values = (shown[0].fibers or ())[0].frames[0].values
     assert values["rude"] == "<RaisingRepr instance>"
     assert values["endless"].startswith("[[[")
     assert len(values["long"]) < 3_000

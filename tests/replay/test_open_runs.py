@@ -1,4 +1,4 @@
-"""`ok` of an open run: whether a worker of the engine that holds it continues it on changed code, tried on real workers."""
+"""Replay of open runs: `ok` tells whether a worker of the engine that holds the run continues it on changed code."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def wait_for(pairs: dict[str, Any], ready: Callable[[str, list[dict[str, Any]]],
 
 
 def event_types(events: list[dict[str, Any]]) -> list[str]:
-    return [each["eventType"].removeprefix("EVENT_TYPE_") for each in events]
+    return [event["eventType"].removeprefix("EVENT_TYPE_") for event in events]
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""How much work something is: lines that were executed and calls that were made, on this thread. No clock."""
+"""Cost of code as a number: lines executed and calls made on this thread, without a clock."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 SMALL, LARGE = 60, 240
 MOST = 1.15
-"""How much more an event may cost in a run four times as large. A list that is walked for each shows: 1.3 and more."""
+"""The largest allowed ratio of costs per event, in a run four times as large. A scan of a list per event gives 1.3 or more."""
 
 
 class Work:
-    """Counts what is done inside a `with` block."""
+    """Counts executed lines in a `with` block."""
 
     def __enter__(self) -> Work:
         self.count = 0
@@ -29,9 +29,9 @@ class Work:
 
 
 def assert_flat(work: Callable[[int], int], *, small: int = SMALL, large: int = LARGE) -> None:
-    """Do something of two sizes: `work` does it and returns how many events it had. Each must cost the same."""
+    """Check that an event costs the same for both sizes. `work` handles one size and returns the number of its events."""
     costs = []
-    work(small)  # what a first time loads and fills is not what is counted
+    work(small)  # the first execution also fills caches
     for size in (small, large):
         with Work() as done:
             events = work(size)

@@ -1,4 +1,4 @@
-"""Drives one run as fast as it asks: everything that is pending is answered, so many at a time. No engine, no shadow."""
+"""Drives one run as fast as possible: all pending commands are answered, `at_a_time` per activation. Without an engine."""
 
 from __future__ import annotations
 
@@ -29,19 +29,18 @@ from hourglass.converter import default_converter
 
 
 def run_of(workflow: Any, **settings: Any) -> Evaluator:
-    """A run that has not begun."""
     definition = workflow_definition(workflow)
     assert definition is not None
     return Evaluator(definition, "run", RunSettings(**settings))
 
 
 def numbers(count: int) -> list[SignalReceived]:
-    """So many messages to the channel, or the handler, of that name."""
+    """Return `count` signals to the channel or handler `number`."""
     return [SignalReceived("number", (default_converter.encode(1),)) for _ in range(count)]
 
 
 class Pump:
-    """What an engine would do for one run. `activate` is given each activation."""
+    """Answers one run like an engine. `activate` receives each activation."""
 
     def __init__(self, activate: Callable[[Activation], Completion], workflow: Any, *arguments: Any) -> None:
         definition = workflow_definition(workflow)
@@ -60,15 +59,15 @@ class Pump:
         )
 
     def begin(self, *signals: AnyEvent) -> None:
-        """The first activation, with what came before it."""
+        """Send the first activation, with signals that came before it."""
         self.send((self.started, *signals))
 
     def send(self, events: Iterable[AnyEvent]) -> None:
-        """One activation."""
-        told = tuple(events)
+        """Send one activation."""
+        delivered = tuple(events)
         self.activations += 1
-        self.events += len(told)
-        completion = self._activate(Activation(run_id="run", events=told, timestamp_ns=self.activations))
+        self.events += len(delivered)
+        completion = self._activate(Activation(run_id="run", events=delivered, timestamp_ns=self.activations))
         assert isinstance(completion, Succeeded), completion
         for command in completion.commands:
             self._take(command)
@@ -86,8 +85,8 @@ class Pump:
                 raise AssertionError(f"not expected: {command}")
 
     def finish(self, at_a_time: int = 1) -> None:
-        """Answer everything, oldest first, so many in each activation, until the run closes."""
+        """Answer pending commands, oldest first, until the run closes."""
         while not self.closed:
-            assert self._waiting, "the run waits, but for nothing"
+            assert self._waiting, "the run waits without a pending command"
             count = min(at_a_time, len(self._waiting))
             self.send([self._waiting.popleft() for _ in range(count)])

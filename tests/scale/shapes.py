@@ -1,4 +1,4 @@
-"""Workflows that can be made as large as one likes."""
+"""Workflows of any size."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ numbers = workflow.Channel("number", int)
 
 @activity.defn(start_to_close_timeout=60)
 def echo(value: int) -> int:
-    """Gives back what it is given."""
     return value
 
 
 @workflow.defn
 def acting(n: int) -> int:
-    """All fibers at once, each with an activity, so many at a time."""
+    """One activity in each of `n` fibers, with limited concurrency."""
     places = workflow.Semaphore(AT_ONCE)
 
     def act(number: int) -> int:
@@ -29,7 +28,7 @@ def acting(n: int) -> int:
 
 @workflow.defn
 def sleeping(n: int) -> int:
-    """All fibers at once, each asleep, so many at a time."""
+    """One sleep in each of `n` fibers, with limited concurrency."""
     places = workflow.Semaphore(AT_ONCE)
 
     def doze(number: int) -> int:
@@ -42,7 +41,7 @@ def sleeping(n: int) -> int:
 
 @workflow.defn
 def mapped(n: int) -> int:
-    """An activity for each, by `workflow.map`."""
+    """Activities by `workflow.map`."""
     return sum(workflow.map(echo, range(n), limit=AT_ONCE))
 
 
@@ -84,13 +83,13 @@ def in_line(n: int) -> int:
 
 @workflow.defn
 def receivers(n: int) -> int:
-    """So many fibers wait for a message of one channel, each for one."""
+    """Fibers that each wait for one message of a channel."""
     return sum(workflow.gather(*[workflow.spawn(numbers.receive) for _ in range(n)]))
 
 
 @workflow.defn
 def impatient(n: int) -> int:
-    """So many fibers wait for a message that never comes, and give up."""
+    """Fibers that wait for a message until their timeout."""
 
     def wait(number: int) -> int:
         try:
@@ -103,46 +102,44 @@ def impatient(n: int) -> int:
 
 @workflow.defn
 def reader(n: int) -> int:
-    """Reads so many messages from a channel."""
+    """Receive messages from a channel."""
     return sum(numbers.receive() for _ in range(n))
 
 
 @workflow.defn
 class Handler:
-    """Counts the signals that its handler gets."""
+    """Counts the signals of its handler."""
 
     def __init__(self) -> None:
         self.count = 0
 
     @workflow.run
     def run(self, n: int) -> int:
-        """Wait for all of them."""
         workflow.wait_condition(lambda: self.count == n)
         return self.count
 
     @workflow.signal
     def number(self, value: int) -> None:
-        """One more."""
         self.count += value
 
 
 @workflow.defn
 def conditions(n: int) -> int:
-    """So many fibers wait for a condition that one signal makes true for all."""
-    begun = False
-    tasks = [workflow.spawn(workflow.wait_condition, lambda: begun) for _ in range(n)]
+    """Fibers that wait for a condition that one signal makes true for all."""
+    started = False
+    tasks = [workflow.spawn(workflow.wait_condition, lambda: started) for _ in range(n)]
     numbers.receive()
-    begun = True
+    started = True
     workflow.gather(*tasks)
     return len(tasks)
 
 
 @workflow.defn
 def left_alone(n: int) -> int:
-    """So many fibers fail and nobody looks; then the run goes on for as long."""
+    """Fibers that fail unread, then a sequence of activities."""
 
     def fail() -> None:
-        raise ValueError("nobody looks")
+        raise ValueError("unread")
 
     for _ in range(n):
         workflow.spawn(fail)
@@ -151,7 +148,7 @@ def left_alone(n: int) -> int:
 
 @workflow.defn
 def relay(n: int) -> int:
-    """Each fiber begins its successor, and ends."""
+    """Each fiber spawns its successor, and ends."""
     done = 0
 
     def leg() -> None:

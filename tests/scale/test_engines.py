@@ -1,4 +1,4 @@
-"""Large runs on the embedded engine: in an environment, where work is counted, and with a worker, where they finish."""
+"""Large runs on the embedded engine: counted costs in an environment, and completion with a worker."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ twice in all. How many tasks it takes, and so where in the last doubling it ends
 together: between two sizes this is a step, not a slope."""
 
 
-def _executed(workflow: Any, verify: Any, size: int) -> int:
-    """Execute a workflow of so many activities in an environment; how many events they had."""
+def execute(workflow: Any, verify: Any, size: int) -> int:
+    """Execute a workflow of this many activities in an environment. Return the number of their events."""
     with Environment(verify=verify, watch="off") as env:
         assert env.execute_workflow(workflow, size) == sum(range(size))
     return EVENTS_OF_ONE * size
@@ -42,31 +42,31 @@ def _executed(workflow: Any, verify: Any, size: int) -> int:
 @pytest.mark.parametrize("workflow", [shapes.acting, shapes.sequence, shapes.four_ways])
 def test_event_cost_is_constant_on_the_engine(workflow: Any) -> None:
     """Engine, evaluator and activities together."""
-    assert_flat(lambda size: _executed(workflow, "off", size), small=32, large=128)
+    assert_flat(lambda size: execute(workflow, "off", size), small=32, large=128)
 
 
 @pytest.mark.parametrize("size", [32, 128])
 @pytest.mark.parametrize("workflow", [shapes.acting, shapes.sequence, shapes.four_ways])
 def test_verification_cost_is_a_constant_multiple(workflow: Any, size: int) -> None:
-    """Executing everything again at every task would cost as many times as much as there are tasks."""
-    _executed(workflow, "always", size)  # what a first time loads and fills is not what is counted
+    """A verification at every task would multiply the cost by the number of tasks."""
+    execute(workflow, "always", size)  # the first execution also fills caches
     counts = {}
     for verify in ("off", "always"):
         with Work() as done:
-            _executed(workflow, verify, size)
+            execute(workflow, verify, size)
         counts[verify] = done.count
     assert counts["always"] <= counts["off"] * MOST_VERIFIED, counts
 
 
 @pytest.fixture(params=["memory", "file"])
 def target(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Where the engine keeps its histories."""
+    """Engines in memory and on a file."""
     return "local:" if request.param == "memory" else f"local:{tmp_path / 'scale.db'}"
 
 
 @pytest.mark.parametrize("workflow", [shapes.acting, shapes.sleeping, shapes.mapped, shapes.four_ways])
-def test_thousand_fibers_finish(target: str, workflow: Any) -> None:
-    """A worker with everything verified; no task fails however much happens during it."""
+def test_workflow_with_a_thousand_fibers_completes(target: str, workflow: Any) -> None:
+    """Every run is verified; no workflow task fails."""
     with Client.connect(target) as client, Worker(client, workflows=WORKFLOWS, activities=[shapes.echo]):
         handle = client.start_workflow(workflow, 1000, id="large")
         assert handle.result() == sum(range(1000))
@@ -75,10 +75,8 @@ def test_thousand_fibers_finish(target: str, workflow: Any) -> None:
 
 
 @pytest.mark.parametrize("workflow", [shapes.reader, shapes.Handler.run])
-@pytest.mark.parametrize("first", ["signals", "worker"])
-def test_thousand_signals_arrive(target: str, workflow: Any, first: str) -> None:
-    """All before the first task, or while the run goes on: each is counted once."""
-
+@pytest.mark.parametrize("before", ["signals", "worker"])
+def test_thousand_signals_are_received_once(target: str, workflow: Any, before: str) -> None:
     async def send(client: AsyncClient) -> Any:
         handle = await client.start_workflow(workflow, 1000, id="signals")
         for _ in range(20):
@@ -88,7 +86,7 @@ def test_thousand_signals_arrive(target: str, workflow: Any, first: str) -> None
     async def script() -> int:
         async with await AsyncClient.connect(target) as client:
             worker = Worker(client, workflows=WORKFLOWS, activities=[shapes.echo])
-            handle = await send(client) if first == "signals" else None
+            handle = await send(client) if before == "signals" else None
             async with worker:
                 handle = handle or await send(client)
                 result: int = await handle.result()
@@ -97,8 +95,7 @@ def test_thousand_signals_arrive(target: str, workflow: Any, first: str) -> None
     assert asyncio.run(script()) == 1000
 
 
-def test_two_thousand_waiting_fibers_finish(target: str) -> None:
-    """Events, locks and queues with thousands who wait."""
+def test_workflow_with_two_thousand_waiting_fibers_completes(target: str) -> None:
     with Client.connect(target) as client, Worker(client, workflows=WORKFLOWS, activities=[shapes.echo]):
         handle = client.start_workflow(shapes.in_line, 2000, id="line")
         handle.signal(shapes.numbers, 1)

@@ -1,4 +1,4 @@
-"""The evaluator: an event costs the same in a small run and in one four times as large."""
+"""Cost of an event in the evaluator: the same in a small run and in one four times as large."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from .counting import LARGE, SMALL, Work, assert_flat
 from .pump import Pump, numbers, run_of
 
 
-def whole(workflow: Any, at_a_time: int = 1) -> Any:
-    """Work to count: a run from its start to its end, all that it asks for answered so many at a time."""
+def execution(workflow: Any, at_a_time: int = 1) -> Any:
+    """Return a function that executes a run and answers `at_a_time` of its commands per activation."""
 
     def work(size: int) -> int:
         run = run_of(workflow)
@@ -32,13 +32,12 @@ def whole(workflow: Any, at_a_time: int = 1) -> Any:
     "workflow", [shapes.acting, shapes.sleeping, shapes.mapped, shapes.sequence, shapes.four_ways]
 )
 def test_activity_and_timer_cost_is_constant(workflow: Any, at_a_time: int) -> None:
-    """Answers that come one by one, or many together, to one fiber or to hundreds."""
-    assert_flat(whole(workflow, at_a_time))
+    assert_flat(execution(workflow, at_a_time))
 
 
 @pytest.mark.parametrize("workflow", [shapes.in_line, shapes.conditions])
 def test_cost_of_waiting_fibers_is_constant(workflow: Any) -> None:
-    """A fiber that waits for an event, a lock, a queue or a condition, however many others do."""
+    """A fiber waits for an event, a lock, a queue or a condition."""
 
     def work(size: int) -> int:
         run = run_of(workflow)
@@ -55,8 +54,6 @@ def test_cost_of_waiting_fibers_is_constant(workflow: Any) -> None:
 @pytest.mark.parametrize("workflow", [shapes.reader, shapes.receivers, shapes.Handler])
 @pytest.mark.parametrize("way", ["before", "together", "one by one"])
 def test_signal_cost_is_constant(workflow: Any, way: str) -> None:
-    """Signals to a channel or a handler: with the start, later all together, or each by itself."""
-
     def work(size: int) -> int:
         run = run_of(workflow)
         pump = Pump(run.activate, workflow, size)
@@ -75,35 +72,31 @@ def test_signal_cost_is_constant(workflow: Any, way: str) -> None:
 
 
 def test_cost_of_receive_timeouts_is_constant() -> None:
-    """Fibers that wait for a message in vain, one after the other."""
-    assert_flat(whole(shapes.impatient))
+    assert_flat(execution(shapes.impatient))
 
 
-def test_unread_failures_add_no_cost() -> None:
-    """A thousand fibers that failed are not looked through after every activation."""
-    assert_flat(whole(shapes.left_alone))
+def test_unread_failures_of_fibers_add_no_cost() -> None:
+    """They are not scanned after every activation."""
+    assert_flat(execution(shapes.left_alone))
 
 
 def test_cost_of_a_chain_of_fibers_is_constant() -> None:
     """A fiber's path does not grow with the number of its predecessors."""
-    assert_flat(whole(shapes.relay))
+    assert_flat(execution(shapes.relay))
 
 
 def test_command_ids_of_successive_fibers_stay_short() -> None:
-    """Each of many generations asks under a name of its own."""
     run = run_of(shapes.relay)
     pump = Pump(run.activate, shapes.relay, 200)
     pump.begin()
     pump.finish()
-    asked = run.state.command_id_to_seq
-    assert len(asked) == 200
-    assert max(len(path) for path, _ in asked) <= 40
+    command_ids = run.state.command_id_to_seq
+    assert len(command_ids) == 200
+    assert max(len(path) for path, _ in command_ids) <= 40
 
 
 @pytest.mark.parametrize("workflow", [shapes.acting, shapes.sequence])
-def test_cost_of_a_replayed_activation_is_constant(workflow: Any) -> None:
-    """Also when it is compared."""
-
+def test_cost_of_a_verified_activation_is_constant(workflow: Any) -> None:
     def work(size: int) -> int:
         run = run_of(workflow, verify=True)
         pump = Pump(run.activate, workflow, size)
@@ -119,8 +112,6 @@ def test_cost_of_a_replayed_activation_is_constant(workflow: Any) -> None:
 
 
 def test_cost_of_dropping_a_run_is_linear() -> None:
-    """Fibers that wait are unwound one by one, and each is told."""
-
     def work(size: int) -> int:
         run = run_of(shapes.acting)
         Pump(run.activate, shapes.acting, size).begin()
@@ -134,11 +125,11 @@ def test_cost_of_dropping_a_run_is_linear() -> None:
 
 
 def test_conditions_are_checked_once_per_event() -> None:
-    """What thousands of conditions cost is the call of each: that they are called is Temporal's order, and cannot be saved."""
-    asked = 0
+    """Temporal's order requires a call of each condition, but no further cost."""
+    checked = 0
 
     def cost(size: int) -> int:
-        nonlocal asked
+        nonlocal checked
         run = run_of(shapes.conditions)
         pump = Pump(run.activate, shapes.conditions, size)
         pump.begin()
@@ -146,10 +137,10 @@ def test_conditions_are_checked_once_per_event() -> None:
         assert live is not None
         with Work() as done:
             live.scheduler.check_conditions()
-        asked = len(live.scheduler.conditions)
+        checked = len(live.scheduler.conditions)
         run.drop()
         return done.count
 
     small, large = cost(SMALL), cost(LARGE)
-    assert asked == LARGE
+    assert checked == LARGE
     assert large - small <= 6 * (LARGE - SMALL)

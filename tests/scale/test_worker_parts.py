@@ -1,4 +1,4 @@
-"""The worker around large runs: what it checks, what it keeps, and when it believes that one hangs."""
+"""The worker with large runs: verification, cache limits, and detection of hangs."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ WORKFLOWS = [shapes.acting, shapes.sequence, shapes.reader, shapes.in_line]
 
 
 def lane(**options: Any) -> Any:
-    """The runs of one lane."""
+    """Return the evaluations of one lane."""
     return lane_of(WORKFLOWS, **options)
 
 
 def pump_on(evaluations: Any, workflow: Any, size: int) -> Pump:
-    """A run on a lane."""
+    """Return a pump that executes a run on a lane."""
 
     def activate(activation: Activation) -> Any:
         return evaluations.evaluate(activation).completion
@@ -37,8 +37,6 @@ def pump_on(evaluations: Any, workflow: Any, size: int) -> Pump:
 @pytest.mark.parametrize("workflow", [shapes.acting, shapes.sequence])
 @pytest.mark.parametrize("at_a_time", [1, 5])
 def test_verification_cost_is_linear(workflow: Any, at_a_time: int) -> None:
-    """What is executed a second time, over the whole life of a run, grows with the run and not faster."""
-
     def work(size: int) -> int:
         pump = pump_on(lane(verify="always"), workflow, size)
         pump.begin()
@@ -49,8 +47,7 @@ def test_verification_cost_is_linear(workflow: Any, at_a_time: int) -> None:
     assert_flat(work, small=128, large=512)
 
 
-def test_large_run_is_verified_after_growth() -> None:
-    """Thousands of fibers that begin at once are executed again once, not at each of the next powers of two."""
+def test_large_run_is_verified_only_after_it_has_grown() -> None:
     evaluations = lane(verify="always")
     pump = pump_on(evaluations, shapes.acting, 2000)
     pump.begin()
@@ -62,7 +59,6 @@ def test_large_run_is_verified_after_growth() -> None:
 
 
 def test_small_run_is_verified_at_powers_of_two() -> None:
-    """Early faults are found early."""
     evaluations = lane(verify="always")
     pump = pump_on(evaluations, shapes.sequence, 100)
     pump.begin()
@@ -74,8 +70,7 @@ def test_small_run_is_verified_at_powers_of_two() -> None:
     assert changed == [1, 2, 4, 8]
 
 
-def test_journal_of_the_longest_history_is_kept() -> None:
-    """A run as long as Temporal allows is not evicted after each of its tasks, which would replay it each time."""
+def test_run_with_the_longest_history_stays_cached() -> None:
     limits = CacheLimits()
     assert limits.journal_entries > 51_200
     assert limits.journal_bytes > 50 * 1024 * 1024
@@ -87,12 +82,11 @@ def test_journal_of_the_longest_history_is_kept() -> None:
 
 
 def entry(run_id: str, **facts: Any) -> Entry:
-    """A run that the cache keeps."""
     return Entry(Key("q", run_id), run_of(shapes.sequence), **facts)
 
 
 def test_total_journal_size_is_limited() -> None:
-    """The least recently used go, as many as it takes, each asked for once; what has gone counts no more."""
+    """The least recently used runs are evicted, each requested once."""
     cache = StateCache(CacheLimits(all_journals_bytes=1000))
     cache.admit("me")
     entries = [entry(name, journal_bytes=300) for name in "abcd"]
@@ -107,8 +101,8 @@ def test_total_journal_size_is_limited() -> None:
     assert [key.run_id for key in cache.to_evict(entries[1])] == ["c"]
 
 
-def test_oversized_journal_is_kept_for_its_own_task() -> None:
-    """The run at hand is not given up for what it takes itself, and those handed over are counted once."""
+def test_oversized_journal_is_kept_during_its_own_task() -> None:
+    """Journals handed over to another worker are counted once."""
     cache = StateCache(CacheLimits(all_journals_bytes=1000))
     cache.admit("old")
     big = entry("big", journal_bytes=5000)
@@ -125,7 +119,7 @@ def test_oversized_journal_is_kept_for_its_own_task() -> None:
 
 
 class Clock:
-    """Time that moves when it is told to."""
+    """A clock set by the test."""
 
     now = 0.0
 
@@ -137,7 +131,7 @@ INTERVAL = 0.5  # a quarter of the timeout
 
 
 class Watched:
-    """As much of a lane as its guard looks at: it is at one thing, and has no thread that a debugger could be at."""
+    """The part of a lane that the detector reads: one task in progress, and no thread for a debugger."""
 
     thread_id = None
 
@@ -151,9 +145,9 @@ class Watched:
         return self.computed
 
 
-def looks(moving: bool, share: float = 0.0, until: float = 1000.0) -> float | None:
-    """After how many seconds a lane is said to hang that is at one thing for long, and moves meanwhile or not; it gets such
-    a share of a processor, until it waits for something.
+def seconds_until_hang(moving: bool, share: float = 0.0, until: float = 1000.0) -> float | None:
+    """Return after how many seconds the detector reports a lane as hung. `share` is its processor share until it waits
+    at `until`.
     """
     clock, evaluations = Clock(), lane()
     detector = HangDetector(2.0, clock)
@@ -168,28 +162,26 @@ def looks(moving: bool, share: float = 0.0, until: float = 1000.0) -> float | No
 
 
 def test_lane_that_makes_progress_does_not_hang() -> None:
-    """Executing a long journal again may take longer than the timeout; standing still may not."""
-    assert looks(moving=True) is None
-    assert looks(moving=False) == 2.5
+    assert seconds_until_hang(moving=True) is None
+    assert seconds_until_hang(moving=False) == 2.5
 
 
 def test_starved_lane_does_not_hang() -> None:
-    """Code that computes has its seconds of a processor, however few of those of the clock it gets: up to ten times as long. Code
-    that waits has none of it, nor has code that waits after it has computed.
+    """Code that computes gets up to ten times the timeout, in proportion to its processor share; code that waits does
+    not.
     """
-    assert looks(moving=False, share=1.0) == 2.5
-    assert looks(moving=False, share=0.1) == 10.5
-    assert looks(moving=False, share=0.04) == 20.5
-    assert looks(moving=False, share=0.01) == 2.5
-    assert looks(moving=False, share=0.1, until=5.0) == 5.5
+    assert seconds_until_hang(moving=False, share=1.0) == 2.5
+    assert seconds_until_hang(moving=False, share=0.1) == 10.5
+    assert seconds_until_hang(moving=False, share=0.04) == 20.5
+    assert seconds_until_hang(moving=False, share=0.01) == 2.5
+    assert seconds_until_hang(moving=False, share=0.1, until=5.0) == 5.5
 
 
 def test_progress_counts_fibers_and_activations() -> None:
-    """Fibers that begin, end and are unwound, and activations of a journal, each move the number."""
     evaluations = lane()
     pump = pump_on(evaluations, shapes.in_line, 50)
     pump.begin()
-    run = the_run(evaluations)
+    run = only_run(evaluations)
     assert run.live is not None
     assert run.live.turning_points >= 50
     before = evaluations.steps
@@ -201,32 +193,29 @@ def test_progress_counts_fibers_and_activations() -> None:
     assert pump.closed
 
 
-def the_run(evaluations: Any) -> Any:
-    """The only run of a lane."""
-    (kept,) = evaluations._cache.owned(evaluations)
-    return kept.run
+def only_run(evaluations: Any) -> Any:
+    (entry_of_run,) = evaluations._cache.owned(evaluations)
+    return entry_of_run.run
 
 
-def test_endless_fibers_count_as_hang() -> None:
-    """A run that spawns without end is found to hang at last."""
+def test_endless_spawning_of_fibers_counts_as_hang() -> None:
     evaluations = lane()
     pump = pump_on(evaluations, shapes.sequence, 2)
     pump.begin()
-    (kept,) = evaluations._cache.owned(evaluations)
-    live = kept.run.live
+    (entry_of_run,) = evaluations._cache.owned(evaluations)
+    live = entry_of_run.run.live
     assert live is not None
-    evaluations._executing = kept
+    evaluations._executing = entry_of_run
     live.turning_points = 10**6
     first = progress_of(evaluations)
     live.turning_points = 10**7
     assert progress_of(evaluations) == first
 
 
-def test_dropped_run_continues_where_it_was() -> None:
-    """After its fibers were dropped a large run is brought back, and finishes with the same result."""
+def test_dropped_run_is_rebuilt_and_completes() -> None:
     evaluations = lane(cache={"live": 0})
     pump = pump_on(evaluations, shapes.acting, 60)
     pump.begin()
     pump.finish(20)
     assert pump.result == sum(range(60))
-    assert isinstance(the_run(evaluations).last, Succeeded)
+    assert isinstance(only_run(evaluations).last, Succeeded)

@@ -49,7 +49,7 @@ async def test_failed_job_is_reported_as_a_crash(world: World) -> None:
 
 
 @on_both_loops
-async def test_finish_of_a_killed_job_has_no_effect(world: World) -> None:
+async def test_finishing_a_killed_job_has_no_effect(world: World) -> None:
     tree, tasks = await start_tasks(world)
     job = tasks.spawn_job(Job)
     exits: list[Exit] = []
@@ -119,7 +119,7 @@ async def test_job_is_notified_of_its_exit_once_and_before_its_monitors(world: W
     failed.finish(Boom())
     assert finished.seen == [NORMAL]
     assert killed.seen == [KILLED, KILLED]
-    assert [each.kind for each in failed.seen] == ["crash"]
+    assert [item.kind for item in failed.seen] == ["crash"]
 
 
 @on_both_loops

@@ -57,7 +57,7 @@ def decision(
     return decide(strategy, kinds, failed, reason, history, now, intensity=limit, counted=counted)
 
 
-def test_restart_matrix_covers_every_kind_and_exit() -> None:
+def test_restart_matrix_covers_every_restart_kind_and_exit_reason() -> None:
     assert set(RESTARTED) == set(product(("permanent", "transient", "temporary"), EXITS))
 
 
@@ -130,4 +130,4 @@ def test_restart_decisions_stop_in_reverse_order_and_start_in_order(
         assert list(result.start) == sorted(result.start)
         assert failed in result.start
         assert failed not in result.stop
-        assert set(result.start) - {failed} == {each for each in result.stop if kinds[each] != "temporary"}
+        assert set(result.start) - {failed} == {place for place in result.stop if kinds[place] != "temporary"}

@@ -124,7 +124,7 @@ async def test_stop_with_infinite_shutdown_waits_until_the_child_is_killed(world
 
 
 @on_both_loops
-async def test_terminate_runs_before_the_body_is_cancelled(world: World) -> None:
+async def test_stopped_process_runs_terminate_before_its_body_is_cancelled(world: World) -> None:
     steps: list[str] = []
     terminating = asyncio.Event()
 
@@ -147,18 +147,19 @@ async def test_terminate_runs_before_the_body_is_cancelled(world: World) -> None
     assert process.exit is SHUTDOWN
 
 
+async def hanging_terminate(steps: list[str]) -> None:
+    try:
+        await asyncio.Event().wait()
+    finally:
+        steps.append("terminate unwound")
+
+
 @on_both_loops
 async def test_process_whose_terminate_hangs_is_killed_at_the_shutdown_limit(world: World) -> None:
     steps: list[str] = []
 
     async def body(context: Context) -> None:
-        async def terminate() -> None:
-            try:
-                await asyncio.Event().wait()
-            finally:
-                steps.append("terminate unwound")
-
-        context.on_terminate(terminate)
+        context.on_terminate(lambda: hanging_terminate(steps))
         await context.started()
         try:
             await asyncio.Event().wait()
@@ -176,7 +177,7 @@ async def test_process_whose_terminate_hangs_is_killed_at_the_shutdown_limit(wor
 
 
 @on_both_loops
-async def test_exception_in_terminate_is_a_crash(world: World) -> None:
+async def test_exception_in_terminate_makes_the_exit_a_crash(world: World) -> None:
     steps: list[str] = []
 
     async def body(context: Context) -> None:
@@ -199,17 +200,11 @@ async def test_exception_in_terminate_is_a_crash(world: World) -> None:
 
 
 @on_both_loops
-async def test_kill_during_terminate_ends_body_and_terminate(world: World) -> None:
+async def test_killing_a_process_during_terminate_ends_its_body_and_terminate(world: World) -> None:
     steps: list[str] = []
 
     async def body(context: Context) -> None:
-        async def terminate() -> None:
-            try:
-                await asyncio.Event().wait()
-            finally:
-                steps.append("terminate unwound")
-
-        context.on_terminate(terminate)
+        context.on_terminate(lambda: hanging_terminate(steps))
         await context.started()
         await asyncio.Event().wait()
 
@@ -237,7 +232,7 @@ async def test_process_records_a_normal_exit_or_a_crash_with_its_error(world: Wo
 
 
 @on_both_loops
-async def test_cancellation_that_no_stop_requested_is_a_crash(world: World) -> None:
+async def test_process_cancelled_without_a_stop_request_exits_with_a_crash(world: World) -> None:
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def body(context: Context) -> None:

@@ -23,7 +23,7 @@ from .world import Boom, World, ignores_cancellation, on_both_loops, processes, 
 
 
 @on_both_loops
-async def test_children_start_in_order_and_stop_in_reverse(world: World) -> None:
+async def test_supervisor_starts_children_in_order_and_stops_them_in_reverse(world: World) -> None:
     tree = await world.start(*(world.worker(id) for id in "abc"))
     assert world.take_log() == ["+a", "+b", "+c"]
     assert await tree.stop() is SHUTDOWN
@@ -31,7 +31,7 @@ async def test_children_start_in_order_and_stop_in_reverse(world: World) -> None
 
 
 @on_both_loops
-async def test_next_child_starts_after_the_previous_has_started(world: World) -> None:
+async def test_supervisor_starts_the_next_child_after_the_previous_has_started(world: World) -> None:
     ready = asyncio.Event()
 
     async def slow(context: Context) -> None:
@@ -180,7 +180,7 @@ async def test_restarts_further_apart_than_the_window_never_escalate(world: Worl
 
 
 @on_both_loops
-async def test_escalation_at_the_root_ends_the_tree(world: World) -> None:
+async def test_escalation_at_the_root_ends_the_supervision_tree(world: World) -> None:
     tree = await world.start(world.worker("a"), world.worker("b"), max_restarts=0)
     await world.crash("App/a")
     reason = await tree.root.wait_dead()
@@ -249,7 +249,7 @@ async def test_backoff_is_reset_after_a_child_ran_for_the_longest_delay(world: W
 
 
 @on_both_loops
-async def test_siblings_are_restarted_during_a_backoff(world: World) -> None:
+async def test_siblings_of_a_child_in_backoff_are_restarted(world: World) -> None:
     tree = await world.start(
         world.worker("a"), world.worker("b", backoff=(9.0, 9.0)), world.worker("c"), strategy="rest_for_one"
     )
@@ -311,7 +311,7 @@ async def test_tree_stopped_during_a_restart_starts_no_further_child(world: Worl
 
 
 @on_both_loops
-async def test_stop_during_a_cascade_does_not_extend_the_shutdown_limit(world: World) -> None:
+async def test_tree_stop_during_a_restart_cascade_does_not_extend_the_shutdown_limit(world: World) -> None:
     children = (world.worker("a"), world.worker("b"), ChildSpec("s", ignores_cancellation, shutdown=4.0))
     tree = await world.start(*children, strategy="rest_for_one")
     await world.crash("App/b")

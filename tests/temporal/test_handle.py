@@ -75,10 +75,10 @@ def cancellation(token: bytes) -> bytes:
 def completions(worker: FakeWorker) -> list[tuple[str, str | None]]:
     """Return the run id and status of each completion that was sent."""
     sent = (WorkflowActivationCompletion.FromString(data) for data in worker.completions)
-    return [(each.run_id, each.WhichOneof("status")) for each in sent]
+    return [(message.run_id, message.WhichOneof("status")) for message in sent]
 
 
-async def test_handle_delivers_items_as_they_arrive_with_one_raw_poll_at_a_time() -> None:
+async def test_handle_delivers_tasks_as_they_arrive_with_one_core_poll_at_a_time() -> None:
     worker = FakeWorker()
     received = Receivers(handle(worker, workflow_polls_only=True))
     for number in range(3):
@@ -107,7 +107,7 @@ async def test_paused_handle_delivers_the_result_of_its_pending_poll() -> None:
     assert received.run_ids == ["in flight", "next"]
 
 
-async def test_handle_repeats_a_cancelled_raw_poll() -> None:
+async def test_handle_repeats_a_cancelled_core_poll() -> None:
     worker = FakeWorker()
     received = Receivers(handle(worker, workflow_polls_only=True))
     worker.polls[0].cancel()
@@ -192,7 +192,7 @@ async def test_poll_errors_end_both_kinds_of_work_once(
     assert len(worker.polls) == 2
 
 
-async def test_handle_delivers_activity_cancellations_and_skips_unknown_items() -> None:
+async def test_handle_delivers_activity_cancellations_and_skips_unknown_messages() -> None:
     worker = FakeWorker()
     received = Receivers(handle(worker, config_for("activities")))
     worker.polls[0].set_result(TaskMessage(task_token=b"odd").SerializeToString())

@@ -68,8 +68,8 @@ async def test_handle_paused_at_random_loses_no_task(server: DevServer) -> None:
 
         disturber = asyncio.create_task(disturb())
         ids = [live.unique("w") for _ in range(20)]
-        await asyncio.gather(*(connection.call(live.start(queue, each)) for each in ids))
-        outcomes = await asyncio.gather(*(live.outcome(connection, each) for each in ids))
+        await asyncio.gather(*(connection.call(live.start(queue, workflow_id)) for workflow_id in ids))
+        outcomes = await asyncio.gather(*(live.outcome(connection, workflow_id) for workflow_id in ids))
         disturber.cancel()
         assert outcomes == [wf.RunCompleted((live.value("hello"),))] * 20
 

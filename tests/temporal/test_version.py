@@ -69,11 +69,11 @@ def test_child_option_unsupported_by_the_installed_temporalio_is_rejected(
 
 
 @pytest.mark.parametrize(
-    ("installed", "found"), [("1.34.9", False), ("1.35.0", True), ("2.0", True), ("unknown", True)]
+    ("installed", "expected"), [("1.34.9", False), ("1.35.0", True), ("2.0", True), ("unknown", True)]
 )
 def test_feature_check_compares_the_installed_release(
-    monkeypatch: pytest.MonkeyPatch, installed: str, found: bool
+    monkeypatch: pytest.MonkeyPatch, installed: str, expected: bool
 ) -> None:
     """A release without a number counts as new."""
     monkeypatch.setattr(version, "installed", lambda: installed)
-    assert version.has((1, 35)) is found
+    assert version.has((1, 35)) is expected

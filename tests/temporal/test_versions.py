@@ -98,7 +98,7 @@ def test_deployment_description_lists_versions_newest_first() -> None:
     call = calls_deployments.describe(dp.DescribeDeployment(deployment_name="shop"), SCOPE)
     result = call.read(answer.SerializeToString())
     assert result.current is None
-    assert [(each.version.build_id, each.status) for each in result.versions] == [
+    assert [(described.version.build_id, described.status) for described in result.versions] == [
         ("2", "CURRENT"),
         ("1", "DRAINED"),
     ]

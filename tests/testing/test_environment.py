@@ -225,7 +225,7 @@ def test_environment_used_outside_its_with_block_is_rejected() -> None:
         env.now()
     with env:
         handle = env.start_workflow(approval, "a")
-        with pytest.raises(UsageError, match="opened before"):
+        with pytest.raises(UsageError, match="already opened"):
             env.open()
     env.close()
     for use in (

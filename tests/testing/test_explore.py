@@ -226,7 +226,7 @@ def test_exploration_with_another_seed_finds_a_story_of_the_same_size(case: Case
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: type(case).__name__)
-def test_story_token_repeats_the_failing_order(case: Case) -> None:
+def test_exploration_token_repeats_the_failing_order(case: Case) -> None:
     error = exploration_failure(case)
     repeated = exploration_failure(case, story=error.token)
     assert (repeated.story, repeated.token) == (error.story, error.token)

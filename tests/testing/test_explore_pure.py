@@ -25,7 +25,7 @@ def play(choices: Choices, widths: Sequence[int]) -> None:
         choices.choose([Option("task")] * width)
 
 
-def test_order_search_tries_every_order_once_by_number_of_deviations() -> None:
+def test_exploration_search_tries_every_order_once_fewest_deviations_first() -> None:
     search, seen = OrderSearch(1000, seed=0), list[Script]()
     while (choices := search.next()) is not None:
         play(choices, (2, 3, 2))
@@ -33,11 +33,11 @@ def test_order_search_tries_every_order_once_by_number_of_deviations() -> None:
         seen.append(tuple(choices.taken))
     assert len(seen) == len(set(seen)) == 12
     assert search.is_complete
-    deviations = [size(each)[0] for each in seen]
+    deviations = [size(item)[0] for item in seen]
     assert deviations == sorted(deviations)
 
 
-def test_order_search_samples_a_large_space_after_single_deviations() -> None:
+def test_exploration_search_samples_a_large_space_after_single_deviations() -> None:
     search, seen = OrderSearch(100, seed=0), list[Script]()
     while (choices := search.next()) is not None:
         play(choices, (4,) * 10)
@@ -46,17 +46,17 @@ def test_order_search_samples_a_large_space_after_single_deviations() -> None:
     assert len(seen) == 100
     assert not search.is_complete
     assert set(map(stripped, seen)) >= set(singles((4,) * 10))
-    assert max(size(each)[0] for each in seen) > 2
+    assert max(size(item)[0] for item in seen) > 2
 
 
-def test_script_choice_that_does_not_exist_falls_back_to_the_default() -> None:
+def test_exploration_choice_that_does_not_exist_falls_back_to_the_default() -> None:
     choices = Choices((1, 7, 1))
     play(choices, (2, 2, 1, 2, 2))
     assert choices.taken == [1, 0, 1, 0]
 
 
 @given(scripts)
-def test_token_is_parsed_to_the_same_script(script: Script) -> None:
+def test_exploration_token_is_parsed_to_the_same_order(script: Script) -> None:
     assert script_of(token_of(script)) == stripped(script)
 
 
@@ -67,7 +67,9 @@ def test_invalid_exploration_tokens_are_rejected(token: str) -> None:
 
 
 @given(scripts, st.sets(st.integers(0, 11), min_size=1, max_size=3))
-def test_shrinking_keeps_only_the_choices_that_fail(script: Script, needed: set[int]) -> None:
+def test_exploration_shrinks_a_failing_order_to_the_choices_that_fail(
+    script: Script, needed: set[int]
+) -> None:
     padded = (*script, *[0] * 24)[:24]
     failing = [max(choice, 1) if place in needed else choice for place, choice in enumerate(padded)]
 
@@ -79,7 +81,7 @@ def test_shrinking_keeps_only_the_choices_that_fail(script: Script, needed: set[
     assert smallest == tuple(1 if place in needed else 0 for place in range(max(needed) + 1))
 
 
-def test_shrinking_stops_after_its_maximum_number_of_tries() -> None:
+def test_exploration_stops_shrinking_after_its_maximum_number_of_tries() -> None:
     tried: list[Script] = []
 
     def fails(candidate: Script) -> Sequence[int] | None:
@@ -90,18 +92,18 @@ def test_shrinking_stops_after_its_maximum_number_of_tries() -> None:
     assert len(tried) == 50
 
 
-def test_random_choices_depend_only_on_the_seed() -> None:
+def test_exploration_choices_of_a_random_order_depend_only_on_the_seed() -> None:
     def drawn(seed: int) -> list[int]:
         swarm = Swarm.drawn(Random(seed), 40)
         return [swarm.choose([Option("task"), Option("time"), Option("crash")]) for _ in range(40)]
 
     assert [drawn(seed) for seed in range(20)] == [drawn(seed) for seed in range(20)]
-    counts = [sum(1 for each in drawn(seed) if each) for seed in range(200)]
+    counts = [sum(1 for choice in drawn(seed) if choice) for seed in range(200)]
     assert max(counts) <= 6
     assert len(set(counts)) > 3
 
 
-def test_random_choices_take_only_enabled_kinds() -> None:
+def test_exploration_choices_of_a_random_order_take_only_enabled_kinds() -> None:
     swarm = Swarm(Random(0), frozenset({"crashes"}), 1.0, 100)
     assert [swarm.choose([Option("task"), Option("time")]) for _ in range(10)] == [0] * 10
     assert swarm.choose([Option("task"), Option("time"), Option("crash")]) == 2
@@ -119,5 +121,5 @@ def test_random_choices_take_only_enabled_kinds() -> None:
         (7 * 86_400 * 10**9, "7d 0:00:00", "7 days"),
     ],
 )
-def test_times_and_durations_are_formatted(ns: int, clock: str, duration: str) -> None:
+def test_exploration_story_formats_times_and_durations(ns: int, clock: str, duration: str) -> None:
     assert (clock_text(ns), duration_text(ns)) == (clock, duration)

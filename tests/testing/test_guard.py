@@ -79,7 +79,9 @@ def test_stuck_run_is_reported_without_delay_although_another_is_parked() -> Non
         assert (env.now() - before).total_seconds() < 60
 
 
-def test_virtual_time_advances_in_few_steps_while_a_run_is_parked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_virtual_time_advances_in_few_steps_while_another_run_is_parked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with Environment() as env:
         with pytest.raises(WorkflowParked):
             env.execute_workflow(buggy)

@@ -157,6 +157,8 @@ def wrong_client(client: Client, order: Order) -> None:
     handle.query(Cart.count)  # E
     answer: str = handle.query(Cart.count, "book")  # E
     handle.cancle()  # E
+    handle.describe(rpc_limit=3)  # E
+    handle.cancel("enough", rpc_metadata=["trace"])  # E
     client.count_workflows(3)  # E
     Client.connect("local:", tls="yes")  # E
 

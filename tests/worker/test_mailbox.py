@@ -10,7 +10,7 @@ import pytest
 from hourglass._worker.mailbox import Mailbox
 
 
-async def test_hundred_posts_wake_the_loop_once_and_are_delivered_in_order(monkeypatch):
+async def test_mailbox_delivers_a_hundred_posts_in_order_with_one_wake_up(monkeypatch):
     loop, seen, wakes = asyncio.get_running_loop(), [], []
     mailbox = Mailbox()
     wake = loop.call_soon_threadsafe
@@ -45,7 +45,7 @@ async def test_mailbox_delivers_every_post_in_the_order_of_its_thread():
         assert [number for whose, number in seen if whose == name] == list(range(500))
 
 
-async def test_failing_posted_call_is_logged_and_later_ones_are_delivered(caplog):
+async def test_mailbox_logs_a_failing_call_and_delivers_later_ones(caplog):
     mailbox, seen = Mailbox(), []
     mailbox.post(seen.index, "not there")
     mailbox.post(seen.append, 1)
@@ -56,7 +56,7 @@ async def test_failing_posted_call_is_logged_and_later_ones_are_delivered(caplog
 
 
 @pytest.mark.parametrize("times", [1, 3])
-def test_post_to_a_closed_loop_is_ignored(times):
+def test_mailbox_ignores_posts_to_a_closed_loop(times):
     async def main():
         return Mailbox()
 
@@ -68,7 +68,7 @@ def test_post_to_a_closed_loop_is_ignored(times):
 
 
 @pytest.mark.parametrize("error", [asyncio.CancelledError, ValueError])
-async def test_posted_calls_are_delivered_after_one_raises(error):
+async def test_mailbox_delivers_calls_after_one_raises(error):
     mailbox, seen = Mailbox(), []
     asyncio.get_running_loop().set_exception_handler(lambda *_: None)
 

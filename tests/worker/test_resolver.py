@@ -110,7 +110,7 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
             del sys.modules[name]
 
 
-def test_listed_definitions_are_found_by_type_name():
+def test_resolver_finds_listed_definitions_by_type_name():
     resolver = Resolver(workflows=[checkout], activities=[charge])
     assert resolver.workflow("checkout").name == "checkout"
     assert resolver.activity("charge").name == "charge"
@@ -118,14 +118,14 @@ def test_listed_definitions_are_found_by_type_name():
     assert resolver.known_activity("other") is None
 
 
-def test_instance_registers_its_decorated_methods():
+def test_instance_in_the_activities_list_registers_its_decorated_methods():
     payments = Payments()
     assert Resolver(activities=[payments]).activity("refund").fn() == "refunded"
     assert Resolver(activities=[payments]).activity("Void").name == "Void"
     assert Resolver(activities=[payments.refund]).known_activity("Void") is None
 
 
-def test_object_provides_activities_by_its_hook_method():
+def test_object_in_the_activities_list_provides_activities_by_a_hook_method():
     class Bridge:
         def __hourglass_activities__(self):
             return [brought]

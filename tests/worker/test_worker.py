@@ -29,7 +29,6 @@ class Place:
         self.go = threading.Event()
         self.fixed = False
         self.attempts = 0
-        self.token = b""
 
 
 place = Place()
@@ -75,13 +74,6 @@ def waits_for_cancel() -> None:
         place.go.wait(0.001)
 
 
-@activity.defn(heartbeat_timeout=None)
-def completed_by_client() -> str:
-    place.token = activity.info().task_token
-    place.begun.set()
-    activity.complete_async()
-
-
 class Shop:
     def __init__(self, name: str) -> None:
         self.name = name
@@ -121,11 +113,6 @@ def cancels_activity() -> str:
 
 
 @workflow.defn
-def defers() -> str:
-    return completed_by_client()
-
-
-@workflow.defn
 def buggy() -> str:
     if not place.fixed:
         raise KeyError("a bug")
@@ -137,8 +124,8 @@ def reads_clock() -> float:
     return time.time()
 
 
-EVERYTHING = [sums, retries, greets, local_sum, cancels_activity, defers, buggy, reads_clock]
-ACTIVITIES = [double, increase, flaky, waits_for_cancel, completed_by_client, Shop("Bob")]
+EVERYTHING = [sums, retries, greets, local_sum, cancels_activity, buggy, reads_clock]
+ACTIVITIES = [double, increase, flaky, waits_for_cancel, Shop("Bob")]
 
 
 def worker(client, **options) -> Worker:
@@ -186,14 +173,6 @@ def test_running_activity_is_cancelled_by_its_workflow(client):
         assert client.execute_workflow(cancels_activity, id="w") == "ActivityError"
 
 
-def test_client_completes_an_activity_of_a_worker_by_its_token(client):
-    with worker(client):
-        handle = client.start_workflow(defers, id="w")
-        assert place.begun.wait(20)
-        client.get_activity_handle(token=place.token).complete("from outside")
-        assert handle.result(timeout=20) == "from outside"
-
-
 def test_watcher_logs_clock_reads_if_everything_is_verified(client, caplog):
     with worker(client, verify="always"), caplog.at_level(logging.WARNING):
         handle = client.start_workflow(reads_clock, id="w")
@@ -207,25 +186,6 @@ def test_worker_finds_definitions_in_its_modules(client):
     with Worker(client, modules=[sys.modules[__name__]], activities=[Shop("Eve")]):
         assert client.execute_workflow(sums, 1, id="w") == 8
         assert client.execute_workflow(greets, "Ann", id="v") == "Eve greets Ann"
-
-
-def test_second_worker_of_a_client_on_a_task_queue_is_rejected(client):
-    with worker(client):
-        with pytest.raises(UsageError, match="already runs a worker on task queue 'default'"):
-            worker(client).start()
-        with worker(client, task_queue="other"):
-            assert client.execute_workflow(sums, 1, id="w", task_queue="other") == 8
-    with worker(client):
-        assert client.execute_workflow(sums, 1, id="v") == 8
-
-
-def test_worker_can_be_started_again_after_it_stopped(client):
-    restarted = worker(client)
-    for number in range(3):
-        with restarted:
-            assert client.execute_workflow(sums, number, id=f"w{number}") == number * 2 + 6
-    assert restarted.statistics().state == "stopped"
-    restarted.shutdown()
 
 
 async def test_worker_runs_on_the_users_event_loop():
@@ -352,16 +312,3 @@ def test_plain_activity_call_while_a_worker_runs_warns(client):
     ):
         double(1)
     assert double(1) == 2
-
-
-def test_worker_uses_the_codec_of_its_client():
-    from .test_codec_edge import Reverse
-
-    with Client.connect("local:", codec=Reverse()) as client, worker(client):
-        assert client.execute_workflow(sums, 5, id="w") == 16
-
-
-def test_lane_threads_have_ended_after_shutdown(client):
-    with worker(client):
-        client.execute_workflow(sums, 1, id="w")
-    assert not [each for each in threading.enumerate() if each.name.startswith("hourglass-lane")]

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from hourglass import RetryPolicy, activity, workflow
+from hourglass import activity, workflow
 from hourglass.client import Client
 from hourglass.testing import dev_server
 from hourglass.worker import Worker
@@ -21,8 +21,6 @@ class Place:
     def __init__(self) -> None:
         self.begun = threading.Event()
         self.go = threading.Event()
-        self.details: list[object] = []
-        self.ended: list[str] = []
 
 
 place = Place()
@@ -63,27 +61,6 @@ def slow_local() -> str:
     return "late"
 
 
-@activity.defn(retry_policy=RetryPolicy(initial_interval=0.05), heartbeat_timeout=5)
-def resumes() -> str:
-    place.details.append(activity.heartbeat_details(str))
-    if activity.info().attempt == 1:
-        activity.heartbeat("cursor")
-        raise ConnectionError("lost")
-    return "resumed"
-
-
-@activity.defn(retry_policy=RetryPolicy(maximum_attempts=1), heartbeat_timeout=30)
-def until_cancelled() -> None:
-    place.begun.set()
-    try:
-        while True:
-            activity.heartbeat()
-            place.go.wait(0.02)
-    finally:
-        place.ended.append(f"cancelled: {activity.cancelled()}")
-        place.go.set()
-
-
 @workflow.defn
 def sums(number: int) -> int:
     tasks = [increase.start(n) for n in range(3)]
@@ -104,27 +81,12 @@ def closes_before_its_local_activity() -> str:
 
 
 @workflow.defn
-def resuming() -> str:
-    return resumes()
-
-
-@workflow.defn
-def cancelling() -> str:
-    task = until_cancelled.options(
-        cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED
-    ).start()
-    workflow.sleep(0.2)
-    task.cancel()
-    return type(task.exception()).__name__
-
-
-@workflow.defn
 def waits() -> None:
     workflow.wait_condition(lambda: False)
 
 
-WORKFLOWS = [sums, remote_sums, closes_before_its_local_activity, resuming, cancelling, waits]
-ACTIVITIES = [double, increase, slow_local, resumes, until_cancelled]
+WORKFLOWS = [sums, remote_sums, closes_before_its_local_activity, waits]
+ACTIVITIES = [double, increase, slow_local]
 
 
 def worker(client: Client, **options) -> Worker:
@@ -152,18 +114,6 @@ def test_workflow_on_a_server_closes_while_its_local_activity_runs(client):
         assert [handle.result(timeout=60) for handle in handles] == ["closed"] * 4
         assert working.statistics().failed_tasks == 0
         assert client.execute_workflow(sums, 1) == 10
-
-
-def test_second_attempt_on_a_server_reads_the_first_attempts_heartbeat_details(client):
-    with worker(client):
-        assert client.execute_workflow(resuming) == "resumed"
-    assert place.details == [None, "cursor"]
-
-
-def test_activity_on_a_server_receives_its_cancellation_at_a_heartbeat(client):
-    with worker(client):
-        assert client.execute_workflow(cancelling) == "ActivityError"
-    assert place.ended == ["cancelled: True"]
 
 
 def test_worker_shutdown_with_open_runs_leaves_the_client_usable(client):
@@ -230,7 +180,7 @@ def test_workflows_on_a_server_complete_on_a_spare_lane_while_one_blocks(client)
         slow = client.start_workflow(waits_in_its_code, id="spare-slow", task_queue="spare", task_timeout=60)
         assert place.begun.wait(60)
         handles = [client.start_workflow(healthy, n, id=f"spare-{n}", task_queue="spare") for n in range(5)]
-        assert [each.result() for each in handles] == [4 * n for n in range(5)]
+        assert [handle.result() for handle in handles] == [4 * n for n in range(5)]
         assert not place.go.is_set()
         place.go.set()
         assert slow.result() == "slow"

@@ -80,8 +80,8 @@ class _Table(Generic[D]):
         owner = self.owners.get(name)
         if owner is not None and not _same(owner, obj):
             raise DefinitionError(
-                f"two {self.kind} types are called {name!r}: {place(owner)} and {place(obj)}. "
-                f"Give one of them another name: @{self.kind}.defn(name=…)"
+                f"two {self.kind} types have the name {name!r}: {place(owner)} and {place(obj)}. Give one of them another "
+                f"name: @{self.kind}.defn(name=…)"
             )
         self.entries.setdefault(name, definition)
         self.owners.setdefault(name, obj)
@@ -90,8 +90,8 @@ class _Table(Generic[D]):
         owner = self.owners.setdefault(DYNAMIC, obj)
         if not _same(owner, obj):
             raise DefinitionError(
-                f"two dynamic {'workflows' if self.kind == 'workflow' else 'activities'}: {place(owner)} and "
-                f"{place(obj)}. A worker can have only one, for all types without a definition"
+                f"two dynamic {'workflows' if self.kind == 'workflow' else 'activities'}: {place(owner)} and {place(obj)}. A "
+                "worker can have only one, which handles all types without a definition"
             )
         self.dynamic = definition
 

@@ -241,7 +241,7 @@ def _checked_address(address: str, origin: str) -> str:
         if "sqlite" in scheme or scheme == "file":
             hint = f" (for a file: local:{rest.lstrip('/') or 'path.db'})"
         elif scheme.partition("+")[0] in _DATABASES:
-            hint = f"; Hourglass keeps workflows in a file of its own, or on a Temporal server: a target is {_CHOICES}"
+            hint = f"; Hourglass stores workflows in its own file, or on a Temporal server: a target is {_CHOICES}"
         else:
             host = rest.partition("/")[0]
             hint = f" (did you mean {host if ':' in host else host + ':7233'}?)" if host else ""

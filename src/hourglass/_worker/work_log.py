@@ -67,7 +67,7 @@ def log_begun(started: RunStarted, run_id: str, queue: str) -> None:
     """Log the start of a run."""
     again = f", attempt {started.attempt}" if started.attempt > 1 else ""
     runs.info(
-        "%s %s begins%s",
+        "%s %s starts%s",
         started.workflow_type,
         started.workflow_id,
         again,

@@ -176,7 +176,7 @@ def check_size(payloads: Iterable[Payload], limit: int | None, what: str) -> Non
     size = size_of(payloads)
     if size > limit:
         raise EncodeError(
-            f"{what} takes {size:,} bytes, more than the limit of {limit:,}: store large data elsewhere and pass a reference "
+            f"{what} has {size:,} bytes, more than the limit of {limit:,}: store large data elsewhere and pass a reference "
             "to it, or raise payload_limit where the server allows more"
         )
 
@@ -326,7 +326,9 @@ class CancellationDetails:
         """The engine's reason code. Raise `UsageError` unless exactly one reason is set."""
         words = [word for word, name in _CANCELLATIONS.items() if getattr(self, name)]
         if len(words) != 1:
-            raise UsageError(f"an activity has one reason for its cancellation, not {len(words)}: {self}")
+            raise UsageError(
+                f"an activity can have only one reason for its cancellation, not {len(words)}: {self}"
+            )
         return words[0]
 
 

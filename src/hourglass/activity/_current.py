@@ -189,9 +189,10 @@ def complete_async() -> NoReturn:
         raise UsageError("a local activity cannot be completed asynchronously: call it without .local")
     if facts.heartbeat_timeout == timedelta(seconds=LIVENESS_TIMEOUT):
         raise UsageError(
-            f"activity {facts.activity_type} calls complete_async() but its heartbeats are automatic: they stop when it "
-            f"returns, and it would time out {LIVENESS_TIMEOUT:g} s later. Declare it with heartbeat_timeout=None (no "
-            f"heartbeats), or with a timeout, and let the code that will complete it send heartbeats"
+            f"activity {facts.activity_type} calls complete_async() but its heartbeats are automatic: they stop when the "
+            f"function returns, so the activity would time out {LIVENESS_TIMEOUT:g} s later. Declare the activity with "
+            "heartbeat_timeout=None (no heartbeats), or with a timeout, and let the code that will complete it send "
+            "heartbeats"
         )
     raise DeferredCompletion
 

@@ -369,8 +369,8 @@ class Activity(Generic[P, R]):
             )
         if self._is_method and self._instance is None:
             raise UsageError(
-                f"activity {self._function.__qualname__} is a method: outside a workflow, call it on an instance "
-                f"(inside one, {self._function.__qualname__}(…) runs it durably on the instance that the worker has)"
+                f"activity {self._function.__qualname__} is a method: outside a workflow, call it on an instance (inside a "
+                f"workflow, {self._function.__qualname__}(…) runs durably on the worker's instance)"
             )
         if _context.current.get() is None:
             check_plain_call(self.name)

@@ -90,7 +90,7 @@ class ActivityHandle(HandleFace[AsyncActivityExecutionHandle[R]], Generic[R]):
         """Return the activity's description: status, attempts, times and options. It always contains the heartbeat details
         and the last failure.
         """
-        reject_option(include_input, "include_input", "a description has no arguments")
+        reject_option(include_input, "include_input", "a description does not contain the arguments")
         reject_option(include_outcome, "include_outcome", "result() returns the outcome")
         return await self._handle.describe(**rpc)
 
@@ -114,7 +114,7 @@ class ActivityHandle(HandleFace[AsyncActivityExecutionHandle[R]], Generic[R]):
         self, *, reason: str | None = None, jitter: Duration | None = None, **rpc: Unpack[RpcOptions]
     ) -> None:
         """Resume the activity after a pause."""
-        reject_option(jitter, "jitter", "its next attempt begins at once")
+        reject_option(jitter, "jitter", "the next attempt starts immediately")
         await self._handle.unpause(reason or "", **rpc)
 
     async def update_options(

@@ -52,7 +52,7 @@ class PollerInfo:
     is_owner: bool = False
     """Whether the engine runs in the worker's process, as the owner of the file."""
     in_progress: int = 0
-    """The number of workflow tasks or activity attempts in progress; None on a server."""
+    """The number of workflow tasks or activity attempts in progress; 0 on a server."""
 
 
 @dataclass(frozen=True, kw_only=True)

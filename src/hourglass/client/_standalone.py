@@ -207,10 +207,10 @@ _OF_START = frozenset(StartActivityOptions.__annotations__) - frozenset(Activity
 _NOT_HERE = {
     "activity_id": "use id",
     "summary": "use static_summary",
-    "cancellation_type": "that is for workflows, which wait",
-    "local_retry_threshold": "that is for local activities",
-    "event_groups": "that is for workflows, whose histories they are in",
-    "disable_eager_execution": "that is for workflows, whose workers may take it at once",
+    "cancellation_type": "only a workflow waits for an activity's cancellation",
+    "local_retry_threshold": "it applies only to local activities",
+    "event_groups": "event groups belong to the history of a workflow",
+    "disable_eager_execution": "only an activity of a workflow can be executed eagerly",
 }
 
 
@@ -292,7 +292,7 @@ def _request(
     where, options, converter = definition.what, call.options, session.converter
     for name, why in _NOT_HERE.items():
         if name in options:
-            raise UsageError(f"the start of {where} has no option {name}: {why}")
+            raise UsageError(f"option {name} is not supported when a client starts {where}: {why}")
     changes = {name: value for name, value in options.items() if name not in _OF_START}
     spec = settings_with(settings, changes, where).spec
     context = ActivitySerializationContext(

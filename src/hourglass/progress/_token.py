@@ -95,7 +95,7 @@ class Progress(Generic[T]):
         if after is not None and last is not None:
             raise UsageError("pass after or last, not both")
         if last is not None and (not isinstance(last, int) or last < 0):
-            raise UsageError("last must be the number of newest items to begin with, 0 or more")
+            raise UsageError("last must be 0 or more: the number of newest items with which to start")
         begin: str | int = after if after is not None else 0
         if last is not None:
             begin = -last if last else NEW_ONES

@@ -53,7 +53,7 @@ class Environment(EnvironmentBase):
     def open(self) -> Environment:
         """Open the environment, like `with`."""
         if self._opened is not None or self._asynchronous is not None:
-            raise UsageError("this Environment was opened before: create another one")
+            raise UsageError("this Environment was already opened: create another one")
         self._opened = Fixture(self._settings)
         return self
 
@@ -81,7 +81,7 @@ class Environment(EnvironmentBase):
     def open_async(self) -> AsyncEnvironment:
         """Open an environment for asyncio, like `async with`."""
         if self._opened is not None or self._asynchronous is not None:
-            raise UsageError("this Environment was opened before: create another one")
+            raise UsageError("this Environment was already opened: create another one")
         self._asynchronous = AsyncEnvironment(self._settings)
         return self._asynchronous.open()
 
@@ -243,7 +243,7 @@ class AsyncEnvironment(EnvironmentBase):
     def open(self) -> AsyncEnvironment:
         """Open the environment, like `async with`. Blocks for less than a millisecond."""
         if self._opened is not None:
-            raise UsageError("this Environment was opened before: create another one")
+            raise UsageError("this Environment was already opened: create another one")
         self._runner = runner = borrow()
         self._opened = runner.submit(lambda: Fixture(self._settings, runner)).result()
         return self

@@ -224,7 +224,7 @@ class ServedQueue:
 
 
 async def _reject_connection() -> NoReturn:
-    raise InternalError("an environment has one connection")
+    raise InternalError("an environment has only one connection")
 
 
 def queues_of(completion: Completion) -> list[str]:

@@ -273,7 +273,7 @@ def check_step(options: Mapping[str, Any], fn: Any, name: str | None) -> None:
                 "of the function by position"
             )
     if isinstance(fn, Activity) and name is not None:
-        raise UsageError(f"activity {fn.name} already has a name")
+        raise UsageError(f"name= is not supported for activity {fn.name}, which already has a name")
 
 
 _INHERITED = ContinueAsNewVersioningBehavior.UNSPECIFIED

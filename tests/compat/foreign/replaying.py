@@ -1,4 +1,4 @@
-"""Replays written histories: what fits, and what is refused."""
+"""Helpers that replay written histories and check the verdict."""
 
 from __future__ import annotations
 

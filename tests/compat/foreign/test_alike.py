@@ -1,4 +1,4 @@
-"""What looks alike in a history, what it does not say, and what it leaves out: how the second look makes up its mind."""
+"""Histories that are ambiguous or incomplete: how the second, tolerant comparison decides."""
 
 from __future__ import annotations
 

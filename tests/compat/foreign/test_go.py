@@ -1,4 +1,4 @@
-"""What Temporal's Go SDK recorded replays on the same programs as plain functions."""
+"""Histories recorded by Temporal's Go SDK replay on the same programs as plain functions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .go_twins import DELETE, RECLAIM, TWINS, reclaim
 HISTORIES = Path(__file__).parent / "go"
 NAMES = sorted(path.stem for path in HISTORIES.glob("*.json"))
 JSON = {"delete-namespace", "reclaim-namespace", "reclaim-cancelled", "delete-executions"}
-"""Those whose arguments and results are JSON, and are compared."""
+"""Histories whose arguments and results are JSON and are compared."""
 
 
 def _history(name: str) -> History:

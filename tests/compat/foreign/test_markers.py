@@ -258,11 +258,11 @@ class ReversingCodec:
     """Reverses bytes, and rejects payloads that it has not encoded."""
 
     def encode(self, payloads: Sequence[Payload]) -> list[Payload]:
-        return [Payload(each.data[::-1], "backwards") for each in payloads]
+        return [Payload(payload.data[::-1], "backwards") for payload in payloads]
 
     def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
         assert all(each.encoding == "backwards" for each in payloads)
-        return [Payload(each.data[::-1], "json/plain") for each in payloads]
+        return [Payload(payload.data[::-1], "json/plain") for payload in payloads]
 
 
 def _turned(value: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The search for the order in which another SDK told a run what happened at once."""
+"""The search for the order in which another SDK delivered concurrent events to a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shapes of runs that other SDKs record in a way of their own: order, timers, children, updates."""
+"""Histories that other SDKs record in their own way: order, timers, children, updates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""However a history is spelt it is read, whoever wrote it is known, and what does not fit is refused with both sides named."""
+"""Histories are read in every format and from every SDK, and differences are reported with both sides."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ def _goes_on(name: str) -> Any:
         (_calls_another, "activity echo", "activity other"),
         (_passes_another, "activity echo", "another arguments"),
         (_sleeps_longer, "timer", "another duration"),
-        (_does_both_at_once, "nothing more", "timer"),
+        (_does_both_at_once, "no further command", "timer"),
         (_returns_another, "completion", "another result"),
         (_goes_on, "completion", "local activity one more"),
     ],

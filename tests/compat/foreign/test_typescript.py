@@ -1,4 +1,4 @@
-"""What Temporal's TypeScript SDK recorded replays on the same programs as plain functions."""
+"""Histories recorded by Temporal's TypeScript SDK replay on the same programs as plain functions."""
 
 from __future__ import annotations
 

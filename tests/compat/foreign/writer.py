@@ -1,7 +1,7 @@
-"""Writes histories of the makes that could not be recorded here: Go's first years, Java's, and what servers for tests write.
+"""Writes histories of SDKs that could not be recorded here: early Go, Java, and servers for tests.
 
-The shapes (names and details of markers, kinds of ids, spellings, what is left out) are those of histories that these SDKs
-are known to have written; the runs are made up. A history is a list of steps, one method each; `json` gives its text.
+The formats (markers and their details, ids, spellings, omissions) are those that these SDKs are known to write; the runs are
+invented. A history is a sequence of steps, one method call each; `json` returns its text.
 """
 
 from __future__ import annotations

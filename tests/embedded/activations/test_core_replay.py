@@ -150,9 +150,7 @@ class Cancelling:
 
 
 async def drive_cancelling(world: World) -> None:
-    run_id = (await world.start(workflow_type="Cancelling")).run_id
-    await world.activation()
-    await world.complete(run_id, _cancellable(1), c.StartTimer(1, 10**9))
+    run_id = await world.start_run(_cancellable(1), c.StartTimer(1, 10**9), workflow_type="Cancelling")
     for seq, kind in enumerate(specs.ActivityCancellationType, start=1):
         task = await world.activity()
         world.clock.advance(1)
@@ -241,9 +239,8 @@ def drive_end(how: str) -> Callable[[World], Coroutine[Any, Any, None]]:
     ids=["steps", "cancelling", "fail", "continue", "terminate", "time-out"],
 )
 async def test_core_replays_embedded_histories(
-    drive: Callable[[World], Coroutine[Any, Any, None]], definition: type, last: str
+    world: World, drive: Callable[[World], Coroutine[Any, Any, None]], definition: type, last: str
 ) -> None:
-    world = await World.new()
     first = world.connection.engine.current
     await drive(world)
     record = first("w")
@@ -258,25 +255,20 @@ async def test_core_replays_embedded_histories(
     assert [list(each) for each in written] == [list(each) for each in events]
     replayer = Replayer(workflows=[definition], workflow_runner=UnsandboxedWorkflowRunner())
     await replayer.replay_workflow(history)
-    await world.close()
 
 
-async def test_random_seed_matches_core() -> None:
-    world = await World.new()
+async def test_random_seed_matches_core(world: World) -> None:
     await drive_steps(world)
-    record = world.connection.engine.current("w")
-    assert record is not None
+    record = world.record()
     events = [json.loads(each) for each in await world.history()]
     history = WorkflowHistory.from_json("w", json.dumps({"events": events}))
     DRAWN.clear()
     await Replayer(workflows=[Steps], workflow_runner=UnsandboxedWorkflowRunner()).replay_workflow(history)
     assert [random.Random(seed_of(record.run.run_id)).random()] == DRAWN
-    await world.close()
 
 
-async def test_core_rejects_a_history_with_another_activity_id() -> None:
+async def test_core_rejects_a_history_with_another_activity_id(world: World) -> None:
     """Shows that the tests above can fail."""
-    world = await World.new()
     await drive_steps(world)
     events = [json.loads(each) for each in await world.history()]
     scheduled = next(each for each in events if each["eventType"] == "EVENT_TYPE_ACTIVITY_TASK_SCHEDULED")
@@ -285,4 +277,3 @@ async def test_core_rejects_a_history_with_another_activity_id() -> None:
     replayer = Replayer(workflows=[Steps], workflow_runner=UnsandboxedWorkflowRunner())
     with pytest.raises(workflow.NondeterminismError):
         await replayer.replay_workflow(history)
-    await world.close()

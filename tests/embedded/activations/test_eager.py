@@ -97,14 +97,10 @@ def test_run_over_its_history_limit_gets_no_eager_attempts() -> None:
     assert started_attempts(step) == []
 
 
-async def test_activity_is_queued_if_no_worker_polls() -> None:
-    world = await World.new()
-    run_id = (await world.start()).run_id
-    await world.activation()
-    await world.complete(run_id, activity(1))
+async def test_activity_is_queued_if_no_worker_polls(world: World) -> None:
+    run_id = await world.start_run(activity(1))
     assert world.engine.queues.waiting_attempts() == [(run_id, 5)]
     assert isinstance(await world.handle.poll_activity(), ActivityTask)
-    await world.close()
 
 
 class TasksOnly(DispatchPolicy):
@@ -150,11 +146,8 @@ async def test_queued_attempts_are_dispatched_before_eager_ones() -> None:
     await world.close()
 
 
-async def test_activity_result_during_a_workflow_task_is_delivered_in_the_next_task() -> None:
-    world = await World.new()
-    run_id = (await world.start()).run_id
-    await world.activation()
-    await world.complete(run_id, activity(1), activity(2))
+async def test_activity_result_during_a_workflow_task_is_delivered_in_the_next_task(world: World) -> None:
+    run_id = await world.start_run(activity(1), activity(2))
     items = [await world.handle.poll_activity() for _ in range(2)]
     poll = await start_waiting(world.activation())
     for item in items:
@@ -168,7 +161,6 @@ async def test_activity_result_during_a_workflow_task_is_delivered_in_the_next_t
         for event in each.events
         if isinstance(event, e.ActivityCompleted)
     ] == [1, 2]
-    await world.close()
 
 
 @given(

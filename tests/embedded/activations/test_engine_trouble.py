@@ -15,7 +15,7 @@ from hourglass._evaluator import commands as c
 from hourglass._evaluator import events as e
 from hourglass._evaluator.commands import Succeeded
 
-from ..memory_world import World, run_async, settle, text
+from ..memory_world import World, settle, text
 
 DONE = c.CompleteRun(text("done"))
 
@@ -38,84 +38,67 @@ def break_once(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, run_id: s
     monkeypatch.setattr(owner, name, method)
 
 
-def test_error_after_a_completion_does_not_reject_the_completion(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+async def test_error_after_a_completion_does_not_reject_the_completion(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The run closes; then the search for more tasks raises."""
 
-    async def body() -> None:
-        world = await World.new()
-        await world.start()
-        activation = await world.activation()
-        poll = asyncio.ensure_future(world.handle.poll_activation())
-        await settle()
-        world.engine.queues.of("q").tasks.put("nobody's", 3)  # so that it looks for work
-        break_once(monkeypatch, type(world.engine.tasks), "take")
-        assert world.handle.forgets(Succeeded(activation.run_id, (DONE,)))
-        assert not world.has_out
-        await settle()
-        await world.start("another")
-        assert isinstance((await poll).events[0], e.RunStarted)
-        await world.close()
-
-    with caplog.at_level(logging.CRITICAL, "hourglass"):
-        run_async(body)
+    caplog.set_level(logging.CRITICAL, "hourglass")
+    await world.start()
+    activation = await world.activation()
+    poll = asyncio.ensure_future(world.handle.poll_activation())
+    await settle()
+    world.engine.queues.of("q").tasks.put("nobody's", 3)  # so that it looks for work
+    break_once(monkeypatch, type(world.engine.tasks), "take")
+    assert world.handle.forgets(Succeeded(activation.run_id, (DONE,)))
+    assert not world.has_out
+    await settle()
+    await world.start("another")
+    assert isinstance((await poll).events[0], e.RunStarted)
 
 
-def test_error_of_one_poller_does_not_block_other_pollers(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+async def test_error_of_one_poller_does_not_block_other_pollers(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def body() -> None:
-        world = await World.new()
-        second = PolledEngine(
-            await world.connection.open_handle(HandleConfig(task_queue="q2", identity="other"))
-        )
-        polls = [
-            asyncio.ensure_future(world.handle.poll_activation()),
-            asyncio.ensure_future(second.poll_activation()),
-        ]
-        await settle()
-        break_once(monkeypatch, type(world.engine.tasks), "take")
-        with world.engine.runs.transaction():
-            first = await world.start("w1", task_queue="q2")
-            other = await world.start("w2", task_queue="q")
-        found = {(await poll).run_id for poll in polls}
-        assert found == {first.run_id, other.run_id}
-        await world.close()
-
-    with caplog.at_level(logging.CRITICAL, "hourglass"):
-        run_async(body)
+    caplog.set_level(logging.CRITICAL, "hourglass")
+    second = PolledEngine(await world.connection.open_handle(HandleConfig(task_queue="q2", identity="other")))
+    polls = [
+        asyncio.ensure_future(world.handle.poll_activation()),
+        asyncio.ensure_future(second.poll_activation()),
+    ]
+    await settle()
+    break_once(monkeypatch, type(world.engine.tasks), "take")
+    with world.engine.runs.transaction():
+        first = await world.start("w1", task_queue="q2")
+        other = await world.start("w2", task_queue="q")
+    found = {(await poll).run_id for poll in polls}
+    assert found == {first.run_id, other.run_id}
 
 
 @pytest.mark.parametrize("method", ["next_activation", "step_over"])
-def test_run_with_unreadable_history_does_not_affect_other_runs(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, method: str
+async def test_run_with_unreadable_history_does_not_affect_other_runs(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, method: str
 ) -> None:
     """The run is evicted and delivered again from its beginning."""
 
-    async def body() -> None:
-        world = await World.new()
-        started = await world.start("broken")
-        await world.start("sound")
-        break_once(monkeypatch, Cursor, method, started.run_id)
-        evicted = closed = False
-        while not (evicted and closed):
-            activation = await world.activation()
-            if isinstance(activation.events[0], e.RunEvicted):
-                assert activation.run_id == started.run_id
-                evicted = True
-                await world.complete(activation.run_id)
-            elif activation.run_id == started.run_id and not evicted:
-                await world.complete(activation.run_id, c.StartTimer(1, 5_000_000_000))
-            else:
-                world.handle.forgets(Succeeded(activation.run_id, (DONE,)))
-                closed = True
-        if method == "step_over":
-            world.clock.advance(6.0)
-        again = await world.activation()
-        assert again.run_id == started.run_id
-        assert isinstance(again.events[0], e.RunStarted)
-        await world.close()
-
-    with caplog.at_level(logging.CRITICAL, "hourglass"):
-        run_async(body)
+    caplog.set_level(logging.CRITICAL, "hourglass")
+    started = await world.start("broken")
+    await world.start("sound")
+    break_once(monkeypatch, Cursor, method, started.run_id)
+    evicted = closed = False
+    while not (evicted and closed):
+        activation = await world.activation()
+        if isinstance(activation.events[0], e.RunEvicted):
+            assert activation.run_id == started.run_id
+            evicted = True
+            await world.complete(activation.run_id)
+        elif activation.run_id == started.run_id and not evicted:
+            await world.complete(activation.run_id, c.StartTimer(1, 5_000_000_000))
+        else:
+            world.handle.forgets(Succeeded(activation.run_id, (DONE,)))
+            closed = True
+    if method == "step_over":
+        world.clock.advance(6.0)
+    again = await world.activation()
+    assert again.run_id == started.run_id
+    assert isinstance(again.events[0], e.RunStarted)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from hourglass._contract.workflows import QueryWorkflow, SignalWorkflow, TerminateWorkflow
+from hourglass._contract.workflows import QueryWorkflow, SignalWorkflow
 from hourglass._evaluator import commands as c
 from hourglass._evaluator import events as e
 from hourglass._evaluator.commands import Succeeded
@@ -29,39 +29,32 @@ def evictions(activations: list[e.Activation]) -> list[str]:
     ]
 
 
-async def test_worker_of_the_same_process_drops_a_closed_run_without_an_eviction() -> None:
-    world = await World.new()
+async def test_worker_of_the_same_process_drops_a_closed_run_without_an_eviction(world: World) -> None:
     run_id = (await first_activation(world)).run_id
     assert world.handle.forgets(Succeeded(run_id, (DONE,)))
     assert world.handle.take_all() == []
     assert not world.has_out
     assert await world.outcome()
-    await world.close()
 
 
-async def test_polling_worker_receives_an_eviction_for_a_closed_run() -> None:
-    world = await World.new()
+async def test_polling_worker_receives_an_eviction_for_a_closed_run(world: World) -> None:
     run_id = (await first_activation(world)).run_id
     await world.complete(run_id, DONE)
     assert evictions(world.handle.take_all()) == ["WORKFLOW_EXECUTION_ENDING"]
     assert world.has_out
     assert not world.handle.forgets(Succeeded(run_id))
     assert not world.has_out
-    await world.close()
 
 
-async def test_open_run_stays_cached_after_a_completion() -> None:
-    world = await World.new()
+async def test_open_run_stays_cached_after_a_completion(world: World) -> None:
     run_id = (await first_activation(world)).run_id
     assert not world.handle.forgets(Succeeded(run_id, (activity(1),)))
     await world.call(SignalWorkflow(workflow_id="w", signal_name="s", request_id="1"))
     (activation,) = world.handle.take_all()
     assert [type(each) for each in activation.events] == [e.SignalReceived]
-    await world.close()
 
 
-async def test_close_rejected_because_of_a_new_signal_evicts_the_run() -> None:
-    world = await World.new()
+async def test_close_rejected_because_of_a_new_signal_evicts_the_run(world: World) -> None:
     run_id = (await first_activation(world)).run_id
     await world.call(SignalWorkflow(workflow_id="w", signal_name="s", request_id="1"))
     assert not world.handle.forgets(Succeeded(run_id, (DONE,)))
@@ -69,11 +62,9 @@ async def test_close_rejected_because_of_a_new_signal_evicts_the_run() -> None:
     world.handle.forgets(Succeeded(run_id))
     (activation,) = world.handle.take_all()
     assert [type(each) for each in activation.events] == [e.RunStarted, e.SignalReceived]
-    await world.close()
 
 
-async def test_pending_query_is_answered_before_a_closed_run_is_evicted() -> None:
-    world = await World.new()
+async def test_pending_query_is_answered_before_a_closed_run_is_evicted(world: World) -> None:
     run_id = (await first_activation(world)).run_id
     call = asyncio.ensure_future(world.call(QueryWorkflow(workflow_id="w", query_name="q")))
     await settle()
@@ -85,20 +76,9 @@ async def test_pending_query_is_answered_before_a_closed_run_is_evicted() -> Non
     assert world.handle.forgets(Succeeded(run_id, (answer,)))
     assert await call
     assert world.handle.take_all() == []
-    await world.close()
 
 
-async def test_terminated_run_is_evicted_from_its_worker() -> None:
-    world = await World.new()
-    run_id = (await first_activation(world)).run_id
-    world.handle.forgets(Succeeded(run_id, (activity(1),)))
-    await world.call(TerminateWorkflow(workflow_id="w"))
-    assert evictions(world.handle.take_all()) == ["WORKFLOW_EXECUTION_ENDING"]
-    await world.close()
-
-
-async def test_query_sees_the_same_history_length_live_and_in_replay() -> None:
-    world = await World.new()
+async def test_query_sees_the_same_history_length_live_and_in_replay(world: World) -> None:
     first = await first_activation(world)
     world.handle.forgets(Succeeded(first.run_id, (activity(1),), (7,)))
     query_of_live_run = asyncio.ensure_future(world.call(QueryWorkflow(workflow_id="w", query_name="q")))
@@ -117,4 +97,3 @@ async def test_query_sees_the_same_history_length_live_and_in_replay() -> None:
     assert (replayed.history_length, replayed.flags) == (live.history_length, live.flags)
     world.handle.forgets(Succeeded(first.run_id))
     await asyncio.gather(query_of_live_run, query_of_replayed_run, return_exceptions=True)
-    await world.close()

@@ -40,14 +40,6 @@ def local(seq: int = 1, **more: Any) -> c.ScheduleLocalActivity:
     return made(c.ScheduleLocalActivity, seq=seq, activity_id=str(seq), activity_type="a", **options)
 
 
-async def start_run(world: World, *commands: c.Command, **more: Any) -> str:
-    """Start a run whose first workflow task is completed with these commands."""
-    run_id = (await world.start(**more)).run_id
-    await world.activation()
-    await world.complete(run_id, *commands)
-    return run_id
-
-
 async def complete_run(world: World, run_id: str) -> None:
     await world.activation()
     await world.complete(run_id, c.CompleteRun(text("end")))
@@ -77,9 +69,8 @@ async def markers(world: World) -> list[dict[str, Any]]:
     return details
 
 
-async def test_local_activity_result_is_recorded_in_the_same_workflow_task() -> None:
-    world = await World.new()
-    run_id = await start_run(world, local(arguments=(text("x"),), summary=text("s")))
+async def test_local_activity_result_is_recorded_in_the_same_workflow_task(world: World) -> None:
+    run_id = await world.start_run(local(arguments=(text("x"),), summary=text("s")))
     task = await world.activity()
     assert (task.is_local, task.activity_type, task.arguments, task.attempt) == (True, "a", (text("x"),), 1)
     assert (task.run_id, task.workflow_id, task.spec.task_queue) == (run_id, "w", "q")
@@ -104,13 +95,11 @@ async def test_local_activity_result_is_recorded_in_the_same_workflow_task() -> 
         "activation_index",
     ]
     assert (data["seq"], data["attempt"], data["backoff"], data["activation_index"]) == (1, 1, None, 1)
-    await world.close()
 
 
-async def test_local_activity_with_short_backoff_retries_within_the_task() -> None:
-    world = await World.new()
+async def test_local_activity_with_short_backoff_retries_within_the_task(world: World) -> None:
     rule = RetryRule(initial_interval=2.0, maximum_attempts=3)
-    run_id = await start_run(world, local(retry_policy=rule))
+    run_id = await world.start_run(local(retry_policy=rule))
     for number in (1, 2):
         task = await world.activity()
         assert task.attempt == number
@@ -124,7 +113,6 @@ async def test_local_activity_with_short_backoff_retries_within_the_task() -> No
     assert await next_event(world) == e.ActivityFailed(1, app_failure("never"), is_local=True)
     await world.complete(run_id, c.CompleteRun(text("end")))
     assert [each["attempt"] for each in await markers(world)] == [3]
-    await world.close()
 
 
 @pytest.mark.parametrize(
@@ -135,19 +123,16 @@ async def test_local_activity_with_short_backoff_retries_within_the_task() -> No
         Failure("no", ApplicationFailure(type="never")),
     ],
 )
-async def test_nonretryable_failure_ends_a_local_activity(failure: Failure) -> None:
-    world = await World.new()
-    await start_run(world, local(retry_policy=RetryRule(non_retryable_error_types=("Never",))))
+async def test_nonretryable_failure_ends_a_local_activity(world: World, failure: Failure) -> None:
+    await world.start_run(local(retry_policy=RetryRule(non_retryable_error_types=("Never",))))
     task = await world.activity()
     await world.handle.complete_activity(AttemptFailed(task.token, failure))
     assert await next_event(world) == e.ActivityFailed(1, failure, is_local=True)
-    await world.close()
 
 
-async def test_local_activity_with_long_backoff_waits_by_a_timer() -> None:
+async def test_local_activity_with_long_backoff_waits_by_a_timer(world: World) -> None:
     """Beyond `local_retry_threshold` the run receives the duration of the pause and schedules the next attempt itself."""
-    world = await World.new()
-    run_id = await start_run(world, local(local_retry_threshold=0.5))
+    run_id = await world.start_run(local(local_retry_threshold=0.5))
     task = await world.activity()
     scheduled_ns = world.clock.now_ns()
     await world.handle.complete_activity(AttemptFailed(task.token, app_failure("no")))
@@ -160,16 +145,14 @@ async def test_local_activity_with_long_backoff_waits_by_a_timer() -> None:
     assert (await world.activity()).attempt == 2
     (data,) = await markers(world)
     assert data["backoff"] == {"seconds": 1, "nanos": 0}
-    await world.close()
 
 
 @pytest.mark.parametrize(
     "limit", [TimeoutType.START_TO_CLOSE, TimeoutType.SCHEDULE_TO_CLOSE, TimeoutType.SCHEDULE_TO_START]
 )
-async def test_local_activity_fails_on_each_timeout(limit: TimeoutType) -> None:
-    world = await World.new()
+async def test_local_activity_fails_on_each_timeout(world: World, limit: TimeoutType) -> None:
     options = {f"{limit.name.lower()}_timeout": 3.0, "retry_policy": RetryRule(maximum_attempts=1)}
-    await start_run(world, local(**options))
+    await world.start_run(local(**options))
     task = None if limit is TimeoutType.SCHEDULE_TO_START else await world.activity()
     world.clock.advance(3)
     event = await next_event(world)
@@ -180,24 +163,21 @@ async def test_local_activity_fails_on_each_timeout(limit: TimeoutType) -> None:
     if task is not None:
         assert await world.cancel() == ActivityCancel(task.token, "TIMED_OUT")
         await world.handle.complete_activity(ActivityOk(task.token, text("too late")))
-    await world.close()
 
 
-async def test_schedule_to_close_timeout_ends_the_backoff_of_a_local_activity() -> None:
-    world = await World.new()
-    await start_run(world, local(schedule_to_close_timeout=5.0, retry_policy=RetryRule(initial_interval=7.0)))
+async def test_schedule_to_close_timeout_ends_the_backoff_of_a_local_activity(world: World) -> None:
+    await world.start_run(local(schedule_to_close_timeout=5.0, retry_policy=RetryRule(initial_interval=7.0)))
     task = await world.activity()
     await world.handle.complete_activity(AttemptFailed(task.token, app_failure("no")))
     world.clock.advance(5)
     event = await next_event(world)
     assert isinstance(event, e.ActivityFailed)
     assert event.failure.message == "Local Activity timed out"
-    await world.close()
 
 
 async def test_local_attempts_are_limited_by_slots() -> None:
     world = await World.new(max_concurrent_local_activities=1)
-    await start_run(world, local(1), local(2))
+    await world.start_run(local(1), local(2))
     first = await world.activity()
     assert world.handle._local.next_item() is None
     await world.handle.complete_activity(ActivityOk(first.token))
@@ -206,9 +186,10 @@ async def test_local_attempts_are_limited_by_slots() -> None:
 
 
 @pytest.mark.parametrize("kind", Kind)
-async def test_local_activity_is_cancelled_according_to_its_cancellation_type(kind: Kind) -> None:
-    world = await World.new()
-    run_id = await start_run(world, local(cancellation_type=kind))
+async def test_local_activity_is_cancelled_according_to_its_cancellation_type(
+    world: World, kind: Kind
+) -> None:
+    run_id = await world.start_run(local(cancellation_type=kind))
     task = await world.activity()
     await signal_by_heartbeat(world)
     await world.complete(run_id, c.RequestCancelLocalActivity(1))
@@ -223,26 +204,22 @@ async def test_local_activity_is_cancelled_according_to_its_cancellation_type(ki
     assert event.failure.message == "Local Activity cancelled"
     await world.complete(run_id, c.CompleteRun(text("end")))
     assert world.kinds().count("MarkerRecorded") == 1
-    await world.close()
 
 
-async def test_local_activity_is_not_retried_after_cancellation() -> None:
-    world = await World.new()
+async def test_local_activity_is_not_retried_after_cancellation(world: World) -> None:
     waiting = Kind.WAIT_CANCELLATION_COMPLETED
-    run_id = await start_run(world, local(cancellation_type=waiting))
+    run_id = await world.start_run(local(cancellation_type=waiting))
     task = await world.activity()
     await signal_by_heartbeat(world)
     await world.complete(run_id, c.RequestCancelLocalActivity(1))
     await world.cancel()
     await world.handle.complete_activity(AttemptFailed(task.token, app_failure("broke")))
     assert await next_event(world) == e.ActivityFailed(1, app_failure("broke"), is_local=True)
-    await world.close()
 
 
-async def test_long_local_activity_heartbeats_its_workflow_task() -> None:
+async def test_long_local_activity_heartbeats_its_workflow_task(world: World) -> None:
     """After 0.8 of the task timeout the task is completed and scheduled again, with events that arrived meanwhile."""
-    world = await World.new()
-    run_id = await start_run(world, local())
+    run_id = await world.start_run(local())
     task = await world.activity()
     world.clock.advance(7.9)
     await world.call(SignalWorkflow(workflow_id="w", signal_name="s", request_id="r"))
@@ -268,12 +245,12 @@ async def test_long_local_activity_heartbeats_its_workflow_task() -> None:
         "MarkerRecorded",
         "WorkflowExecutionCompleted",
     ]
-    await world.close()
 
 
-async def test_local_activity_result_without_a_started_task_is_delivered_with_the_next_task() -> None:
-    world = await World.new()
-    run_id = await start_run(world, local())
+async def test_local_activity_result_without_a_started_task_is_delivered_with_the_next_task(
+    world: World,
+) -> None:
+    run_id = await world.start_run(local())
     task = await world.activity()
     world.clock.advance(8)
     await world.handle.complete_activity(ActivityOk(task.token, text("y")))
@@ -283,12 +260,10 @@ async def test_local_activity_result_without_a_started_task_is_delivered_with_th
     assert [type(event) for event in activation.events] == [e.SignalReceived, e.ActivityCompleted]
     await world.complete(run_id, c.CompleteRun(text("end")))
     assert (await markers(world))[0]["activation_index"] == 0
-    await world.close()
 
 
-async def test_query_is_answered_at_the_heartbeat_of_a_workflow_task() -> None:
-    world = await World.new()
-    run_id = await start_run(world, local())
+async def test_query_is_answered_at_the_heartbeat_of_a_workflow_task(world: World) -> None:
+    run_id = await world.start_run(local())
     task = await world.activity()
     query = asyncio.create_task(world.call(QueryWorkflow(workflow_id="w", query_name="q")))
     await settle()
@@ -300,13 +275,12 @@ async def test_query_is_answered_at_the_heartbeat_of_a_workflow_task() -> None:
     assert (await query).result == (text("so"),)
     await world.handle.complete_activity(ActivityOk(task.token, text("y")))
     await complete_run(world, run_id)
-    await world.close()
 
 
 async def test_unrecorded_local_activity_runs_again_after_a_crash() -> None:
     """Recorded results are replayed."""
     first = await World.new()
-    run_id = await start_run(first, local(1))
+    run_id = await first.start_run(local(1))
     task = await first.activity()
     await first.handle.complete_activity(ActivityOk(task.token, text("one")))
     await first.activation()
@@ -329,7 +303,7 @@ async def test_unrecorded_local_activity_runs_again_after_a_crash() -> None:
 
 async def test_replay_delivers_local_results_in_their_original_activations() -> None:
     world = await World.new(max_cached_workflows=0)
-    run_id = await start_run(world, local(1), local(2), local(3))
+    run_id = await world.start_run(local(1), local(2), local(3))
     tasks = [await world.activity() for _ in range(3)]
     await world.handle.complete_activity(ActivityOk(tasks[1].token, text("2")))
     assert await next_event(world) == e.ActivityCompleted(2, text("2"), is_local=True)
@@ -360,7 +334,7 @@ async def test_replay_delivers_local_results_in_their_original_activations() -> 
 @pytest.mark.parametrize("change", [{"activity_type": "b"}, {"activity_id": "other"}, None])
 async def test_changed_local_activity_is_nondeterminism(change: dict[str, str] | None) -> None:
     world = await World.new(max_cached_workflows=0)
-    run_id = await start_run(world, local())
+    run_id = await world.start_run(local())
     task = await world.activity()
     await world.handle.complete_activity(ActivityOk(task.token, text("y")))
     await world.activation()
@@ -381,9 +355,8 @@ async def test_changed_local_activity_is_nondeterminism(change: dict[str, str] |
     await world.close()
 
 
-async def test_closing_a_run_cancels_its_local_activities() -> None:
-    world = await World.new()
-    run_id = await start_run(world, local())
+async def test_closing_a_run_cancels_its_local_activities(world: World) -> None:
+    run_id = await world.start_run(local())
     task = await world.activity()
     await signal_by_heartbeat(world)
     await world.complete(run_id, c.CompleteRun(text("end")))
@@ -391,24 +364,20 @@ async def test_closing_a_run_cancels_its_local_activities() -> None:
     await world.handle.complete_activity(ActivityOk(task.token, text("late")))
     assert "MarkerRecorded" not in world.kinds()
     assert world.kinds()[-1] == "WorkflowExecutionCompleted"
-    await world.close()
 
 
-async def test_terminating_a_run_cancels_its_local_activity() -> None:
-    world = await World.new()
-    run_id = await start_run(world, local())
+async def test_terminating_a_run_cancels_its_local_activity(world: World) -> None:
+    run_id = await world.start_run(local())
     task = await world.activity()
     await world.call(TerminateWorkflow(workflow_id="w"))
     assert isinstance(await next_event(world), e.RunEvicted)
     assert await world.cancel() == ActivityCancel(task.token, "CANCELLED")
     await world.complete(run_id)
     await world.handle.complete_activity(ActivityOk(task.token))
-    await world.close()
 
 
-async def test_worker_shutdown_hands_over_pending_local_retries() -> None:
-    world = await World.new()
-    await start_run(world, local())
+async def test_worker_shutdown_hands_over_pending_local_retries(world: World) -> None:
+    await world.start_run(local())
     task = await world.activity()
     await world.handle.complete_activity(AttemptFailed(task.token, app_failure("no")))
     world.handle.initiate_shutdown()
@@ -417,12 +386,10 @@ async def test_worker_shutdown_hands_over_pending_local_retries() -> None:
             await poll()
     await world.handle.finalize()
     assert world.kinds()[-2:] == ["WorkflowTaskCompleted", "WorkflowTaskScheduled"]
-    await world.close()
 
 
-async def test_worker_shutdown_waits_for_running_local_attempts() -> None:
-    world = await World.new()
-    run_id = await start_run(world, local())
+async def test_worker_shutdown_waits_for_running_local_attempts(world: World) -> None:
+    run_id = await world.start_run(local())
     task = await world.activity()
     world.handle.initiate_shutdown()
     await world.handle.complete_activity(ActivityOk(task.token, text("y")))
@@ -434,13 +401,11 @@ async def test_worker_shutdown_waits_for_running_local_attempts() -> None:
         with pytest.raises(Shutdown):
             await poll()
     await world.handle.finalize()
-    await world.close()
 
 
-async def test_eviction_abandons_a_running_local_activity() -> None:
+async def test_eviction_abandons_a_running_local_activity(world: World) -> None:
     """The next worker executes it again."""
-    world = await World.new()
-    run_id = await start_run(world, local())
+    run_id = await world.start_run(local())
     task = await world.activity()
     world.handle.request_eviction(run_id)
     assert isinstance(await next_event(world), e.RunEvicted)
@@ -450,24 +415,19 @@ async def test_eviction_abandons_a_running_local_activity() -> None:
     assert isinstance((await world.activation()).events[0], e.RunStarted)
     await world.complete(run_id, local())
     assert isinstance(await world.activity(), ActivityTask)
-    await world.close()
 
 
-async def test_local_activity_cannot_complete_asynchronously() -> None:
-    world = await World.new()
-    await start_run(world, local())
+async def test_local_activity_cannot_complete_asynchronously(world: World) -> None:
+    await world.start_run(local())
     task = await world.activity()
     await world.handle.complete_activity(ActivityDeferred(task.token))
     event = await next_event(world)
     assert isinstance(event, e.ActivityFailed)
     assert "cannot be completed asynchronously" in event.failure.message
-    await world.close()
 
 
-async def test_local_activity_without_a_timeout_fails_its_workflow_task() -> None:
-    world = await World.new()
-    await start_run(world, local(start_to_close_timeout=None))
+async def test_local_activity_without_a_timeout_fails_its_workflow_task(world: World) -> None:
+    await world.start_run(local(start_to_close_timeout=None))
     evicted = await next_event(world)
     assert isinstance(evicted, e.RunEvicted)
     assert "has no timeout" in evicted.message
-    await world.close()

@@ -1,4 +1,4 @@
-"""Local activities, cron schedules and update info of workflows in the test environment, on virtual time."""
+"""Local activities and update info of workflows in the test environment, on virtual time."""
 
 from __future__ import annotations
 
@@ -109,25 +109,3 @@ def test_current_update_info_is_available_in_handler_validator_and_fiber() -> No
             {},
             None,
         ]
-
-
-@workflow.defn
-def counts() -> int:
-    """Return the number of runs so far; fail in the third."""
-    before = workflow.last_completion_result(int)
-    failure = workflow.last_failure()
-    if failure is not None:
-        assert before == 2
-        assert str(failure) == "three is enough"
-        workflow.sleep(10**6)
-    if before == 2:
-        raise ApplicationError("three is enough")
-    return (before or 0) + 1
-
-
-def test_cron_run_receives_last_result_and_last_failure() -> None:
-    with Environment() as env:
-        env.start_workflow(counts, id="daily", cron_schedule="0 0 * * *")
-        env.skip(timedelta(days=5))
-        runs = list(env.client.list_workflows('WorkflowId = "daily"'))
-        assert sorted(run.status.name for run in runs) == ["COMPLETED", "COMPLETED", "FAILED", "RUNNING"]

@@ -164,8 +164,7 @@ def test_eager_dispatch_has_no_visible_effect(seed: int) -> None:
     assert all(stored is not None and not stored.run.is_open for stored in eager[0])  # type: ignore[attr-defined]
 
 
-async def test_unencodable_command_fails_only_its_own_workflow_task() -> None:
-    world = await World.new()
+async def test_unencodable_command_fails_only_its_own_workflow_task(world: World) -> None:
     worker = Worker(world, 1)
     await settle()
     await world.start()
@@ -175,11 +174,9 @@ async def test_unencodable_command_fails_only_its_own_workflow_task() -> None:
     world.handle.forgets(Succeeded(first.run_id, (broken,)))
     await settle()
     assert world.kinds()[-1] == "WorkflowTaskFailed"
-    await world.close()
 
 
-async def test_repeated_execute_workflow_returns_the_same_result() -> None:
-    world = await World.new()
+async def test_repeated_execute_workflow_returns_the_same_result(world: World) -> None:
     worker = Worker(world, 1)
     await settle()
     request = StartWorkflow(
@@ -192,7 +189,6 @@ async def test_repeated_execute_workflow_returns_the_same_result() -> None:
     answer = await call
     assert isinstance(answer.outcome, RunCompleted)
     assert await answer_request(world.engine, ExecuteWorkflow(start=request)) == answer
-    await world.close()
 
 
 async def test_execute_workflow_returns_after_the_close_is_durable() -> None:
@@ -205,8 +201,7 @@ async def test_execute_workflow_returns_after_the_close_is_durable() -> None:
     run_id = (await world.activation()).run_id
     await world.complete(run_id, c.CompleteRun(text("1")))
     await settle()
-    record = world.engine.current("w")
-    assert record is not None
+    record = world.record()
     assert not record.run.is_open
     assert not call.done()
     store.commit()

@@ -52,37 +52,14 @@ class Updated(Program):
 class UpdatedLife(Life):
     """A run that receives updates."""
 
+    program_type = Updated
+
     def __init__(self, world: World, seed: int) -> None:
         super().__init__(world, seed)
-        self.program = Updated(seed)
         self.update_calls: list[asyncio.Task[UpdateState]] = []
 
-    async def complete_tasks(self) -> None:
-        """Complete the available workflow tasks; fail some of them at random."""
-        while (activation := self.handle.stepper.next_activation()) is not None:
-            if isinstance(activation.events[0], e.RunEvicted):
-                self.evictions.append(activation.events[0].reason)
-                await self.world.complete(activation.run_id)
-                continue
-            if isinstance(activation.events[0], e.RunStarted):
-                self.program = Updated(self.seed)
-            place = self.program.activations
-            commands = self.program.answer(activation)
-            if self.program.activations > place:
-                self._compare_at(place, activation)
-            if self.rng.random() < 0.15:
-                await self.apply_random_event()
-            if not activation.is_replaying and self.rng.random() < 0.1:
-                await self.world.fail(activation.run_id)
-            else:
-                await self.world.complete(activation.run_id, *commands)
-
-    def _compare_at(self, place: int, activation: e.Activation) -> None:
-        batch = without_rejected(activation)
-        if activation.is_replaying:
-            assert self.known[place] == batch
-        else:
-            self.known[place:] = [batch]
+    def batch_of(self, activation: e.Activation) -> Batch:
+        return without_rejected(activation)
 
     async def apply_random_event(self) -> None:
         """Send an update in half of the cases."""
@@ -121,8 +98,7 @@ def test_replayed_activations_with_updates_equal_the_live_ones(seed: int, cache:
         life = UpdatedLife(world, seed)
         await life.live(60)
         assert "NONDETERMINISM" not in life.evictions
-        record = world.connection.engine.current("w")
-        assert record is not None
+        record = world.record()
         accepted = [
             event.attributes.update_id
             for event in record.events

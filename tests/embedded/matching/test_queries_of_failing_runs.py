@@ -29,17 +29,14 @@ async def fail_task(world: World, run_id: str) -> None:
 
 async def start_query(world: World) -> tuple[str, asyncio.Future[QueryAnswer]]:
     """Start a run that has a second task, and query it. Return the run id and the pending answer."""
-    run_id = (await world.start()).run_id
-    await world.activation()
-    await world.complete(run_id)
+    run_id = await world.start_run()
     await world.call(SignalWorkflow(workflow_id="w", signal_name="s", request_id=""))
     waiting = asyncio.ensure_future(world.call(QUERY))
     await settle()
     return run_id, waiting
 
 
-async def test_query_waits_for_the_retry_of_a_failed_task() -> None:
-    world = await World.new()
+async def test_query_waits_for_the_retry_of_a_failed_task(world: World) -> None:
     run_id, waiting = await start_query(world)
     await fail_task(world, run_id)
     assert not waiting.done()
@@ -47,11 +44,9 @@ async def test_query_waits_for_the_retry_of_a_failed_task() -> None:
         await world.complete(run_id)  # the history again, and the signal
     await world.complete(run_id, c.AnswerQuery(query.id, text("answer")))
     assert (await waiting).result == (text("answer"),)
-    await world.close()
 
 
-async def test_queries_are_rejected_after_the_second_task_failure() -> None:
-    world = await World.new()
+async def test_queries_are_rejected_after_the_second_task_failure(world: World) -> None:
     run_id, waiting = await start_query(world)
     await fail_task(world, run_id)
     await fail_task(world, run_id)
@@ -59,4 +54,3 @@ async def test_queries_are_rejected_after_the_second_task_failure() -> None:
         with pytest.raises(ServiceError, match="its workflow task keeps failing") as caught:
             await query
         assert caught.value.status == "FAILED_PRECONDITION"
-    await world.close()

@@ -7,6 +7,7 @@ from collections import Counter
 from typing import Any
 
 import msgspec
+import pytest
 from tests.specs import made
 
 from hourglass._contract.handle import ActivityOk, ActivityTask, WorkKind
@@ -39,20 +40,37 @@ class Receiver:
         self.handle.lose()
 
 
+@pytest.fixture
+def world(runner: asyncio.Runner, world: World) -> World:
+    """An engine in memory whose own worker receives nothing."""
+
+    async def shut_worker_down() -> None:
+        world.handle.initiate_shutdown()
+
+    runner.run(shut_worker_down())
+    return world
+
+
+async def start_on_one_of_two(world: World) -> tuple[str, Receiver, Receiver]:
+    """Start a run with two idle workers. Return its id, the worker that received it, and the other one."""
+    one, two = Receiver(world), Receiver(world)
+    run_id = (await world.start("w")).run_id
+    await settle()
+    return (run_id, one, two) if one.activations else (run_id, two, one)
+
+
 def schedule(seq: int, kind: str = "act", **spec: Any) -> c.ScheduleActivity:
-    said = ActivitySpec(task_queue="q", start_to_close_timeout=60.0, **spec)
-    return c.ScheduleActivity(seq, str(seq), kind, said)
+    return c.ScheduleActivity(
+        seq, str(seq), kind, ActivitySpec(task_queue="q", start_to_close_timeout=60.0, **spec)
+    )
 
 
 def kinds(world: World, run_id: str) -> list[str]:
-    record = world.engine.record(run_id)
-    assert record is not None
+    record = world.record(run_id=run_id)
     return [kind_of(event.attributes) for event in record.events]
 
 
-async def test_workflow_tasks_are_spread_over_idle_workers() -> None:
-    world = await World.new()
-    world.handle.initiate_shutdown()
+async def test_workflow_tasks_are_spread_over_idle_workers(world: World) -> None:
     one, two = Receiver(world, identity="one"), Receiver(world, identity="two")
     await settle()
     for number in range(6):
@@ -61,27 +79,17 @@ async def test_workflow_tasks_are_spread_over_idle_workers() -> None:
     assert (len(one.activations), len(two.activations)) == (3, 3)
 
 
-async def test_activities_of_one_run_are_spread_over_workers() -> None:
-    world = await World.new()
-    world.handle.initiate_shutdown()
-    one, two = Receiver(world), Receiver(world)
-    started = await world.start("w")
-    await settle()
-    (holder, other) = (one, two) if one.activations else (two, one)
-    holder.complete(started.run_id, *(schedule(seq) for seq in range(1, 9)))
+async def test_activities_of_one_run_are_spread_over_workers(world: World) -> None:
+    run_id, holder, other = await start_on_one_of_two(world)
+    holder.complete(run_id, *(schedule(seq) for seq in range(1, 9)))
     await settle()
     assert (len(holder.activities), len(other.activities)) == (4, 4)
 
 
-async def test_sequential_activities_stay_with_one_worker() -> None:
-    world = await World.new()
-    world.handle.initiate_shutdown()
-    one, two = Receiver(world), Receiver(world)
-    started = await world.start("w")
-    await settle()
-    (holder, other) = (one, two) if one.activations else (two, one)
+async def test_sequential_activities_stay_with_one_worker(world: World) -> None:
+    run_id, holder, other = await start_on_one_of_two(world)
     for seq in range(1, 5):
-        holder.complete(started.run_id, schedule(seq))
+        holder.complete(run_id, schedule(seq))
         await settle()
         task = holder.activities[-1]
         assert task.activity_id == str(seq)
@@ -92,10 +100,8 @@ async def test_sequential_activities_stay_with_one_worker() -> None:
     assert not other.activities
 
 
-async def test_cached_run_waits_for_its_busy_worker() -> None:
+async def test_cached_run_waits_for_its_busy_worker(world: World) -> None:
     """Its tasks go to another worker only when the first one is lost."""
-    world = await World.new()
-    world.handle.initiate_shutdown()
     one = Receiver(world, max_concurrent_workflow_tasks=1)
     first = await world.start("first")
     await settle()
@@ -120,28 +126,21 @@ async def test_cached_run_waits_for_its_busy_worker() -> None:
     assert {each.run_id for each in two.activations} == {first.run_id}, "no worker knows it any more"
 
 
-async def test_workflow_task_of_a_lost_worker_is_redelivered() -> None:
+async def test_workflow_task_of_a_lost_worker_is_redelivered(world: World) -> None:
     """Later completions of the lost worker are ignored."""
-    world = await World.new()
-    world.handle.initiate_shutdown()
-    one, two = Receiver(world), Receiver(world)
-    started = await world.start("w")
-    await settle()
-    holder, other = (one, two) if one.activations else (two, one)
+    run_id, holder, other = await start_on_one_of_two(world)
     holder.lose()
     await settle()
-    assert [each.run_id for each in other.activations] == [started.run_id]
+    assert [each.run_id for each in other.activations] == [run_id]
     assert isinstance(other.activations[0].events[0], e.RunStarted)
-    other.complete(started.run_id, c.CompleteRun(text("done")))
-    holder.complete(started.run_id, c.FailRun(msgspec.UNSET))  # type: ignore[arg-type]
+    other.complete(run_id, c.CompleteRun(text("done")))
+    holder.complete(run_id, c.FailRun(msgspec.UNSET))  # type: ignore[arg-type]
     await settle()
-    assert kinds(world, started.run_id)[-1] == "WorkflowExecutionCompleted"
-    assert "WorkflowTaskTimedOut" in kinds(world, started.run_id)
+    assert kinds(world, run_id)[-1] == "WorkflowExecutionCompleted"
+    assert "WorkflowTaskTimedOut" in kinds(world, run_id)
 
 
-async def test_tasks_of_a_lost_worker_keep_their_fairness_weight() -> None:
-    world = await World.new()
-    world.handle.initiate_shutdown()
+async def test_tasks_of_a_lost_worker_keep_their_fairness_weight(world: World) -> None:
     one = Receiver(world, identity="one", max_concurrent_workflow_tasks=100)
     two = Receiver(world, identity="two", max_concurrent_workflow_tasks=1)
     two.handle.pause(WorkKind.WORKFLOWS)
@@ -167,13 +166,10 @@ async def test_tasks_of_a_lost_worker_keep_their_fairness_weight() -> None:
         received += tenants[run_id]
         two.complete(run_id)
     assert Counter(received) == {"a": 2, "b": 6}
-    await world.close()
 
 
-async def test_attempt_of_a_lost_worker_is_retried() -> None:
+async def test_attempt_of_a_lost_worker_is_retried(world: World) -> None:
     """The first loss is retried immediately, the second after the backoff of the retry policy."""
-    world = await World.new()
-    world.handle.initiate_shutdown()
     two = Receiver(world, activities=False)
     lost = [Receiver(world, workflows=False)]
     started = await world.start("w")
@@ -196,9 +192,7 @@ async def test_attempt_of_a_lost_worker_is_retried() -> None:
     assert two.activations[-1].events == (e.ActivityCompleted(1, text("done")),)
 
 
-async def test_attempt_without_retries_fails_when_its_worker_is_lost() -> None:
-    world = await World.new()
-    world.handle.initiate_shutdown()
+async def test_attempt_without_retries_fails_when_its_worker_is_lost(world: World) -> None:
     one, two = Receiver(world, workflows=False), Receiver(world, activities=False)
     started = await world.start("w")
     await settle()
@@ -211,9 +205,7 @@ async def test_attempt_without_retries_fails_when_its_worker_is_lost() -> None:
     assert not three.activities
 
 
-async def test_query_of_a_lost_worker_is_answered_by_another() -> None:
-    world = await World.new()
-    world.handle.initiate_shutdown()
+async def test_query_of_a_lost_worker_is_answered_by_another(world: World) -> None:
     one = Receiver(world)
     started = await world.start("w")
     await settle()
@@ -232,9 +224,7 @@ async def test_query_of_a_lost_worker_is_answered_by_another() -> None:
     assert (await asking).result == (text("7"),)
 
 
-async def test_local_activity_of_a_lost_worker_runs_again() -> None:
-    world = await World.new()
-    world.handle.initiate_shutdown()
+async def test_local_activity_of_a_lost_worker_runs_again(world: World) -> None:
     one = Receiver(world)
     started = await world.start("w")
     await settle()
@@ -254,10 +244,8 @@ async def test_local_activity_of_a_lost_worker_runs_again() -> None:
     assert two.activations[-1].events == (e.ActivityCompleted(1, text("done"), is_local=True),)
 
 
-async def test_worker_receives_only_registered_types() -> None:
+async def test_worker_receives_only_registered_types(world: World) -> None:
     """A type that no worker has registered goes to any worker."""
-    world = await World.new()
-    world.handle.initiate_shutdown()
     old = Receiver(world, workflow_types=frozenset({"W"}), activity_types=frozenset({"act"}))
     new = Receiver(world, workflow_types=frozenset({"W", "X"}), activity_types=frozenset({"act", "later"}))
     runs = [await world.start(f"x{number}", workflow_type="X") for number in range(4)]
@@ -367,9 +355,7 @@ def test_processor_use_is_computed_from_reports() -> None:
     assert 0.0 <= noted.control == noted.share < 1.0
 
 
-async def test_attempt_taken_but_not_delivered_goes_to_another_worker() -> None:
-    world = await World.new()
-    world.handle.initiate_shutdown()
+async def test_attempt_taken_but_not_delivered_goes_to_another_worker(world: World) -> None:
     one = Receiver(world, activities=False)
     two = Receiver(world, workflows=False)
     started = await world.start("w")

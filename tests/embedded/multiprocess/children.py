@@ -1,4 +1,4 @@
-"""Processes that a test starts, talks to and kills."""
+"""Processes started, controlled and killed by a test."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PATIENCE = 40.0
 
 
 class Child:
-    """A process of `program`; ended for good when the block ends. `within` is a command that starts it."""
+    """A process of `program`, killed when the block ends. `within` is a command that starts it."""
 
     def __init__(self, role: str, *arguments: object, within: Sequence[str] = ()) -> None:
         program = [sys.executable, "-m", "tests.embedded.multiprocess.program", role, *map(str, arguments)]
@@ -65,11 +65,11 @@ class Child:
                 pass
 
     def line(self) -> str:
-        """The next line that it says."""
+        """Return its next line of output."""
         try:
             return self._lines.get(timeout=PATIENCE)
         except queue.Empty:
-            raise AssertionError(f"it says nothing; its log: {''.join(self.log)}") from None
+            raise AssertionError(f"the process printed nothing; its log: {''.join(self.log)}") from None
 
     def tell(self, text: str) -> None:
         assert self.process.stdin is not None
@@ -81,12 +81,12 @@ class Child:
         return self.line()
 
     def kill(self) -> None:
-        """By SIGKILL, and gone."""
+        """Kill it by SIGKILL, and wait for its end."""
         os.kill(self.pid, signal.SIGKILL)
         self.process.wait()
 
     def ended(self) -> int:
-        """Its exit status, when it has ended by itself."""
+        """Wait until it ends, and return its exit status."""
         return self.process.wait(PATIENCE)
 
     def _read(self) -> None:
@@ -107,7 +107,7 @@ class Child:
 
 
 def ready_worker(path: Path, *queues: str) -> Child:
-    """A process whose worker serves these queues already."""
+    """Start a process and wait until its worker serves these queues."""
     child = Child("worker", path, *queues)
     assert child.line() == "ready"
     return child

@@ -1,4 +1,4 @@
-"""Hosts of one file, on one loop: each is what a process has that opened the file."""
+"""Hosts of one file on one event loop: each is the part of a process that opened the file."""
 
 from __future__ import annotations
 
@@ -30,6 +30,6 @@ async def hosts(path: Path, number: int) -> AsyncIterator[list[SharedFile]]:
 
 
 def look_every(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let hosts look this often whether the owner of their file lives."""
+    """Set the interval at which hosts check whether the owner of their file lives."""
     for module in (owning, following):
         monkeypatch.setattr(module, "CHECK_INTERVAL", seconds)

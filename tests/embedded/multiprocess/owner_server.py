@@ -1,4 +1,4 @@
-"""The two sides of the socket of a file's owner: a server that answers as a test says, and connections to it."""
+"""The two sides of an owner's socket: a server with answers set by a test, and connections to it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def serve(path: Path, answer: Answer, **changes: Any) -> AsyncIterator[Own
 
 
 async def reach(path: Path, namespace: str = "default") -> OwnerConnection:
-    """Connect to the owner of a file, who must be there."""
+    """Connect to the owner of a file, which must exist."""
     found = await connect(path, namespace)
     assert found is not None
     return found

@@ -1,6 +1,6 @@
 """A process of its own: `python -m tests.embedded.multiprocess.program ROLE PATH [ARGUMENT …]`.
 
-Says what it has to say as lines of its output, and answers each line of its input with one.
+Prints lines, and answers each line of its input with one.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def serve(client: Client, queue: str = "default", *more: object) -> Worker:
 
 
 def worker(path: str, *queues: str) -> None:
-    """A worker that says what its part in the file is when it is asked, and ends when it is told to."""
+    """Run a worker that reports on request, and ends on request."""
     first, *others = queues or ("default",)
     newer = [work.newcomer] if "newer" in others else []
     with connect(path) as client:
@@ -60,7 +60,7 @@ def worker(path: str, *queues: str) -> None:
                     report = running._report()
                     say(" ".join([str(report["ready"]), *report["reasons"]]))
                 case ["processes"]:
-                    say(" ".join(str(each.process_id) for each in running.tree.processes()))
+                    say(" ".join(str(process.process_id) for process in running.tree.processes()))
                 case ["tree"]:
                     say(" / ".join(line for line in running.tree.render().splitlines() if "process" in line))
                 case ["stop"]:
@@ -78,7 +78,7 @@ def worker(path: str, *queues: str) -> None:
 
 
 def _fork_below_python() -> None:
-    """A child that a library forks in C: none of Python's handlers run in it. It lives until it is killed."""
+    """Fork a child in C, without Python's fork handlers. It lives until it is killed."""
     library = ctypes.CDLL(None)
     child = library.fork()
     if child == 0:
@@ -88,7 +88,7 @@ def _fork_below_python() -> None:
 
 
 def _fork(client: Client) -> None:
-    """A child of the owner: works as a client, then lives on until it is killed."""
+    """Fork a child that works as a client, then lives until it is killed."""
     child = os.fork()
     if child == 0:
         try:
@@ -107,25 +107,25 @@ def _fork(client: Client) -> None:
             os._exit(0)
 
 
-def web(path: str, children: str, each: str) -> None:
-    """A server that connects, then forks, and whose children start workflows and wait for them."""
+def web(path: str, children: str, count: str) -> None:
+    """Run a server that connects, then forks; its children start workflows and wait for them."""
     client = connect(path)
     say(f"parent {client.execute_workflow(work.twice, 1, id='of the parent')}")
     pids = []
     for child in range(int(children)):
         pid = os.fork()
         if pid == 0:
-            _ask(client, child, int(each))
+            _ask(client, child, int(count))
         pids.append(pid)
     codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
     say(f"codes {codes}")
     client.close()
 
 
-def _ask(client: Client, child: int, each: int) -> None:
+def _ask(client: Client, child: int, count: int) -> None:
     code = 1
     try:
-        for number in range(each):
+        for number in range(count):
             result = client.execute_workflow(work.twice, number, id=f"{child}-{number}")
             if result != number + 2:
                 raise AssertionError(result)
@@ -135,7 +135,7 @@ def _ask(client: Client, child: int, each: int) -> None:
 
 
 def leave(path: str) -> None:
-    """Ends with a worker at work, runs open and somebody waiting for a result."""
+    """End with a running worker, open runs and a pending wait."""
     client = connect(path)
     serve(client).start()
     handle = client.start_workflow(work.Tally.run, id="open")
@@ -150,7 +150,7 @@ def _wait(handle: WorkflowHandle[Any]) -> None:
 
 
 def leave_waiting(path: str) -> None:
-    """Ends as a client that waits, without any worker."""
+    """End as a client that waits, without any worker."""
     client = connect(path)
     handle = client.start_workflow(work.Tally.run, id="open")
     threading.Thread(target=_wait, args=(handle,), daemon=True).start()
@@ -158,7 +158,7 @@ def leave_waiting(path: str) -> None:
 
 
 def race(path: str) -> None:
-    """For each line: own the file of that name if nobody does, say what came of it, and let go at the next line."""
+    """For each line: own the file of that name if it is free, print the result, and release it at the next line."""
     asyncio.run(_race(path))
 
 

@@ -1,6 +1,6 @@
-"""Two containers with one volume are one machine: processes with a host name, process numbers and paths of their own each.
+"""Containers with one volume on one machine: processes with their own host names, process ids and paths.
 
-What Docker makes of namespaces is made here by `unshare`, where this process may.
+`unshare` creates the namespaces, if this process may use it.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def _may_unshare() -> bool:
 
 
 def _container(name: str, volume: Path, role: str, processes_before: int = 0) -> Child:
-    """A process that sees the volume at a path of its own. Its number is a little above that of the processes before it, which
-    have ended.
+    """Start a process that sees the volume at its own path. Its process id is above those of `processes_before` ended
+    processes.
     """
     mounted = volume.parent / name
     mounted.mkdir()
@@ -43,8 +43,8 @@ def _container(name: str, volume: Path, role: str, processes_before: int = 0) ->
 
 
 @pytest.mark.skipif(not _may_unshare(), reason="this process may make no namespaces")
-def test_two_containers_on_one_volume(tmp_path: Path) -> None:
-    """The second works for the first, and takes over when the first is killed; a client outside is served by both."""
+def test_containers_share_a_file_on_a_volume(tmp_path: Path) -> None:
+    """The second takes over when the first is killed; a client outside is served by both."""
     volume = tmp_path / "volume"
     volume.mkdir()
     with _container("one", volume, "worker") as first:
@@ -61,7 +61,7 @@ def test_two_containers_on_one_volume(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not _may_unshare(), reason="this process may make no namespaces")
 def test_attempts_in_other_containers_survive_the_owners_death(tmp_path: Path) -> None:
-    """The next owner cannot see the processes of other containers, and keeps their attempts until they claim them."""
+    """The next owner cannot see processes of other containers, and keeps their attempts until they claim them."""
     volume = tmp_path / "volume"
     volume.mkdir()
     with ExitStack() as stack:
@@ -76,7 +76,7 @@ def test_attempts_in_other_containers_survive_the_owners_death(tmp_path: Path) -
         handles = [client.start_workflow(work.holding, str(folder), id=folder.name) for folder in folders]
 
         def first_attempts() -> dict[Path, int]:
-            """The process of the first attempt, by its folder, once all have begun in all three processes."""
+            """Return the process of each first attempt by its folder, once all have begun."""
             began = {
                 folder: int(found.read_text() or 0)
                 for folder in folders

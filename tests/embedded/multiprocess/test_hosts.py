@@ -1,4 +1,6 @@
-"""Hosts of one file, as processes have them: which owns, which works for the owner; two hosts on one loop are two processes."""
+"""Hosts of one file: which owns it, and which work for the owner. Two hosts on one event loop behave like two
+processes.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,7 @@ def start(workflow_id: str, queue: str = "q") -> wf.StartWorkflow:
 
 
 async def until(happened: Callable[[], bool]) -> None:
-    """Look again and again: what is waited for is seen in the file system only."""
+    """Poll a condition that is visible only in the file system."""
     while not happened():  # noqa: ASYNC110
         await asyncio.sleep(0.005)
 
@@ -79,43 +81,38 @@ async def poll(handle: Any) -> str:
     return (await handle.poll_activation()).run_id
 
 
-def made_activity(seq: int = 1) -> dict[str, Any]:
-    """Return the fields of a command that schedules an activity."""
+def activity_fields(seq: int = 1) -> dict[str, Any]:
     spec = ActivitySpec(task_queue="q", start_to_close_timeout=60.0)
     return {"seq": seq, "activity_id": str(seq), "activity_type": "a", "spec": spec}
 
 
-def test_second_process_works_for_the_owner(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """One host owns, the other gets work from it, and takes over with all there is when the first lets go."""
-
-    async def body() -> None:
-        async with hosts(tmp_path / "a.db", 3) as (one, two, client):
-            handle = await one.open_handle(config())
-            second = Polled(await two.open_handle(config()))
-            assert (one.status().role, client.status().role) == ("owner", "client")
-            assert two.status().role.startswith("working for process ")
-            assert "receives its tasks from process" in caplog.text
-            waiting = asyncio.create_task(poll(second))
-            started = await client.calls.call(start("w"))
-            watching = asyncio.create_task(client.calls.call(wf.WaitForClose(workflow_id="w")))
-            assert await waiting == started.run_id
-            handle.initiate_shutdown()
-            await handle.finalize()
-            with pytest.raises(HandleBroken):
-                await poll(second)
-            third = Polled(await two.open_handle(config()))
-            assert await poll(third) == started.run_id, "its task is wanted again at once"
-            assert (one.status().role, two.status().role) == ("client", "owner")
-            assert "took over" in caplog.text
-            await one.calls.call(wf.TerminateWorkflow(workflow_id="w", reason="enough"))
-            assert await watching == wf.RunTerminated("enough")
-
-    with caplog.at_level(logging.INFO, "hourglass"):
-        run(body)
+async def test_second_process_works_for_the_owner_and_takes_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "hourglass")
+    async with hosts(tmp_path / "a.db", 3) as (one, two, client):
+        handle = await one.open_handle(config())
+        second = Polled(await two.open_handle(config()))
+        assert (one.status().role, client.status().role) == ("owner", "client")
+        assert two.status().role.startswith("working for process ")
+        assert "receives its tasks from process" in caplog.text
+        waiting = asyncio.create_task(poll(second))
+        started = await client.calls.call(start("w"))
+        watching = asyncio.create_task(client.calls.call(wf.WaitForClose(workflow_id="w")))
+        assert await waiting == started.run_id
+        handle.initiate_shutdown()
+        await handle.finalize()
+        with pytest.raises(HandleBroken):
+            await poll(second)
+        third = Polled(await two.open_handle(config()))
+        assert await poll(third) == started.run_id, "its task is offered again"
+        assert (one.status().role, two.status().role) == ("client", "owner")
+        assert "took over" in caplog.text
+        await one.calls.call(wf.TerminateWorkflow(workflow_id="w", reason="enough"))
+        assert await watching == wf.RunTerminated("enough")
 
 
-async def test_worker_of_a_queue_unserved_by_the_owner(tmp_path: Path) -> None:
-    """The owner's engine serves all queues that a process has a worker for."""
+async def test_worker_of_a_queue_that_the_owner_does_not_serve(tmp_path: Path) -> None:
     async with hosts(tmp_path / "a.db", 2) as (one, two):
         await one.open_handle(config("q"))
         second = Polled(await two.open_handle(config("other")))
@@ -130,10 +127,10 @@ async def test_worker_of_a_queue_unserved_by_the_owner(tmp_path: Path) -> None:
         await second.finalize()
 
 
-async def test_silent_process_loses_its_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that was stopped keeps its connection and does nothing: after ten looks others get what it has, and it
-    hears so when it runs again.
-    """
+async def test_silent_process_loses_its_tasks_to_other_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stopped process keeps its connection; it is notified when it runs again."""
 
     def speak_every(seconds: float) -> None:
         monkeypatch.setattr(wire, "REPORT_INTERVAL", seconds)
@@ -152,13 +149,11 @@ async def test_silent_process_loses_its_work(tmp_path: Path, monkeypatch: pytest
         assert await poll(other) == started.run_id
         with pytest.raises(HandleBroken):
             await silent.poll_activation()
-        assert not other.is_new, "the one that speaks keeps its own"
+        assert not other.is_new, "a worker that reports keeps its tasks"
 
 
 async def test_peer_that_does_not_read_receives_only_its_slots(tmp_path: Path) -> None:
-    """The owner continues, and sends further work to other workers; when the connection ends, they receive that
-    peer's work, too.
-    """
+    """Other workers receive further tasks, and those of the peer when its connection ends."""
     async with hosts(tmp_path / "a.db", 2) as (one, two):
         handle = Polled(await one.open_handle(config("the owner's")))
         assert handle.engine is not None
@@ -174,10 +169,10 @@ async def test_peer_that_does_not_read_receives_only_its_slots(tmp_path: Path) -
         await until(lambda: "q" in handle.engine.engine.queues.pollers.served_queues())  # type: ignore[union-attr]
         runs = {(await one.calls.call(start(f"w{number}"))).run_id for number in range(20)}
         second = Polled(await two.open_handle(config()))
-        got = {await poll(second) for _ in range(17)}
-        assert len(got) == 17
+        received = {await poll(second) for _ in range(17)}
+        assert len(received) == 17
         unix_socket.close(peer)
-        assert got | {await poll(second) for _ in range(3)} == runs
+        assert received | {await poll(second) for _ in range(3)} == runs
 
 
 @pytest.mark.parametrize(
@@ -190,9 +185,7 @@ async def test_peer_that_does_not_read_receives_only_its_slots(tmp_path: Path) -
 async def test_worker_with_malformed_messages_is_disconnected(
     tmp_path: Path, nonsense: wire.WorkAnswers
 ) -> None:
-    """Its connection is closed, its work goes to other workers, and the owner continues; messages for unknown handles
-    are ignored.
-    """
+    """Its tasks go to other workers, and the owner continues; messages for unknown handles are ignored."""
     async with hosts(tmp_path / "a.db", 3) as (one, two, three):
         await one.open_handle(config("the owner's"))
         second = Polled(await two.open_handle(config()))
@@ -213,7 +206,7 @@ async def test_worker_with_malformed_messages_is_disconnected(
 async def test_task_too_large_for_another_process_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The task, and the attempt, fail with the reason; smaller ones that together are too large are sent one by one."""
+    """Smaller ones that together are too large are sent one by one."""
     monkeypatch.setattr(worker_peer, "FRAME_LIMIT", 3000)
     large = (Payload(b"x" * 5000),)
     async with hosts(tmp_path / "a.db", 2) as (one, two):
@@ -238,9 +231,9 @@ async def test_task_too_large_for_another_process_fails(
         assert b"at most 3000 bytes can be sent to another process" in history
 
         run_id = runs.pop()
-        big = ScheduleActivity(**{**made_activity(), "arguments": large})
+        big = ScheduleActivity(**{**activity_fields(), "arguments": large})
         small = [
-            ScheduleActivity(**{**made_activity(seq), "arguments": medium[0].arguments}) for seq in (2, 3)
+            ScheduleActivity(**{**activity_fields(seq), "arguments": medium[0].arguments}) for seq in (2, 3)
         ]
         handle.complete_workflow_task(Succeeded(run_id, (big, *small)))
         assert {(await handle.poll_activity()).activity_id for _ in small} == {"2", "3"}
@@ -252,7 +245,7 @@ async def test_task_too_large_for_another_process_fails(
 async def test_worker_waits_for_an_owner_of_another_release(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It logs once why it gets no work, and works as soon as the owner speaks its protocol."""
+    """It logs the reason once."""
     monkeypatch.setattr(following, "FOREIGN", 0.01)
 
     async def is_foreign() -> None:
@@ -273,10 +266,10 @@ async def test_worker_waits_for_an_owner_of_another_release(
     assert "run the same release of Hourglass in both" in caplog.text
 
 
-async def test_worker_that_the_owner_rejects_has_no_handle(
+async def test_worker_rejected_by_the_owner_has_no_handle(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Opening raises the owner's reason; the next worker of the process is not affected."""
+    """The next worker of the process is not affected."""
     async with hosts(tmp_path / "a.db", 2) as (one, two):
         await one.open_handle(config())
         checks = iter([None])  # only this process accepts it
@@ -294,11 +287,9 @@ async def test_worker_that_the_owner_rejects_has_no_handle(
         assert two.status().role.startswith("working for process")
 
 
-async def test_unexpected_error_breaks_handles_and_not_the_process(
+async def test_unexpected_error_breaks_handles_and_releases_the_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The lock is free again, so that another process may own the file; a later handle works."""
-
     def fails() -> bool:
         raise LookupError("a bug")
 
@@ -314,7 +305,6 @@ async def test_unexpected_error_breaks_handles_and_not_the_process(
 
 
 async def test_rejected_worker_raises_the_reason(tmp_path: Path) -> None:
-    """The owner's reason for rejecting a worker is raised when the worker opens its handle."""
     async with hosts(tmp_path / "a.db", 2) as (one, two):
         await one.open_handle(config())
         owner = await two.calls.reach()
@@ -325,7 +315,6 @@ async def test_rejected_worker_raises_the_reason(tmp_path: Path) -> None:
 
 
 async def test_remote_worker_shuts_down(tmp_path: Path) -> None:
-    """A handle that serves another process ends on request, and no longer tries to own the file."""
     async with hosts(tmp_path / "a.db", 2) as (one, two):
         handle = Polled(await one.open_handle(config()))
         second = Polled(await two.open_handle(config()))
@@ -341,38 +330,35 @@ async def test_remote_worker_shuts_down(tmp_path: Path) -> None:
         assert two.status().role == "client"
 
 
-def test_engine_is_reopened_after_a_store_failure(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """When the store fails the handles break, so that the tree opens others, and those who wait go on waiting."""
+async def test_engine_is_reopened_after_a_store_failure(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Handles break and are reopened; waiting calls continue."""
 
-    async def body() -> None:
-        async with hosts(tmp_path / "a.db", 2) as (one, client):
-            handle = Polled(await one.open_handle(config()))
-            started = await one.calls.call(start("w"))
-            waits = [
-                asyncio.create_task(each.calls.call(wf.WaitForClose(workflow_id="w")))
-                for each in (one, client)
-            ]
-            assert await poll(handle) == started.run_id
-            polling = asyncio.create_task(poll(handle))
-            await asyncio.sleep(0.01)  # the poll reaches the engine; if it is late the test shows less
-            assert one.calls.engine is not None
-            one.calls.engine.engine.fail(StorageError("the disk is gone", status="UNAVAILABLE"))
-            with pytest.raises(HandleBroken):
-                await polling
-            await handle.finalize()
-            anew = Polled(await one.open_handle(config()))
-            assert await poll(anew) == started.run_id, "the task is offered again"
-            await client.calls.call(wf.TerminateWorkflow(workflow_id="w"))
-            for each in waits:
-                assert isinstance(await each, wf.RunTerminated)
-            assert "the disk is gone" in caplog.text
-
-    with caplog.at_level(logging.ERROR, "hourglass"):
-        run(body)
+    caplog.set_level(logging.ERROR, "hourglass")
+    async with hosts(tmp_path / "a.db", 2) as (one, client):
+        handle = Polled(await one.open_handle(config()))
+        started = await one.calls.call(start("w"))
+        waits = [
+            asyncio.create_task(each.calls.call(wf.WaitForClose(workflow_id="w"))) for each in (one, client)
+        ]
+        assert await poll(handle) == started.run_id
+        polling = asyncio.create_task(poll(handle))
+        await asyncio.sleep(0.01)  # the poll reaches the engine; if it is late the test shows less
+        assert one.calls.engine is not None
+        one.calls.engine.engine.fail(StorageError("the disk is gone", status="UNAVAILABLE"))
+        with pytest.raises(HandleBroken):
+            await polling
+        await handle.finalize()
+        reopened = Polled(await one.open_handle(config()))
+        assert await poll(reopened) == started.run_id, "the task is offered again"
+        await client.calls.call(wf.TerminateWorkflow(workflow_id="w"))
+        for each in waits:
+            assert isinstance(await each, wf.RunTerminated)
+        assert "the disk is gone" in caplog.text
 
 
 async def test_wait_continues_under_the_next_owner(tmp_path: Path) -> None:
-    """A wait that began while this process owned the file ends with the run, although another process owns it then."""
     async with hosts(tmp_path / "a.db", 2) as (one, two):
         handle = Polled(await one.open_handle(config()))
         await one.calls.call(start("w"))
@@ -386,14 +372,13 @@ async def test_wait_continues_under_the_next_owner(tmp_path: Path) -> None:
         assert isinstance(await waiting, wf.RunTerminated)
 
 
-async def test_cancelled_wait_leaves_nothing(tmp_path: Path) -> None:
-    """Cancelling a wait on the process's own engine raises a cancellation and releases the run."""
+async def test_cancelled_wait_releases_its_run(tmp_path: Path) -> None:
     async with hosts(tmp_path / "a.db", 1) as (one,):
         await one.open_handle(config())
         started = await one.calls.call(start("w"))
-        room = one.calls.engine
-        assert room is not None
-        record = room.engine.record(started.run_id)
+        engine_connection = one.calls.engine
+        assert engine_connection is not None
+        record = engine_connection.engine.record(started.run_id)
         assert record is not None
         waiting = asyncio.create_task(one.calls.call(wf.WaitForClose(workflow_id="w")))
         await asyncio.sleep(0)
@@ -405,7 +390,7 @@ async def test_cancelled_wait_leaves_nothing(tmp_path: Path) -> None:
 
 
 async def test_client_works_without_an_owner(tmp_path: Path) -> None:
-    """Starting, signalling, looking, listing and ending need no worker; many at once share one opening of the file."""
+    """Concurrent requests share one opening of the file."""
     async with hosts(tmp_path / "a.db", 2) as (one, two):
         many = [each.calls.call(start(f"w{n}")) for n in range(20) for each in (one, two)]
         answers = await asyncio.gather(*many)
@@ -421,36 +406,32 @@ async def test_client_works_without_an_owner(tmp_path: Path) -> None:
         assert (one.status().role, two.status().role) == ("client", "client")
 
 
-def test_waiting_without_an_owner_is_logged(
+async def test_waiting_without_an_owner_is_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A wait that only a worker can end is announced once, and ends when one comes."""
     monkeypatch.setattr(calls, "SILENCE", 0.0)
 
-    async def body() -> None:
-        async with hosts(tmp_path / "a.db", 2) as (client, worker):
-            started = await client.calls.call(start("w"))
-            waiting = asyncio.create_task(client.calls.call(wf.WaitForClose(workflow_id="w")))
-            while "no worker is running" not in caplog.text:  # noqa: ASYNC110 - the log tells nobody
-                await asyncio.sleep(0.005)
-            assert f"no worker is running on {tmp_path / 'a.db'}" in caplog.text
-            assert ".run()" in caplog.text
-            handle = Polled(await worker.open_handle(config()))
-            assert await poll(handle) == started.run_id
-            await worker.calls.call(wf.TerminateWorkflow(workflow_id="w"))
-            assert isinstance(await waiting, wf.RunTerminated)
-            assert caplog.text.count("no worker is running") == 1
-
-    with caplog.at_level(logging.WARNING, "hourglass"):
-        run(body)
+    caplog.set_level(logging.WARNING, "hourglass")
+    async with hosts(tmp_path / "a.db", 2) as (client, worker):
+        started = await client.calls.call(start("w"))
+        waiting = asyncio.create_task(client.calls.call(wf.WaitForClose(workflow_id="w")))
+        while "no worker is running" not in caplog.text:  # noqa: ASYNC110 - the log tells nobody
+            await asyncio.sleep(0.005)
+        assert f"no worker is running on {tmp_path / 'a.db'}" in caplog.text
+        assert ".run()" in caplog.text
+        handle = Polled(await worker.open_handle(config()))
+        assert await poll(handle) == started.run_id
+        await worker.calls.call(wf.TerminateWorkflow(workflow_id="w"))
+        assert isinstance(await waiting, wf.RunTerminated)
+        assert caplog.text.count("no worker is running") == 1
 
 
-async def test_repeated_result_is_not_an_error(tmp_path: Path) -> None:
-    """The history shows whose result was taken: it ended the attempt that the token names, and no other."""
+async def test_repeated_activity_result_is_recognised(tmp_path: Path) -> None:
+    """The history shows which attempt the result ended."""
     async with hosts(tmp_path / "a.db", 1) as (one,):
         handle = Polled(await one.open_handle(config()))
         await one.calls.call(start("w"))
-        handle.complete_workflow_task(Succeeded(await poll(handle), (ScheduleActivity(**made_activity()),)))
+        handle.complete_workflow_task(Succeeded(await poll(handle), (ScheduleActivity(**activity_fields()),)))
         task = await handle.poll_activity()
         result = ac.CompleteActivity(token=task.token)
         assert not await was_carried_out(result, one.calls.call), "it has not ended"
@@ -468,8 +449,7 @@ async def test_repeated_result_is_not_an_error(tmp_path: Path) -> None:
         handle.complete_workflow_task(Succeeded(await poll(handle)))
 
 
-async def test_repeated_termination_is_not_an_error(tmp_path: Path) -> None:
-    """A termination whose answer was lost and that is sent again was carried out; another one finds the run closed."""
+async def test_repeated_termination_is_recognised_by_its_request_id(tmp_path: Path) -> None:
     async with hosts(tmp_path / "a.db", 1) as (one,):
         await one.calls.call(start("w"))
         for _ in range(2):
@@ -483,9 +463,7 @@ async def test_repeated_termination_is_not_an_error(tmp_path: Path) -> None:
 async def test_connection_of_a_dead_owner_is_abandoned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the connection of a dead owner stays open, its free lock shows that it has died, and the client asks another
-    process.
-    """
+    """The connection stays open, but the lock is free."""
     monkeypatch.setattr(calls, "CHECK_INTERVAL", 0.01)
 
     async def silent(request: s.Request[Any]) -> Any:
@@ -506,7 +484,7 @@ async def test_connection_of_a_dead_owner_is_abandoned(
 
 
 async def test_connections_of_a_process_share_an_engine(tmp_path: Path) -> None:
-    """A client in the owner's process asks the engine without a socket; the last one out lets go of the file."""
+    """The file is released with the last of them."""
     one = await connect_file(str(tmp_path / "a.db"), identity="one")
     two = await connect_file(str(tmp_path / "." / "a.db"), identity="two")
     assert isinstance(one, FileConnection)
@@ -526,8 +504,7 @@ async def test_connections_of_a_process_share_an_engine(tmp_path: Path) -> None:
         assert (await after.calls.call(wf.CountWorkflows())).count == 1
 
 
-async def test_timeout_and_close_end_a_call(tmp_path: Path) -> None:
-    """A call that nobody answers ends with its time limit, or with its connection."""
+async def test_timeout_or_close_ends_a_call(tmp_path: Path) -> None:
     link = await connect_file(str(tmp_path / "a.db"))
     await link.call(start("w"))
     with pytest.raises(ServiceTimeoutError, match=r"QueryWorkflow was not answered within 0.05 s"):
@@ -539,8 +516,7 @@ async def test_timeout_and_close_end_a_call(tmp_path: Path) -> None:
         await waiting
 
 
-async def test_unusable_file_is_rejected(tmp_path: Path) -> None:
-    """A file that is no database refuses clients and workers alike, stays as it was, and its lock is free again."""
+async def test_unusable_file_is_rejected_and_left_unchanged(tmp_path: Path) -> None:
     (tmp_path / "a.db").write_bytes(b"not a database at all" * 100)
     async with hosts(tmp_path / "a.db", 1) as (one,):
         with pytest.raises(StorageError, match="is not a database"):
@@ -556,7 +532,6 @@ async def test_unusable_file_is_rejected(tmp_path: Path) -> None:
 
 
 async def test_deleted_socket_is_created_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clients that are connected stay, and new ones find the owner again."""
     look_every(0.01, monkeypatch)
 
     async with hosts(tmp_path / "a.db", 3) as (one, two, three):
@@ -569,61 +544,51 @@ async def test_deleted_socket_is_created_again(tmp_path: Path, monkeypatch: pyte
         assert one.status().role == "owner"
 
 
-def test_missing_socket_is_reported(
+async def test_missing_socket_of_an_owner_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The lock is held and there is no socket: the log names the process and the socket, and in the end so does an error."""
     monkeypatch.setattr(calls, "_UNREACHED", 0.01)
     monkeypatch.setattr(calls, "_UNREACHABLE", 0.1)
     monkeypatch.setattr(calls, "CHECK_INTERVAL", 0.01)
 
-    async def body() -> None:
-        lock = FileLock(str(tmp_path / "a.db"))
-        lock.try_take()
-        async with hosts(tmp_path / "a.db", 1) as (client,):
-            with pytest.raises(StorageError, match=r"process \d+ owns .*-sock does not exist"):
-                await client.calls.call(start("w"))
-        lock.drop()
-        assert "db-sock does not exist" in caplog.text
-
-    with caplog.at_level(logging.WARNING, "hourglass"):
-        run(body)
+    caplog.set_level(logging.WARNING, "hourglass")
+    lock = FileLock(str(tmp_path / "a.db"))
+    lock.try_take()
+    async with hosts(tmp_path / "a.db", 1) as (client,):
+        with pytest.raises(StorageError, match=r"process \d+ owns .*-sock does not exist"):
+            await client.calls.call(start("w"))
+    lock.drop()
+    assert "db-sock does not exist" in caplog.text
 
 
-def test_transactions_of_clients_are_not_taken_for_an_owner(
+async def test_transactions_of_clients_are_not_taken_for_an_owner(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whoever waits for a worker finds the lock held now and then, each time by another transaction: that is no owner without
-    a socket, however long the wait. The same holder twice is.
-    """
+    """A waiting call finds the lock held by different transactions; the same holder twice is an owner without a socket."""
     for name in ("_UNREACHED", "_UNREACHABLE", "CHECK_INTERVAL"):
         monkeypatch.setattr(calls, name, 0.0)
 
-    async def body() -> None:
-        path = str(tmp_path / "a.db")
-        router = calls.CallRouter(SQLITE, path, "default", Bell())
-        search = calls._Search("request", time.monotonic() - 3600)
-        lock = FileLock(path)
-        for _ in range(3):
-            assert lock.try_take()
-            router._check_unreachable_owner(search)
-            lock.drop()
-        assert "db-sock does not exist" not in caplog.text
+    caplog.set_level(logging.WARNING, "hourglass")
+    path = str(tmp_path / "a.db")
+    router = calls.CallRouter(SQLITE, path, "default", Bell())
+    search = calls._Search("request", time.monotonic() - 3600)
+    lock = FileLock(path)
+    for _ in range(3):
         assert lock.try_take()
         router._check_unreachable_owner(search)
-        with pytest.raises(StorageError, match=r"process \d+ owns .*-sock does not exist"):
-            router._check_unreachable_owner(search)
         lock.drop()
-        await router.close()
-
-    with caplog.at_level(logging.WARNING, "hourglass"):
-        run(body)
+    assert "db-sock does not exist" not in caplog.text
+    assert lock.try_take()
+    router._check_unreachable_owner(search)
+    with pytest.raises(StorageError, match=r"process \d+ owns .*-sock does not exist"):
+        router._check_unreachable_owner(search)
+    lock.drop()
+    await router.close()
 
 
 async def test_deleted_lock_file_allows_no_second_owner(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The owner has its lock again within a look, and the newcomer works for it."""
     look_every(0.01, monkeypatch)
 
     async with hosts(tmp_path / "a.db", 2) as (one, two):
@@ -638,7 +603,7 @@ async def test_deleted_lock_file_allows_no_second_owner(
 async def test_peer_does_not_take_a_deleted_lock_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While the owner is there it is left to it to make its lock again, and its work is not done twice."""
+    """Only the living owner recreates it."""
     async with hosts(tmp_path / "a.db", 2) as (one, two):
         look_every(60.0, monkeypatch)
         await one.open_handle(config())
@@ -657,43 +622,35 @@ async def test_peer_does_not_take_a_deleted_lock_file(
         assert two.status().role.startswith("working for")
 
 
-def test_former_owner_stops_at_its_next_commit(
+async def test_former_owner_stops_at_its_next_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """If the lock and socket are deleted and another process takes over, the former owner writes nothing more, and
-    the new owner answers its callers.
-    """
+    """Lock and socket were deleted and another process took over, which answers the callers."""
     look_every(60.0, monkeypatch)  # the former owner does not look
 
-    async def body() -> None:
-        async with hosts(tmp_path / "a.db", 2) as (one, two):
-            handle = Polled(await one.open_handle(config()))
-            first = await one.calls.call(start("w"))
-            os.unlink(f"{one.path}-lock")
-            os.unlink(unix_socket.socket_path(one.path))
-            second = Polled(await two.open_handle(config()))
-            assert (one.status().role, two.status().role) == ("owner", "owner")
-            assert await poll(second) == first.run_id
-            later = await one.calls.call(start("later"))
-            assert one.status().role != "owner"
-            assert await poll(second) == later.run_id
-            with suppress(HandleBroken):
-                while True:
-                    await handle.poll_activation()
-            await two.calls.call(wf.TerminateWorkflow(workflow_id="w"))
-            assert "another process now owns the file" in caplog.text
-            assert unix_socket.identity(two.path) is not None, (
-                "the former owner left the socket of the new one"
-            )
-
-    with caplog.at_level(logging.ERROR, "hourglass"):
-        run(body)
+    caplog.set_level(logging.ERROR, "hourglass")
+    async with hosts(tmp_path / "a.db", 2) as (one, two):
+        handle = Polled(await one.open_handle(config()))
+        first = await one.calls.call(start("w"))
+        os.unlink(f"{one.path}-lock")
+        os.unlink(unix_socket.socket_path(one.path))
+        second = Polled(await two.open_handle(config()))
+        assert (one.status().role, two.status().role) == ("owner", "owner")
+        assert await poll(second) == first.run_id
+        later = await one.calls.call(start("later"))
+        assert one.status().role != "owner"
+        assert await poll(second) == later.run_id
+        with suppress(HandleBroken):
+            while True:
+                await handle.poll_activation()
+        await two.calls.call(wf.TerminateWorkflow(workflow_id="w"))
+        assert "another process now owns the file" in caplog.text
+        assert unix_socket.identity(two.path) is not None, "the former owner left the socket of the new one"
 
 
-async def test_former_owner_notices_the_loss_of_its_lock(
+async def test_former_owner_stops_when_it_notices_the_loss_of_its_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After another process has locked a recreated lock file, the holder of the old one stops without a commit."""
     async with hosts(tmp_path / "a.db", 1) as (one,):
         look_every(60.0, monkeypatch)
         handle = Polled(await one.open_handle(config()))
@@ -709,7 +666,6 @@ async def test_former_owner_notices_the_loss_of_its_lock(
 
 @pytest.mark.parametrize("needs_worker", [False, True])
 async def test_damaged_file_is_reported_to_callers(tmp_path: Path, needs_worker: bool) -> None:
-    """A table is not what it was: after a few tries a call raises `StorageError`, whether it waits for a worker or not."""
     path = tmp_path / "a.db"
 
     async with hosts(path, 1) as (one,):
@@ -736,20 +692,16 @@ async def test_damaged_file_is_reported_to_callers(tmp_path: Path, needs_worker:
         working.cancel()
 
 
-def test_failing_file_is_reopened_with_backoff(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each failure in a row doubles the pause before the next opening."""
+async def test_failing_file_is_reopened_with_backoff(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
 
-    async def body() -> None:
-        async with hosts(tmp_path / "a.db", 1) as (one,):
-            for _ in range(10):
-                one._failed(StorageError("an error of the disk", status="UNAVAILABLE"))
-                pauses.append(one._not_before - time.monotonic())
-            assert one.calls.broken is None, "what may pass is waited for"
-            one._failed(StorageError("corrupt", status="DATA_LOSS"))
-            assert one.calls.broken is not None
-
-    run(body)
+    async with hosts(tmp_path / "a.db", 1) as (one,):
+        for _ in range(10):
+            one._failed(StorageError("an error of the disk", status="UNAVAILABLE"))
+            pauses.append(one._not_before - time.monotonic())
+        assert one.calls.broken is None, "a temporary error is retried"
+        one._failed(StorageError("corrupt", status="DATA_LOSS"))
+        assert one.calls.broken is not None
     assert [round(each, 2) for each in pauses] == sorted(round(each, 2) for each in pauses)
     assert pauses[0] < 0.1
     assert 4.0 < pauses[-1] <= 5.0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -22,25 +21,14 @@ from .children import Child, ready_worker
 KILLS = cases(5, 100)
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "shared.db"
-
-
-@pytest.fixture
-def client(path: Path) -> Iterator[Client]:
-    with Client.connect(f"local:{path}") as client:
-        yield client
-
-
 def executions(folder: Path) -> dict[str, list[tuple[str, int]]]:
-    """What each activity logged, by its name: `began` or `ended`, and the process."""
-    found: dict[str, list[tuple[str, int]]] = {}
+    """Return the log of each activity by its name: `began` or `ended`, and the process."""
+    log_by_name: dict[str, list[tuple[str, int]]] = {}
     log = folder / "log"
     for line in log.read_text().splitlines() if log.exists() else ():
-        what, name, process_id = line.split()
-        found.setdefault(name, []).append((what, int(process_id)))
-    return found
+        event, name, process_id = line.split()
+        log_by_name.setdefault(name, []).append((event, int(process_id)))
+    return log_by_name
 
 
 def current_owner(children: list[Child]) -> Child:
@@ -56,11 +44,11 @@ def current_owner(children: list[Child]) -> Child:
 
 @pytest.mark.parametrize("attempts", [1, 3])
 @pytest.mark.parametrize("owners", [1, 2], ids=["the owner", "the owner and the next one"])
-def test_results_survive_the_owners_death_just_after_the_activity_ended(
+def test_results_survive_the_death_of_the_owner(
     path: Path, client: Client, tmp_path: Path, owners: int, attempts: int
 ) -> None:
-    """No attempt whose process lives fails or is executed again, however briefly before the kill it ended. A next owner that is
-    killed at once, too, has not heard of all processes that outlived the first.
+    """No attempt whose process lives fails or runs again. A next owner that is killed immediately does not know all
+    surviving processes.
     """
     chance = random.Random(attempts)
     killed: set[int] = set()
@@ -74,15 +62,15 @@ def test_results_survive_the_owners_death_just_after_the_activity_ended(
                 for name in names
             }
 
-            def one_ended_elsewhere(names: list[str] = names, owner: int = owner.pid) -> bool:
-                found = executions(tmp_path)
+            def ended_in_another_process(names: list[str] = names, owner: int = owner.pid) -> bool:
+                log_by_name = executions(tmp_path)
                 return any(
-                    what == "ended" and process_id != owner
+                    event == "ended" and process_id != owner
                     for name in names
-                    for what, process_id in found.get(name, ())
+                    for event, process_id in log_by_name.get(name, ())
                 )
 
-            until(one_ended_elsewhere, "no activity ends outside the owner's process")
+            until(ended_in_another_process, "no activity ends outside the owner's process")
             for number in range(owners):
                 owner = current_owner(children)
                 # A random moment for the kill, not a wait.
@@ -97,17 +85,19 @@ def test_results_survive_the_owners_death_just_after_the_activity_ended(
                     failed = False
                 except HourglassError:
                     failed = True
-                ran = executions(tmp_path).get(name, ())  # by no process, if the owner had just been given it
-                began = [process_id for what, process_id in ran if what == "began"]
-                assert not failed or set(began) <= killed, f"{name} failed, and its process lives"
-                assert set(began[:-1]) <= killed, f"{name} was executed again, and its process lives"
+                log_entries = executions(tmp_path).get(
+                    name, ()
+                )  # by no process, if the owner had just been given it
+                starts = [process_id for event, process_id in log_entries if event == "began"]
+                assert not failed or set(starts) <= killed, f"{name} failed, and its process lives"
+                assert set(starts[:-1]) <= killed, f"{name} was executed again, and its process lives"
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_attempts_survive_a_failure_of_their_engine(
     path: Path, client: Client, tmp_path: Path, workers: int
 ) -> None:
-    """The log is deleted, so that the owner's engine is restarted, there or in another process: its attempts are not lost."""
+    """The WAL is deleted, so that the engine is reopened, there or in another process."""
     folders = [tmp_path / f"attempts-{number}" for number in range(6)]
     with ExitStack() as stack:
         children = [stack.enter_context(ready_worker(path)) for _ in range(workers)]
@@ -116,7 +106,7 @@ def test_attempts_survive_a_failure_of_their_engine(
         handles = [client.start_workflow(work.holding, str(folder), id=folder.name) for folder in folders]
         until(lambda: all((folder / "attempt-1").exists() for folder in folders), "not all attempts begin")
         owner = current_owner(children)
-        (tmp_path / "shared.db-wal").unlink()
+        path.with_name(f"{path.name}-wal").unlink()
         until(lambda: "-wal or its index was deleted" in "".join(owner.log), "the owner does not notice")
         current_owner(children)
         for folder in folders:
@@ -132,7 +122,7 @@ def test_attempts_survive_a_failure_of_their_engine(
 def test_results_survive_a_sync_error_of_their_process(
     path: Path, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Results that wait for a full disk when the engine fails are kept for the next one: no attempt is executed again."""
+    """They wait for a full disk when the engine fails, and are kept for the next one."""
     disk = shim.Shim(tmp_path / "control", path, seed=1)
     for name, value in disk.environment.items():
         monkeypatch.setenv(name, value)

@@ -1,4 +1,4 @@
-"""Answers that never arrive: the owner is killed after the commit, before its client hears of it."""
+"""Answers that never arrive: the owner is killed after the commit, before its client receives the answer."""
 
 from __future__ import annotations
 
@@ -6,22 +6,23 @@ import os
 import socket
 import struct
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-
-import pytest
 
 from hourglass import Client
 from hourglass._embedded.multiprocess import wire
 
 from . import work
-from .children import Child
+from .children import Child, ready_worker
 
 
-class Between:
-    """Stands between clients and the owner; when a request of one kind is answered, kills the owner and swallows the answer.
+class LossyProxy:
+    """A proxy between clients and the owner: at the answer to a request of one kind it kills the owner and drops the
+    answer.
 
-    The owner's socket is moved aside and this one listens under its name.
+    The owner's socket is moved aside, and the proxy listens under its name.
     """
 
     def __init__(self, path: Path, owner: Child, kind: str) -> None:
@@ -37,7 +38,7 @@ class Between:
         self._listening.listen()
         self._threads: list[threading.Thread] = []
 
-    def __enter__(self) -> Between:
+    def __enter__(self) -> LossyProxy:
         self._run(self._accept)
         return self
 
@@ -91,79 +92,50 @@ class Between:
         return isinstance(message, wire.AnswerMessage) and message.number in self._numbers
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "orders.db"
-
-
-def ready(path: Path) -> Child:
-    child = Child("worker", path)
-    assert child.line() == "ready"
-    return child
+@contextmanager
+def answer_lost(path: Path, kind: str) -> Iterator[Client]:
+    """Yield a client whose owner is killed before it answers the first request of this kind."""
+    with (
+        ready_worker(path) as owner,
+        LossyProxy(path, owner, kind) as proxy,
+        Client.connect(f"local:{path}") as client,
+    ):
+        yield client
+        assert proxy.killed.is_set()
 
 
 def test_start_with_a_lost_answer_is_one_run(path: Path) -> None:
-    """The owner dies between commit and answer: the client asks again, and there is one run, with one result."""
-    with (
-        ready(path) as owner,
-        Between(path, owner, "StartWorkflow") as between,
-        Client.connect(f"local:{path}") as client,
-    ):
+    with answer_lost(path, "StartWorkflow") as client:
         handle = client.start_workflow(work.twice, 1, id="once")
-        assert between.killed.is_set()
         assert [each.run_id for each in client.list_workflows()] == [handle.run_id]
-        with ready(path):
+        with ready_worker(path):
             assert handle.result(timeout=30) == 3
             assert client.count_workflows() == 1
 
 
 def test_signal_with_a_lost_answer_is_delivered_once(path: Path) -> None:
-    """A signal whose answer is lost is sent twice but delivered once, after the requests sent before it."""
-    with (
-        ready(path) as owner,
-        Between(path, owner, "SignalWorkflow") as between,
-        Client.connect(f"local:{path}") as client,
-    ):
+    with answer_lost(path, "SignalWorkflow") as client:
         handle = client.start_workflow(work.Tally.run, id="tally")
         handle.signal(work.Tally.note, "once")
-        assert between.killed.is_set()
-        with ready(path):
+        with ready_worker(path):
             assert handle.query(work.Tally.count) == 1
             handle.signal(work.Tally.stop)
             assert handle.result(timeout=30) == ["once"]
 
 
 def test_termination_with_a_lost_answer_is_not_an_error(path: Path) -> None:
-    """A termination has no id: sent again, it finds the run terminated, and that is what was wanted."""
-    with (
-        ready(path) as owner,
-        Between(path, owner, "TerminateWorkflow") as between,
-        Client.connect(f"local:{path}") as client,
-    ):
+    with answer_lost(path, "TerminateWorkflow") as client:
         handle = client.start_workflow(work.Tally.run, id="tally")
         handle.terminate("enough")
-        assert between.killed.is_set()
         assert handle.describe().status.name == "TERMINATED"
 
 
 def test_result_with_a_lost_answer_is_requested_again(path: Path) -> None:
-    """A result that was on its way is there for whoever asks again."""
-    with (
-        ready(path) as owner,
-        Between(path, owner, "WaitForClose") as between,
-        Client.connect(f"local:{path}") as client,
-    ):
+    with answer_lost(path, "WaitForClose") as client:
         assert client.start_workflow(work.twice, 5, id="once").result(timeout=30) == 7
-        assert between.killed.is_set()
 
 
 def test_execute_with_a_lost_answer_is_one_run(path: Path) -> None:
-    """A start and the wait for its end are one request, of which the answer is lost: sent again it finds the run, closed."""
-    with (
-        ready(path) as owner,
-        Between(path, owner, "ExecuteWorkflow") as between,
-        Client.connect(f"local:{path}") as client,
-    ):
+    with answer_lost(path, "ExecuteWorkflow") as client:
         assert client.execute_workflow(work.twice, 5, id="once") == 7
-        assert between.killed.is_set()
         assert client.count_workflows() == 1

@@ -1,4 +1,4 @@
-"""A file that is replaced, or loses its log, under an owner and a process that works for it."""
+"""A file that is replaced, or loses its WAL, while an owner and a peer have it open."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hourglass._contract import workflows as wf
 from hourglass._contract.handle import HandleBroken
 from hourglass._embedded.store.store import FileLost
 
-from .test_hosts import config, hosts, run, start
+from .test_hosts import config, hosts, start
 
 
 async def poll_on(handle: Any) -> None:
@@ -25,7 +25,7 @@ async def poll_on(handle: Any) -> None:
         await handle.poll_activation()
 
 
-def workflow_ids(path: Path) -> set[str]:
+def stored_workflow_ids(path: Path) -> set[str]:
     connection = sqlite3.connect(path)
     try:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
@@ -34,83 +34,78 @@ def workflow_ids(path: Path) -> set[str]:
         connection.close()
 
 
-def test_backup_moved_over_the_file_stops_all_workers(tmp_path: Path) -> None:
-    """Owner and worker stop with an error and do not open the new file, which stays as it is; the old one was copied."""
+def saved_copy(path: Path) -> Path:
+    (copy,) = path.parent.glob(f"{path.name}.saved-*")
+    return copy
+
+
+async def test_backup_moved_over_the_file_stops_all_workers(tmp_path: Path) -> None:
+    """The new file is not opened; the old one is saved."""
     path, backup = tmp_path / "a.db", tmp_path / "backup.db"
 
-    async def body() -> None:
-        async with hosts(path, 2) as (one, two):
-            owners = Polled(await one.open_handle(config()))
-            others = Polled(await two.open_handle(config()))
-            await one.calls.call(start("before"))
-            hourglass.backup(path, backup)
-            await two.calls.call(start("after"))
-            os.replace(backup, path)
-            with pytest.raises(FileLost, match=r"was replaced by another file.*saved-"):
-                await one.calls.call(start("late"))
-            for handle in (owners, others):
-                with pytest.raises(HandleBroken):
-                    await poll_on(handle)
-            for host in (one, two):
-                with pytest.raises(FileLost):
-                    await host.open_handle(config())
-                with pytest.raises(FileLost):
-                    await host.calls.call(wf.DescribeWorkflow(workflow_id="before"))
-
-    run(body)
-    assert workflow_ids(path) == {"before"}
-    (saved,) = tmp_path.glob("a.db.saved-*")
-    assert workflow_ids(saved) >= {"before", "after"}
+    async with hosts(path, 2) as (one, two):
+        owners = Polled(await one.open_handle(config()))
+        others = Polled(await two.open_handle(config()))
+        await one.calls.call(start("before"))
+        hourglass.backup(path, backup)
+        await two.calls.call(start("after"))
+        os.replace(backup, path)
+        with pytest.raises(FileLost, match=r"was replaced by another file.*saved-"):
+            await one.calls.call(start("late"))
+        for handle in (owners, others):
+            with pytest.raises(HandleBroken):
+                await poll_on(handle)
+        for host in (one, two):
+            with pytest.raises(FileLost):
+                await host.open_handle(config())
+            with pytest.raises(FileLost):
+                await host.calls.call(wf.DescribeWorkflow(workflow_id="before"))
+    assert stored_workflow_ids(path) == {"before"}
+    assert stored_workflow_ids(saved_copy(path)) >= {"before", "after"}
 
 
-def test_backup_copied_into_the_file_stops_all_workers(tmp_path: Path) -> None:
-    """A process that works for the owner does not take the restored file over: it has the same inode."""
+async def test_backup_copied_into_the_file_stops_all_workers(tmp_path: Path) -> None:
+    """A peer does not take over the restored file, which has the same inode."""
     path, backup = tmp_path / "a.db", tmp_path / "backup.db"
 
-    async def body() -> None:
-        async with hosts(path, 2) as (one, two):
-            handles = [Polled(await host.open_handle(config())) for host in (one, two)]
-            await one.calls.call(start("before"))
-            hourglass.backup(path, backup)
-            await two.calls.call(start("after"))
-            path.write_bytes(backup.read_bytes())
-            with pytest.raises(FileLost, match="another program has written to it"):
-                await one.calls.call(start("late"))
-            for handle in handles:
-                with pytest.raises(HandleBroken):
-                    await poll_on(handle)
-            with pytest.raises(FileLost, match=r"the owner of .* reported"):
-                await two.open_handle(config())
-
-    run(body)
-    assert workflow_ids(path) == {"before"}
+    async with hosts(path, 2) as (one, two):
+        handles = [Polled(await host.open_handle(config())) for host in (one, two)]
+        await one.calls.call(start("before"))
+        hourglass.backup(path, backup)
+        await two.calls.call(start("after"))
+        path.write_bytes(backup.read_bytes())
+        with pytest.raises(FileLost, match="another program has written to it"):
+            await one.calls.call(start("late"))
+        for handle in handles:
+            with pytest.raises(HandleBroken):
+                await poll_on(handle)
+        with pytest.raises(FileLost, match=r"the owner of .* reported"):
+            await two.open_handle(config())
+    assert stored_workflow_ids(path) == {"before"}
 
 
-def test_deleted_log_is_saved_and_the_file_opened_again(tmp_path: Path) -> None:
-    """A call that meets the loss is answered by the engine that is opened next; nothing acknowledged is lost."""
+async def test_deleted_wal_is_saved_and_the_file_reopened(tmp_path: Path) -> None:
+    """Calls are answered by the next engine; nothing acknowledged is lost."""
     path = tmp_path / "a.db"
 
-    async def body() -> None:
-        async with hosts(path, 1) as (one,):
+    async with hosts(path, 1) as (one,):
 
-            async def work() -> None:
-                while True:
-                    handle = Polled(await one.open_handle(config()))
-                    with suppress(HandleBroken):
-                        await poll_on(handle)
-                    await handle.finalize()
+        async def work() -> None:
+            while True:
+                handle = Polled(await one.open_handle(config()))
+                with suppress(HandleBroken):
+                    await poll_on(handle)
+                await handle.finalize()
 
-            working = asyncio.create_task(work())
-            names = set()
-            for number in range(20):
-                if number % 5 == 4:
-                    os.unlink(f"{path}-wal")
-                await one.calls.call(start(f"w-{number}"))
-                names.add(f"w-{number}")
-            working.cancel()
-            await asyncio.wait({working})
-            for name in names:
-                await one.calls.call(wf.DescribeWorkflow(workflow_id=name))
-
-    run(body)
-    assert workflow_ids(path) == {f"w-{number}" for number in range(20)}
+        working = asyncio.create_task(work())
+        names = set()
+        for number in range(20):
+            if number % 5 == 4:
+                os.unlink(f"{path}-wal")
+            await one.calls.call(start(f"w-{number}"))
+            names.add(f"w-{number}")
+        working.cancel()
+        await asyncio.wait({working})
+        for name in names:
+            await one.calls.call(wf.DescribeWorkflow(workflow_id=name))
+    assert stored_workflow_ids(path) == {f"w-{number}" for number in range(20)}

@@ -1,4 +1,4 @@
-"""The lock beside a file: one holder, gone with it, and clear errors where there can be none."""
+"""The lock beside a file: one holder, released at its end, and errors where no lock is possible."""
 
 from __future__ import annotations
 
@@ -23,12 +23,11 @@ from .children import Child
 
 
 def test_lock_has_one_holder(tmp_path: Path) -> None:
-    """A lock that is held cannot be taken by anyone else until it is dropped."""
     path = str(tmp_path / "a.db")
     one, two = FileLock(path), FileLock(path)
     assert one.is_free()
     assert one.try_take()
-    assert one.try_take(), "whoever has it has it"
+    assert one.try_take(), "the holder can take it again"
     assert not two.try_take()
     assert not two.is_free()
     one.drop()
@@ -38,8 +37,8 @@ def test_lock_has_one_holder(tmp_path: Path) -> None:
     two.drop()
 
 
-def test_lock_holder_leaves_a_note(tmp_path: Path) -> None:
-    """The lock's file says who holds it; the file stays when the lock is dropped, and only its user may read it."""
+def test_lock_file_names_its_holder(tmp_path: Path) -> None:
+    """It remains when the lock is released, and is readable only by its user."""
     lock = FileLock(str(tmp_path / "a.db"))
     lock.try_take()
     note = FileLock(lock.path).note()
@@ -49,7 +48,6 @@ def test_lock_holder_leaves_a_note(tmp_path: Path) -> None:
 
 
 def test_malformed_lock_note_is_ignored(tmp_path: Path) -> None:
-    """The note is for people: garbage in it is no obstacle."""
     path = str(tmp_path / "a.db")
     Path(f"{path}-lock").write_bytes(b"\xff{not json")
     lock = FileLock(path)
@@ -62,7 +60,6 @@ def test_malformed_lock_note_is_ignored(tmp_path: Path) -> None:
 def test_file_locked_by_another_machine_is_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, boot: str
 ) -> None:
-    """A lock held by a process of another machine (on a network file system) raises an error that says so."""
     path = str(tmp_path / "a.db")
     with monkeypatch.context() as there:
         there.setattr("socket.gethostname", lambda: "elsewhere")
@@ -92,8 +89,6 @@ def test_containers_on_one_machine_share_locks(tmp_path: Path, monkeypatch: pyte
 def test_file_system_without_locks_is_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    """If the file system does not support locks, the error says what to do."""
-
     def lockf(*_: object) -> None:
         raise OSError(code, os.strerror(code))
 
@@ -106,9 +101,7 @@ def test_file_system_without_locks_is_rejected(
 def test_permission_error_names_the_owner_of_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    """If this user may not open the file, the error names the file's owner, the current user and the remedy; a
-    failure with another cause does not blame another user.
-    """
+    """An error with another cause does not mention users."""
     path = tmp_path / "a.db"
     lock = FileLock(str(path))
     (tmp_path / "a.db-lock").touch()
@@ -122,22 +115,21 @@ def test_permission_error_names_the_owner_of_the_file(
     monkeypatch.setattr(os, "access", lambda *_, **__: code != errno.EACCES)
     with pytest.raises(StorageError) as caught:
         lock.try_take()
-    says = f"a.db-lock belongs to the user {owner}, and this process runs as 2147483641: run the process as {owner}, or change"
-    assert (says in str(caught.value)) == (code == errno.EACCES)
+    owned = f"a.db-lock belongs to the user {owner}, and this process runs as 2147483641: run the process as {owner}, or change"
+    assert (owned in str(caught.value)) == (code == errno.EACCES)
     assert os.strerror(code) in str(caught.value)
     assert ("belongs to" in str(caught.value)) == (code == errno.EACCES)
 
 
-def test_missing_directory_is_rejected(tmp_path: Path) -> None:
-    """A lock that cannot be made is an error that names it."""
+def test_lock_in_a_missing_directory_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"none/a.db-lock cannot be opened"):
         FileLock(str(tmp_path / "none" / "a.db")).try_take()
 
 
 @pytest.mark.parametrize("length", [10, 90, 150, 200])
 @pytest.mark.parametrize("depth", [0, 3])
-def test_sockets_of_long_paths(tmp_path: Path, length: int, depth: int) -> None:
-    """However long the path, its socket is made, reached, for its user only, and taken away again."""
+def test_sockets_of_long_paths_can_be_used(tmp_path: Path, length: int, depth: int) -> None:
+    """They are accessible only to their user, and are removed."""
     directory = tmp_path.joinpath(*["d" * 60] * depth)
     directory.mkdir(parents=True, exist_ok=True)
     path = str(directory / ("n" * length))
@@ -150,20 +142,19 @@ def test_sockets_of_long_paths(tmp_path: Path, length: int, depth: int) -> None:
     assert reached is not None
     unix_socket.close(reached)
     unix_socket.close(listening)
-    assert unix_socket.reach(path) is None, "a dead owner's socket is nobody"
+    assert unix_socket.reach(path) is None, "the socket of a closed owner still answers"
     unix_socket.close(unix_socket.listen(path))
     unix_socket.remove(path)
     assert not place.exists()
 
 
 def test_long_paths_have_separate_sockets(tmp_path: Path) -> None:
-    """Two long names that begin alike do not share a socket."""
     names = ["n" * 200 + end for end in "ab"]
     assert len({unix_socket.socket_path(str(tmp_path / name)) for name in names}) == 2
 
 
 def test_long_path_gets_a_hashed_socket_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """If the socket cannot be reached through a descriptor, it is created in a private directory of the user."""
+    """Without `/proc` the socket is created in a private directory of the user."""
     monkeypatch.setattr("sys.platform", "darwin")
     monkeypatch.setattr("tempfile.tempdir", "/tmp")
     path = str(tmp_path.joinpath(*["d" * 60] * 3) / "a.db")
@@ -173,8 +164,6 @@ def test_long_path_gets_a_hashed_socket_name(monkeypatch: pytest.MonkeyPatch, tm
 
 
 def test_file_system_without_sockets_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk that cannot hold a socket is an error that says what to do."""
-
     def bind(*_: Any) -> None:
         raise OSError(errno.EOPNOTSUPP, "Operation not supported")
 
@@ -183,8 +172,7 @@ def test_file_system_without_sockets_is_rejected(tmp_path: Path, monkeypatch: py
         unix_socket.listen(str(tmp_path / "a.db"))
 
 
-def test_socket_of_another_user_is_not_trusted(tmp_path: Path) -> None:
-    """A peer of another user is distinguished from one of the same user."""
+def test_peer_of_another_user_is_not_trusted(tmp_path: Path) -> None:
     path = str(tmp_path / "a.db")
     listening = unix_socket.listen(path)
     reached = unix_socket.reach(path)
@@ -195,12 +183,10 @@ def test_socket_of_another_user_is_not_trusted(tmp_path: Path) -> None:
     unix_socket.close(listening)
 
 
-def test_lock_with_two_names_is_accepted_where_hard_links_are(
+def test_lock_file_with_hard_links_is_accepted_if_allowed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A backup of the whole folder by hard links (`cp -al`) contains the lock, too; other files are not mistaken for
-    it.
-    """
+    """A backup by hard links (`cp -al`) contains the lock file; other files are not mistaken for it."""
     path = str(tmp_path / "a.db")
     lock, second = FileLock(path), FileLock(str(tmp_path / "b.db"))
     assert lock.try_take()
@@ -220,7 +206,7 @@ def test_lock_with_two_names_is_accepted_where_hard_links_are(
 
 @pytest.mark.parametrize("kind", ["link", "dangling", "folder", "pipe", "two names"])
 def test_lock_path_that_is_not_a_plain_file_is_rejected(tmp_path: Path, kind: str) -> None:
-    """A link, or anything else that is not a plain file with one name, is refused before anything is truncated."""
+    """Nothing is truncated."""
     path = str(tmp_path / "a.db")
     victim, place = tmp_path / "victim", Path(f"{path}-lock")
     victim.write_text("precious")
@@ -246,7 +232,7 @@ def test_lock_path_that_is_not_a_plain_file_is_rejected(tmp_path: Path, kind: st
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 def test_lock_file_of_another_user_is_not_written(tmp_path: Path) -> None:
-    """A file that another user put there is not written to; one of the owner of the database is, by root."""
+    """Unless that user owns the database."""
     path = str(tmp_path / "a.db")
     Path(path).touch()
     Path(f"{path}-lock").write_text("precious")
@@ -260,8 +246,7 @@ def test_lock_file_of_another_user_is_not_written(tmp_path: Path) -> None:
     lock.drop()
 
 
-def test_deleted_lock_file_is_created_again_by_its_holder(tmp_path: Path) -> None:
-    """A tidy-up deletes the lock's file: its holder has it again before any other process."""
+def test_deleted_lock_file_is_recreated_by_its_holder(tmp_path: Path) -> None:
     path = str(tmp_path / "a.db")
     one, two = FileLock(path), FileLock(path)
     assert one.try_take()
@@ -275,7 +260,6 @@ def test_deleted_lock_file_is_created_again_by_its_holder(tmp_path: Path) -> Non
 
 
 def test_lock_is_lost_with_the_folder_of_its_file(tmp_path: Path) -> None:
-    """The holder notices the loss at its next check, without an exception."""
     folder = tmp_path / "data"
     folder.mkdir()
     lock = FileLock(str(folder / "a.db"))
@@ -288,9 +272,7 @@ def test_lock_is_lost_with_the_folder_of_its_file(tmp_path: Path) -> None:
 def test_interrupted_acquisition_leaves_the_lock_free(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If an exception is raised between taking the lock and writing its note, the descriptor is closed, and the
-    next attempt succeeds.
-    """
+    """The exception occurs between locking and writing the note."""
 
     def interrupts(_: int) -> None:
         raise KeyboardInterrupt
@@ -313,10 +295,10 @@ def test_interrupted_acquisition_leaves_the_lock_free(
     assert FileLock(path).try_take()
 
 
-def test_record_lock_alone_is_taken_over_after_a_while(
+def test_lost_record_lock_is_taken_over_after_a_grace_period(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Other code of the owner's process may have released its record lock: it gets some seconds to lock again."""
+    """Other code of the owner's process may have released it."""
     path = str(tmp_path / "a.db")
     lock = FileLock(path)
     assert lock.try_take()  # writes the note of a living process
@@ -334,9 +316,7 @@ def test_record_lock_alone_is_taken_over_after_a_while(
     os.close(holder)
 
 
-def test_lock_error_of_the_system_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error that is neither another holder nor a lack of locks is no reason to work without a lock."""
-
+def test_other_lock_errors_are_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
@@ -351,7 +331,7 @@ def test_lock_error_of_the_system_is_raised(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_lock_taken_by_another_process_is_lost(tmp_path: Path) -> None:
-    """The process that was quicker after the deletion has it; the former holder finds out."""
+    """The lock file was deleted."""
     path = str(tmp_path / "a.db")
     one, two = FileLock(path), FileLock(path)
     assert one.try_take()
@@ -365,7 +345,6 @@ def test_lock_taken_by_another_process_is_lost(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["file", "link"])
 def test_socket_path_that_is_not_a_socket_is_left_alone(tmp_path: Path, kind: str) -> None:
-    """A file or a link under the socket's name is neither removed nor followed."""
     path = str(tmp_path / "a.db")
     place, victim = Path(unix_socket.socket_path(path)), tmp_path / "victim"
     victim.write_text("precious")
@@ -382,7 +361,7 @@ def test_socket_path_that_is_not_a_socket_is_left_alone(tmp_path: Path, kind: st
 
 
 def test_copying_the_lock_file_in_the_holders_process_keeps_the_lock(tmp_path: Path) -> None:
-    """Closing any descriptor of a file releases the record locks of the process: no other process takes the file meanwhile."""
+    """Closing any descriptor of a file releases the record locks of the process."""
     path = tmp_path / "shared.db"
     second = FileLock(str(path))
     with Child("lock", path) as holder:
@@ -400,7 +379,6 @@ def test_copying_the_lock_file_in_the_holders_process_keeps_the_lock(tmp_path: P
 
 
 def test_zombie_process_counts_as_ended() -> None:
-    """Its id exists until then, but it holds nothing and answers nobody."""
     process = subprocess.Popen(["true"])
     until(lambda: not unix_socket.is_running(process.pid), "it counts as running", 20)
     assert process.wait() == 0

@@ -1,10 +1,9 @@
-"""Processes on one file, killed for real: clients, takeover, workers of several processes, work without an owner."""
+"""Processes on one file, killed by signals: clients, takeover, workers of several processes, requests without an owner."""
 
 from __future__ import annotations
 
 import sqlite3
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,18 +16,7 @@ from . import work
 from .children import Child, ready_worker
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "orders.db"
-
-
-@pytest.fixture
-def client(path: Path) -> Iterator[Client]:
-    with Client.connect(f"local:{path}") as connected:
-        yield connected
-
-
-def name() -> str:
+def new_id() -> str:
     return uuid.uuid4().hex
 
 
@@ -39,10 +27,9 @@ def check_integrity(path: Path) -> None:
 
 
 def test_client_without_a_worker_uses_the_owner(path: Path, client: Client) -> None:
-    """A process without a worker starts, signals, queries, lists and waits as if the engine were its own."""
     with ready_worker(path) as worker:
         assert worker.ask("standing") == "owner"
-        assert client.execute_workflow(work.twice, 5, id=name()) == 7
+        assert client.execute_workflow(work.twice, 5, id=new_id()) == 7
         handle = client.start_workflow(work.Tally.run, id="tally")
         for text in ("a", "b"):
             handle.signal(work.Tally.note, text)
@@ -54,11 +41,11 @@ def test_client_without_a_worker_uses_the_owner(path: Path, client: Client) -> N
         assert handle.result(timeout=30) == ["a", "b"]
         assert len(list(client.list_workflows())) == 2
         assert worker.ask("stop") == "stopped"
-        assert len(list(client.list_workflows())) == 2, "it can be asked without an owner"
+        assert len(list(client.list_workflows())) == 2, "requests work without an owner"
 
 
 def test_another_worker_takes_over_when_the_owner_is_killed(path: Path, client: Client) -> None:
-    """After SIGKILL the second worker goes on with every run, and whoever waited gets the result."""
+    """It continues every run, and pending waits get their results."""
     with ready_worker(path) as first, ready_worker(path) as second:
         assert second.ask("standing") == f"working for process {first.pid}"
         handle = client.start_workflow(work.Tally.run, id="tally")
@@ -73,34 +60,32 @@ def test_another_worker_takes_over_when_the_owner_is_killed(path: Path, client: 
     assert any("this process took over" in line for line in second.log)  # read to its end
 
 
-def test_owner_hands_over_when_it_shuts_down(path: Path, client: Client) -> None:
-    """A worker that ends in order is followed by the one that worked for it, and back again."""
+def test_worker_takes_over_when_the_owner_shuts_down(path: Path, client: Client) -> None:
     with ready_worker(path) as first, ready_worker(path) as second:
         assert first.ask("stop") == "stopped"
-        assert client.execute_workflow(work.twice, 1, id=name()) == 3
-        # What it serves is told by the worker in a moment of its own, perhaps after the first result.
+        assert client.execute_workflow(work.twice, 1, id=new_id()) == 3
+        # The worker reports what it serves asynchronously, perhaps after the first result.
         until(lambda: second.ask("standing") == "owner", "the second does not own the file")
         with ready_worker(path) as third:
             assert third.ask("standing") == f"working for process {second.pid}"
             assert second.ask("stop") == "stopped"
-            assert client.execute_workflow(work.twice, 2, id=name()) == 4
+            assert client.execute_workflow(work.twice, 2, id=new_id()) == 4
             until(lambda: third.ask("standing") == "owner", "the third does not own the file")
 
 
 def test_workers_of_different_queues_share_a_file(path: Path, client: Client) -> None:
-    """A second process with another queue works, and so does a third with those of both."""
     with ready_worker(path, "a", "b") as first, ready_worker(path, "c") as second:
         assert second.ask("standing") == f"working for process {first.pid}"
         for queue in ("a", "b", "c"):
-            assert client.execute_workflow(work.twice, 1, id=name(), task_queue=queue) == 3
+            assert client.execute_workflow(work.twice, 1, id=new_id(), task_queue=queue) == 3
         with ready_worker(path, "b", "c"):
             first.kill()
-            assert client.execute_workflow(work.twice, 2, id=name(), task_queue="c") == 4
-            assert client.execute_workflow(work.twice, 2, id=name(), task_queue="b") == 4
+            assert client.execute_workflow(work.twice, 2, id=new_id(), task_queue="c") == 4
+            assert client.execute_workflow(work.twice, 2, id=new_id(), task_queue="b") == 4
 
 
-def test_clients_work_during_a_deployment(path: Path, client: Client) -> None:
-    """While no worker lives workflows are started, signalled and ended; the next worker does what is due."""
+def test_clients_start_and_signal_workflows_without_a_worker(path: Path, client: Client) -> None:
+    """The next worker executes what is due."""
     with ready_worker(path) as first:
         handle = client.start_workflow(work.Tally.run, id="tally")
         first.kill()
@@ -111,13 +96,12 @@ def test_clients_work_during_a_deployment(path: Path, client: Client) -> None:
     doomed.terminate("enough")
     assert client.count_workflows() == 12
     with ready_worker(path):
-        assert [each.result(timeout=30) for each in started] == [number + 2 for number in range(10)]
+        assert [run.result(timeout=30) for run in started] == [number + 2 for number in range(10)]
         assert handle.result(timeout=30) == ["during"]
     check_integrity(path)
 
 
-def test_start_before_the_first_worker(path: Path, client: Client) -> None:
-    """The first start makes the file; the result comes with the first worker."""
+def test_start_before_the_first_worker_creates_the_file(path: Path, client: Client) -> None:
     handle = client.start_workflow(work.twice, 1, id="first")
     assert path.exists()
     with ready_worker(path):
@@ -125,49 +109,48 @@ def test_start_before_the_first_worker(path: Path, client: Client) -> None:
 
 
 def test_race_for_ownership_has_one_winner(path: Path) -> None:
-    """Two processes that want the same file at the same time, fifty times: one owns it, the other works for it."""
     with Child("race", path) as one, Child("race", path) as two:
         assert [one.line(), two.line()] == ["ready", "ready"]
         for number in range(50):
-            for each in (one, two):
-                each.tell(str(number))
+            for process in (one, two):
+                process.tell(str(number))
             assert sorted([one.line(), two.line()]) == ["owner", "working"], number
-            for each in (one, two):
-                each.tell("close")
+            for process in (one, two):
+                process.tell("close")
             assert [one.line(), two.line()] == ["closed", "closed"]
 
 
-def test_repeated_kills_of_the_owner_lose_nothing(path: Path) -> None:
-    """Four forked web processes and two workers, of which the owner is killed repeatedly: nothing is lost or run twice."""
-    each = 12
+def test_repeated_kills_of_the_owner_lose_no_workflow(path: Path) -> None:
+    """Four forked web processes start workflows while the owner is killed repeatedly."""
+    runs_per_child = 12
     workers = [ready_worker(path), ready_worker(path)]
-    with Child("web", path, 4, each) as web:
+    with Child("web", path, 4, runs_per_child) as web:
         assert web.line() == "parent 3"
         for _ in range(4):
             owner = next(worker for worker in workers if worker.ask("standing") == "owner")
             owner.kill()
             owner.__exit__(None, None, None)
             workers.remove(owner)
-            until(lambda: workers[0].ask("standing") == "owner", "nobody took over")
+            until(lambda: workers[0].ask("standing") == "owner", "no process took over")
             workers.append(ready_worker(path))
         assert web.line() == "codes [0, 0, 0, 0]"
         assert web.ended() == 0
     with Client.connect(f"local:{path}") as client:
-        assert client.count_workflows() == 4 * each + 1
-        assert client.count_workflows("ExecutionStatus = 'Completed'") == 4 * each + 1
+        assert client.count_workflows() == 4 * runs_per_child + 1
+        assert client.count_workflows("ExecutionStatus = 'Completed'") == 4 * runs_per_child + 1
     for worker in workers:
         worker.__exit__(None, None, None)
     check_integrity(path)
 
 
 def test_forked_child_of_an_owner_is_a_client(path: Path, client: Client) -> None:
-    """A process that an owner forks is served by it, does not keep it alive, and is served by the next."""
+    """It does not keep the lock of the killed owner."""
     with ready_worker(path) as first, ready_worker(path) as second:
         _, child, result = first.ask("fork").split()
         assert result == "42"
         first.process.kill()  # its child lives on, with all that it inherited
         first.process.wait()
-        assert client.execute_workflow(work.twice, 1, id=name()) == 3, (
+        assert client.execute_workflow(work.twice, 1, id=new_id()) == 3, (
             f"the lock is held by the child {child}"
         )
         until(lambda: second.ask("standing") == "owner", "the second does not own the file")
@@ -178,7 +161,6 @@ def test_forked_child_of_an_owner_is_a_client(path: Path, client: Client) -> Non
 
 
 def test_remote_worker_leaves_no_thread(path: Path) -> None:
-    """A worker that worked for the owner and ends leaves nothing behind that waits."""
     with ready_worker(path), ready_worker(path) as second:
         assert second.ask("stop") == "stopped"
         assert second.ask("threads") == "MainThread hourglass-control"
@@ -187,8 +169,7 @@ def test_remote_worker_leaves_no_thread(path: Path) -> None:
 
 
 @pytest.mark.parametrize("role", ["leave", "leave_waiting"])
-def test_interpreter_exits_with_everything_open(path: Path, role: str) -> None:
-    """A process that ends with a worker, open runs and a wait ends by itself, and quietly."""
+def test_interpreter_exits_with_worker_and_wait_open(path: Path, role: str) -> None:
     with Child(role, path) as child:
         assert child.line() == "done"
         assert child.ended() == 0
@@ -196,7 +177,6 @@ def test_interpreter_exits_with_everything_open(path: Path, role: str) -> None:
 
 
 def test_interpreter_exits_with_a_remote_worker_open(path: Path) -> None:
-    """So does one that works for another process, and the owner does not mind."""
     with ready_worker(path) as first, ready_worker(path) as second:
         assert second.ask("leave") == "leaving"
         assert second.ended() == 0

@@ -1,4 +1,4 @@
-"""A second kind of store is one package: several processes share it by the same locks and sockets as SQLite's file."""
+"""A second kind of store is one package: several processes share it with the same locks and sockets as SQLite's file."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PLACES = {"store", "search_attributes", "fork_safety"}
 
 
 class DumbOpener:
-    """Opens dumb stores, by path. Implements `StoreOpener`: what a second kind of store must say of itself."""
+    """Opens dumb stores by path. Implements `StoreOpener`."""
 
     def __init__(self) -> None:
         self.disks: dict[str, Disk] = {}
@@ -64,7 +64,6 @@ class OfDumb:
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_second_store_passes_the_conformance_suite(check: Check, tmp_path: Path) -> None:
-    """The store that the opener returns passes the conformance suite of stores."""
     run_async(lambda: check(OfDumb(DumbOpener(), tmp_path / "a")))
 
 
@@ -86,7 +85,7 @@ async def poll_on(handle: Handle) -> None:
 
 
 async def test_several_processes_share_the_second_store(tmp_path: Path) -> None:
-    """Without an owner, with one, over its socket, and after another has taken over: nothing of it is SQLite's."""
+    """Without an owner, with one, over its socket, and after a takeover."""
     opener = DumbOpener()
     one, two, client = (SharedFile(opener, str(tmp_path / "a"), "default") for _ in range(3))
     started = await client.calls.call(start("without an owner"))
@@ -114,9 +113,7 @@ async def test_several_processes_share_the_second_store(tmp_path: Path) -> None:
 
 
 async def test_reads_are_answered_by_a_read_only_store(tmp_path: Path) -> None:
-    """If the opener cannot provide a writable store, a read-only one answers reads, and writes are rejected
-    with the reason.
-    """
+    """The opener cannot provide a writable store, and writes are rejected with the reason."""
     opener = DumbOpener()
     path = tmp_path / "a"
     path.touch()
@@ -132,16 +129,12 @@ async def test_reads_are_answered_by_a_read_only_store(tmp_path: Path) -> None:
 
 
 def test_only_one_module_imports_a_store() -> None:
-    """No module of `sharing` but the one that connects imports a store, or SQLite."""
     folder = Path(str(sharing.__file__)).parent
-    named = {(path.name, name) for path in folder.glob("*.py") for name in _of_stores(path)}
-    assert named == {("connection.py", "sqlite.store")}
+    imports = {(path.name, name) for path in folder.glob("*.py") for name in _of_stores(path)}
+    assert imports == {("connection.py", "sqlite.store")}
 
 
-def test_second_store_uses_only_the_interface() -> None:
-    """It imports only what another backend may import from the package: the interface, attribute types, and lists of
-    its contents.
-    """
+def test_second_store_imports_only_the_interface() -> None:
     path = Path(__file__).parents[1] / "store" / "dumb_store.py"
     assert set(_of_stores(path)) == {"memory"}
     assert "sqlite" not in path.read_text().lower()

@@ -1,4 +1,4 @@
-"""The two sides of the socket, over a real one: many requests at once, what peers do wrong, and what is lost."""
+"""Owner and client connected by a socket: concurrent requests, invalid peers, lost connections."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hourglass._contract import service as s
 from hourglass._contract import workflows as wf
 from hourglass._embedded.api.answering import EngineClosed
 from hourglass._embedded.multiprocess import remote, serving, unix_socket, wire
-from hourglass._embedded.multiprocess.remote import ForeignProtocol
+from hourglass._embedded.multiprocess.remote import ForeignProtocol, OwnerConnection
 from hourglass.converter import Payload
 from hourglass.errors import NamespaceNotFoundError, ServiceError, StorageError, WorkflowNotFoundError
 
@@ -25,6 +25,9 @@ from .owner_server import connect, connection_lost, reach, serve
 DESCRIBE = wf.DescribeWorkflow(workflow_id="w")
 SIGNAL = wf.SignalWorkflow(workflow_id="w", signal_name="n", request_id="r")
 COUNT = wf.CountWorkflows()
+EXECUTE = wf.ExecuteWorkflow(
+    start=made(wf.StartWorkflow, workflow_id="w", workflow_type="t", task_queue="q", request_id="r")
+)
 
 
 async def count(request: s.Request[Any]) -> wf.Count:
@@ -32,7 +35,6 @@ async def count(request: s.Request[Any]) -> wf.Count:
 
 
 async def test_concurrent_requests_are_answered_in_any_order(tmp_path: Path) -> None:
-    """Answers come as they are ready, each to who asked, in any order."""
     gate = asyncio.Event()
 
     async def answer(request: Any) -> wf.Count:
@@ -53,8 +55,6 @@ async def test_concurrent_requests_are_answered_in_any_order(tmp_path: Path) -> 
 
 
 async def test_error_of_the_owner_is_raised_at_the_client(tmp_path: Path) -> None:
-    """What the engine raises the client raises, and the connection goes on."""
-
     async def answer(request: Any) -> Any:
         if isinstance(request, wf.DescribeWorkflow):
             raise WorkflowNotFoundError("no such workflow", status="NOT_FOUND")
@@ -69,7 +69,7 @@ async def test_error_of_the_owner_is_raised_at_the_client(tmp_path: Path) -> Non
 
 
 async def test_cancelled_request_cancels_the_owners_wait(tmp_path: Path) -> None:
-    """A wait that is cancelled at the client is cancelled at the owner; so is what a lost client only wanted to read."""
+    """So does the end of the client's connection."""
     began, ended = asyncio.Semaphore(0), asyncio.Semaphore(0)
 
     async def answer(request: Any) -> Any:
@@ -93,8 +93,20 @@ async def test_cancelled_request_cancels_the_owners_wait(tmp_path: Path) -> None
             await waiting
 
 
-async def test_repeated_change_happens_once(tmp_path: Path) -> None:
-    """A client that lost the connection asks again under the same key and gets the same answer; the engine is asked once."""
+async def reconnect_during(path: Path, request: s.Request[Any], calls: list[Any]) -> OwnerConnection:
+    """Send a request, lose the connection while the owner carries it out, and connect again."""
+    link = await reach(path)
+    pending = asyncio.create_task(link.request(request, "key"))
+    while not calls:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    link.close()
+    with connection_lost():
+        await pending
+    return await reach(path)
+
+
+async def test_repeated_change_is_carried_out_once(tmp_path: Path) -> None:
+    """A client that lost the connection repeats the request with the same key."""
     calls: list[Any] = []
     gate = asyncio.Event()
 
@@ -104,14 +116,7 @@ async def test_repeated_change_happens_once(tmp_path: Path) -> None:
         return s.Nothing()
 
     async with serve(tmp_path / "a.db", answer):
-        link = await reach(tmp_path / "a.db")
-        first = asyncio.create_task(link.request(SIGNAL, "key"))
-        while not calls:  # noqa: ASYNC110
-            await asyncio.sleep(0)
-        link.close()
-        with connection_lost():
-            await first
-        again = await reach(tmp_path / "a.db")
+        again = await reconnect_during(tmp_path / "a.db", SIGNAL, calls)
         second = asyncio.create_task(again.request(SIGNAL, "key"))
         gate.set()
         assert await second == s.Nothing()
@@ -122,13 +127,8 @@ async def test_repeated_change_happens_once(tmp_path: Path) -> None:
         again.close()
 
 
-async def test_repeated_execute_happens_once(tmp_path: Path) -> None:
-    """It is answered by how the run closed; sent again, it begins nothing, and of a run that has closed meanwhile the owner
-    remembers the name, not the result, which may be large.
-    """
-    start = wf.ExecuteWorkflow(
-        start=made(wf.StartWorkflow, workflow_id="w", workflow_type="t", task_queue="q", request_id="r")
-    )
+async def test_repeated_execute_is_carried_out_once(tmp_path: Path) -> None:
+    """After the run has closed, the owner remembers its id and not its result, which may be large."""
     closed = wf.Executed("run", wf.RunCompleted((Payload(b"1", "json/plain"),)))
 
     calls: list[Any] = []
@@ -142,30 +142,20 @@ async def test_repeated_execute_happens_once(tmp_path: Path) -> None:
         return closed
 
     async with serve(tmp_path / "a.db", answer):
-        link = await reach(tmp_path / "a.db")
-        first = asyncio.create_task(link.request(start, "key"))
-        while not calls:  # noqa: ASYNC110
-            await asyncio.sleep(0)
-        link.close()
-        with connection_lost():
-            await first
-        again = await reach(tmp_path / "a.db")
-        second = asyncio.create_task(again.request(start, "key"))
+        again = await reconnect_during(tmp_path / "a.db", EXECUTE, calls)
+        second = asyncio.create_task(again.request(EXECUTE, "key"))
         await asyncio.sleep(0)
-        await again.request(COUNT, "")  # what was said before has been heard
+        await again.request(COUNT, "")  # the owner has received the earlier messages
         gate.set()
         assert await second == closed
-        assert await again.request(start, "key") == wf.Executed("run", wf.StillOpen("run"))
+        assert await again.request(EXECUTE, "key") == wf.Executed("run", wf.StillOpen("run"))
         assert len(calls) == 1
-        assert await again.request(start, "another key") == closed
+        assert await again.request(EXECUTE, "another key") == closed
         again.close()
 
 
-async def test_cancelled_execute_is_carried_out(tmp_path: Path) -> None:
-    """The owner's wait ends with the client's, even if both words come at once; and nothing of it is kept."""
-    start = wf.ExecuteWorkflow(
-        start=made(wf.StartWorkflow, workflow_id="w", workflow_type="t", task_queue="q", request_id="r")
-    )
+async def test_cancelled_execute_ends_the_owners_wait(tmp_path: Path) -> None:
+    """Also if it is cancelled immediately after it was sent; nothing is kept."""
 
     began, ended = asyncio.Semaphore(0), asyncio.Semaphore(0)
 
@@ -178,13 +168,13 @@ async def test_cancelled_execute_is_carried_out(tmp_path: Path) -> None:
 
     async with serve(tmp_path / "a.db", answer) as server:
         link = await reach(tmp_path / "a.db")
-        waiting = asyncio.create_task(link.request(start, "waited for"))
+        waiting = asyncio.create_task(link.request(EXECUTE, "waited for"))
         await began.acquire()
         waiting.cancel()
         await ended.acquire()
-        sudden = asyncio.create_task(link.request(start, "given up at once"))
+        cancelled = asyncio.create_task(link.request(EXECUTE, "given up at once"))
         await asyncio.sleep(0)  # it is sent
-        sudden.cancel()
+        cancelled.cancel()
         await began.acquire()
         await ended.acquire()
         while server._answers:  # noqa: ASYNC110
@@ -192,8 +182,8 @@ async def test_cancelled_execute_is_carried_out(tmp_path: Path) -> None:
         link.close()
 
 
-async def test_closing_owner_answers_every_request(tmp_path: Path) -> None:
-    """What an owner cannot answer any more is lost for its client, who can ask the next; it is no error of the request."""
+async def test_closing_owner_disconnects_pending_requests(tmp_path: Path) -> None:
+    """The client can repeat them at the next owner."""
     closing = asyncio.Event()
 
     async def answer(request: Any) -> Any:
@@ -230,7 +220,6 @@ async def test_closing_owner_answers_every_request(tmp_path: Path) -> None:
     ids=["http", "nonsense", "huge", "empty", "noise", "no greeting"],
 )
 async def test_malformed_message_disconnects_only_its_peer(tmp_path: Path, garbage: bytes) -> None:
-    """A peer that talks nonsense is cut off; the others do not notice."""
     async with serve(tmp_path / "a.db", count):
         link = await reach(tmp_path / "a.db")
         reader, writer = await asyncio.open_unix_connection(str(tmp_path / "a.db-sock"))
@@ -242,8 +231,8 @@ async def test_malformed_message_disconnects_only_its_peer(tmp_path: Path, garba
         link.close()
 
 
-async def test_malformed_message_after_the_greeting_disconnects_only_its_peer(tmp_path: Path) -> None:
-    """So is one that begins well: a request that is none, a number used twice."""
+async def test_malformed_request_disconnects_its_peer(tmp_path: Path) -> None:
+    """An unknown request, or a repeated number."""
     async with serve(tmp_path / "a.db", lambda _: asyncio.Event().wait()):
         bad = [
             wire.encode(wire.RequestMessage(1, "k", "os.system", msgspec.Raw(wire.encode({"x": 1})))),
@@ -257,8 +246,6 @@ async def test_malformed_message_after_the_greeting_disconnects_only_its_peer(tm
 
 
 async def test_owner_with_malformed_messages_is_disconnected(tmp_path: Path) -> None:
-    """A client believes an owner nothing that makes no sense: what it waits for is lost, and the connection ended."""
-
     async def answer(request: Any) -> Any:
         return s.Nothing()  # not what was asked for
 
@@ -270,21 +257,18 @@ async def test_owner_with_malformed_messages_is_disconnected(tmp_path: Path) -> 
 
 
 async def test_other_protocol_version_is_rejected(tmp_path: Path) -> None:
-    """A process that speaks another version of the protocol is refused with a text that says what to do."""
     async with serve(tmp_path / "a.db", count):
         with pytest.raises(ForeignProtocol, match="run the same release of Hourglass in both"):
             await connect(tmp_path / "a.db", protocol=99)
 
 
 async def test_other_namespace_is_rejected(tmp_path: Path) -> None:
-    """A client of another namespace hears which one the file holds."""
     async with serve(tmp_path / "a.db", count, namespace="shop"):
         with pytest.raises(NamespaceNotFoundError, match="contains the namespace 'shop', not 'default'"):
             await connect(tmp_path / "a.db")
 
 
 async def test_oversized_message_raises_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A request or an answer above the limit is refused by name; the connection goes on."""
     for module in (unix_socket, remote, serving):
         monkeypatch.setattr(module, "FRAME_LIMIT", 2000)
 
@@ -305,7 +289,6 @@ async def test_oversized_message_raises_an_error(tmp_path: Path, monkeypatch: py
 
 
 async def test_socket_of_another_user_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither side speaks with a process of another user."""
     async with serve(tmp_path / "a.db", count) as server:
         with monkeypatch.context() as stranger:
             stranger.setattr(unix_socket, "_peer", lambda _: (0, 54321))
@@ -321,7 +304,6 @@ async def test_socket_of_another_user_is_rejected(tmp_path: Path, monkeypatch: p
 
 
 async def test_stale_socket_is_replaced(tmp_path: Path) -> None:
-    """The socket of a dead owner is nobody to its clients, and its successor takes the name."""
     dead = socket.socket(socket.AF_UNIX)
     dead.bind(str(tmp_path / "a.db-sock"))
     dead.listen()

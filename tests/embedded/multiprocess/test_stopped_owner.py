@@ -1,4 +1,4 @@
-"""An owner that is stopped (SIGSTOP) keeps its lock: its peers, `hourglass doctor` and the guardian notice."""
+"""An owner that is stopped (SIGSTOP) keeps its lock: its peers, `hourglass doctor` and the guardian report it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_stopped_owner_is_reported_and_continues_when_resumed(tmp_path: Path) ->
         assert second.ask("ready").startswith(f"False process {owner.pid}, the owner of")
         assert f"process {owner.pid}, which holds the file, is suspended" in run_doctor(path)
         os.kill(owner.pid, signal.SIGCONT)
-        until(lambda: logged(second, "responds again"), "the peer does not hear of it")
+        until(lambda: logged(second, "responds again"), "the peer does not notice")
         assert second.ask("ready") == "True"
         with Client.connect(f"local:{path}") as client:
             assert client.start_workflow(work.twice, 1, id="after").result(timeout=60) == 3
@@ -48,7 +48,7 @@ def test_stopped_owner_is_reported_and_continues_when_resumed(tmp_path: Path) ->
 
 
 def test_client_stopped_in_its_transaction_is_reported(tmp_path: Path) -> None:
-    """A worker that starts meanwhile says which process holds the file, and works once that one has ended."""
+    """A worker that starts meanwhile names the process, and works once that has ended."""
     path = tmp_path / "shared.db"
     with Child("lock", path) as holder:
         assert holder.line() == "held"
@@ -65,8 +65,8 @@ def test_client_stopped_in_its_transaction_is_reported(tmp_path: Path) -> None:
             until(lambda: worker.ask("ready") == "True", "it is not ready")
 
 
-def test_doctor_names_a_frozen_owner(tmp_path: Path) -> None:
-    """A process in a frozen container is not stopped by a signal; all that others see is that it does not respond."""
+def test_doctor_reports_an_owner_that_does_not_respond(tmp_path: Path) -> None:
+    """A process in a frozen container is not stopped by a signal; others see only that it does not respond."""
     path = tmp_path / "shared.db"
     with ready_worker(path) as worker:
         worker.ask("leave")

@@ -1,4 +1,4 @@
-"""What processes say to each other: every request, answer and error survives the journey; nothing else is understood."""
+"""The protocol between processes: every request, answer and error round-trips; anything else is rejected."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ START = made(
 FAILURE = Failure("no", ApplicationFailure(type="T", details=(PAYLOAD,)), cause=Failure("why"))
 
 
-def travel(request: s.Request[Any], value: msgspec.Struct) -> tuple[Any, Any]:
-    asked = wire.decode_to_owner(wire.encode_request(7, "key", request))
-    assert isinstance(asked, wire.RequestMessage)
+def round_trip(request: s.Request[Any], value: msgspec.Struct) -> tuple[Any, Any]:
+    sent_request = wire.decode_to_owner(wire.encode_request(7, "key", request))
+    assert isinstance(sent_request, wire.RequestMessage)
     answered = wire.decode_to_client(wire.encode_answer(7, value))
     assert isinstance(answered, wire.AnswerMessage)
-    assert (asked.number, asked.key, answered.number) == (7, "key", 7)
-    return wire.decode_request(asked), wire.decode_answer(request, answered)
+    assert (sent_request.number, sent_request.key, answered.number) == (7, "key", 7)
+    return wire.decode_request(sent_request), wire.decode_answer(request, answered)
 
 
 @pytest.mark.parametrize(
@@ -95,17 +95,15 @@ def travel(request: s.Request[Any], value: msgspec.Struct) -> tuple[Any, Any]:
     ids=lambda each: type(each).__name__,
 )
 def test_requests_and_answers_round_trip(request_: s.Request[Any], answer: msgspec.Struct) -> None:
-    """What comes out is what went in, of the same type."""
-    assert travel(request_, answer) == (request_, answer)
+    assert round_trip(request_, answer) == (request_, answer)
 
 
-def test_every_request_is_classified() -> None:
-    """Each request that the engine answers can travel, is known to be repeatable or not, and to need a worker or not."""
+def test_every_request_declares_its_effect_and_its_worker() -> None:
     assert set(HANDLERS) == set(wire.REQUESTS)
     for each in wire.REQUESTS:
         assert "effect" in vars(each), f"{each.__name__} does not say what happens if it is carried out twice"
         assert not (each.needs_worker and each.effect is s.Effect.READ)
-    asked_by_ids = {
+    without_request_id = {
         ac.CompleteActivity,
         dp.CreateNamespace,
         dp.CreateNexusEndpoint,
@@ -116,8 +114,10 @@ def test_every_request_is_classified() -> None:
         wf.TerminateWorkflow,
     }
     changes = {each for each in wire.REQUESTS if each.effect is s.Effect.CHANGE}
-    known_by_its_start = {wf.ExecuteWorkflow}
-    assert all("request_id" in each.__struct_fields__ for each in changes - asked_by_ids - known_by_its_start)
+    identified_by_start = {wf.ExecuteWorkflow}
+    assert all(
+        "request_id" in each.__struct_fields__ for each in changes - without_request_id - identified_by_start
+    )
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,6 @@ def test_every_request_is_classified() -> None:
     ids=lambda each: type(each).__name__,
 )
 def test_errors_round_trip(error: errors.HourglassError) -> None:
-    """An error of ours arrives as the same class with the same text and fields."""
     problem = msgspec.msgpack.decode(wire.encode(wire.problem_of(error)), type=wire.ErrorMessage)
     arrived = wire.error_of(problem)
     assert type(arrived) is type(error)
@@ -149,7 +148,6 @@ def test_errors_round_trip(error: errors.HourglassError) -> None:
     ids=lambda kind: kind.__name__,
 )
 def test_every_service_error_keeps_its_class_and_fields(kind: type[errors.ServiceError]) -> None:
-    """Programs catch these errors by class, whichever process owns the file."""
     parameters = signature(kind).parameters.values()
     fields = {
         each.name: f"the {each.name}"
@@ -162,8 +160,8 @@ def test_every_service_error_keeps_its_class_and_fields(kind: type[errors.Servic
     assert {name: getattr(arrived, name) for name in fields} == fields
 
 
-def test_foreign_error_reveals_only_its_name() -> None:
-    """An exception that is not ours may hold anything: its text stays where it was raised."""
+def test_error_of_another_library_reveals_only_its_class() -> None:
+    """Its message may contain secrets."""
     problem = wire.problem_of(ValueError("secret"))
     assert problem.kind == "InternalError"
     assert "secret" not in problem.message
@@ -171,7 +169,6 @@ def test_foreign_error_reveals_only_its_name() -> None:
 
 
 def test_unknown_error_becomes_an_internal_error() -> None:
-    """A name that is in no table is an `InternalError`; nothing is looked up by it."""
     assert type(wire.error_of(wire.ErrorMessage(kind="os.system", message="x"))) is errors.InternalError
 
 
@@ -186,7 +183,6 @@ def test_unknown_error_becomes_an_internal_error() -> None:
     ],
 )
 def test_malformed_bytes_are_rejected(frame: bytes) -> None:
-    """Bytes that are no message are refused, in both directions."""
     with pytest.raises(wire.InvalidMessage):
         wire.decode_to_owner(frame)
     with pytest.raises(wire.InvalidMessage):
@@ -195,13 +191,11 @@ def test_malformed_bytes_are_rejected(frame: bytes) -> None:
 
 @pytest.mark.parametrize("kind", ["Nothing", "os.system", "hourglass.errors.StorageError", "Request"])
 def test_only_request_names_are_accepted(kind: str) -> None:
-    """A name that is no request's is refused, whatever else it may name."""
     with pytest.raises(wire.InvalidMessage):
         wire.decode_request(wire.RequestMessage(1, "k", kind, msgspec.Raw(wire.encode({}))))
 
 
 def test_answer_must_match_its_request() -> None:
-    """An answer of another request's type is refused."""
     message = wire.decode_to_client(wire.encode_answer(1, wf.Count(3)))
     assert isinstance(message, wire.AnswerMessage)
     with pytest.raises(wire.InvalidMessage):
@@ -212,18 +206,16 @@ def test_answer_must_match_its_request() -> None:
     "outcome", [wf.RunCompleted((PAYLOAD,), "next"), wf.RunFailed(FAILURE), wf.StillOpen("run")]
 )
 def test_execute_request_and_answer_round_trip(outcome: wf.Outcome) -> None:
-    """The request and its answer, the run and how it closed, are decoded as they were encoded."""
     request = wf.ExecuteWorkflow(start=START)
-    asked = wire.decode_to_owner(wire.encode_request(7, "key", request))
-    assert isinstance(asked, wire.RequestMessage)
-    assert wire.decode_request(asked) == request
+    sent_request = wire.decode_to_owner(wire.encode_request(7, "key", request))
+    assert isinstance(sent_request, wire.RequestMessage)
+    assert wire.decode_request(sent_request) == request
     answered = wire.decode_to_client(wire.encode_answer(7, wf.Executed("run", outcome)))
     assert isinstance(answered, wire.AnswerMessage)
     assert wire.decode_answer(request, answered) == wf.Executed("run", outcome)
 
 
 def test_request_with_wrong_types_is_rejected() -> None:
-    """Fields of a wrong type are refused before anybody acts on them."""
     body = msgspec.Raw(wire.encode({"workflow_id": 1, "signal_name": "n", "request_id": "r"}))
     with pytest.raises(wire.InvalidMessage):
         wire.decode_request(wire.RequestMessage(1, "k", "SignalWorkflow", body))
@@ -233,7 +225,7 @@ def test_request_with_wrong_types_is_rejected() -> None:
 
 
 def filled(kind: Any, depth: int = 0) -> Any:
-    """A value of a type in which every field says something."""
+    """Return a value of a type in which every field is set."""
     match kind:
         case inspect.StructType(cls=cls, fields=fields):
             return cls(**{field.name: filled(field.type, depth + 1) for field in fields})
@@ -268,64 +260,60 @@ def filled(kind: Any, depth: int = 0) -> Any:
     raise AssertionError(kind)
 
 
-def whole(kind: type[T]) -> T:
+def example(kind: type[T]) -> T:
     value: T = filled(inspect.type_info(kind))
     return value
 
 
 @pytest.mark.parametrize("kind", COMMANDS)
 def test_every_command_round_trips(kind: type[Command]) -> None:
-    """What a run asks for arrives as it was, every field of it, in a completion."""
-    sent = Succeeded("run", (whole(kind),), (1, 2), VersioningBehavior.PINNED)
+    sent = Succeeded("run", (example(kind),), (1, 2), VersioningBehavior.PINNED)
     answers = wire.WorkAnswers(handle=1, succeeded=(sent,))  # type: ignore[arg-type]
-    came = wire.decode_to_owner(wire.encode(answers))
-    assert isinstance(came, wire.WorkAnswers)
-    assert [each.completion() for each in came.succeeded] == [sent]
+    received = wire.decode_to_owner(wire.encode(answers))
+    assert isinstance(received, wire.WorkAnswers)
+    assert [each.completion() for each in received.succeeded] == [sent]
 
 
 @pytest.mark.parametrize("kind", EVENTS)
 def test_every_event_round_trips(kind: type[Event]) -> None:
-    """What happened to a run arrives as it was, every field of it, in an activation."""
-    sent = wire.HandleWork(handle=1, activations=(replace(whole(Activation), events=(whole(kind),)),))
+    sent = wire.HandleWork(handle=1, activations=(replace(example(Activation), events=(example(kind),)),))
     assert wire.decode_to_client(wire.encode(sent)) == sent
 
 
 def test_attempts_and_results_round_trip() -> None:
-    """So do attempts, cancellations, heartbeats and all ends that an attempt can have; and the description of a worker."""
-    work = wire.HandleWork(handle=1, tasks=(whole(ActivityTask),), cancels=(whole(ActivityCancel),))
+    work = wire.HandleWork(handle=1, tasks=(example(ActivityTask),), cancels=(example(ActivityCancel),))
     assert wire.decode_to_client(wire.encode(work)) == work
     answers = wire.WorkAnswers(
         handle=1,
         heartbeats=((b"token", (PAYLOAD,)),),
-        returned=(whole(ActivityOk), ActivityOk(b"token")),
-        failed=(whole(AttemptFailed),),
-        cancelled=(whole(AttemptCancelled),),
-        deferred=(whole(ActivityDeferred),),
-        failed_tasks=(whole(TaskFailed),),
+        returned=(example(ActivityOk), ActivityOk(b"token")),
+        failed=(example(AttemptFailed),),
+        cancelled=(example(AttemptCancelled),),
+        deferred=(example(ActivityDeferred),),
+        failed_tasks=(example(TaskFailed),),
         evictions=("run",),
     )
     assert wire.decode_to_owner(wire.encode(answers)) == answers
-    opened = wire.OpenHandle(1, 2, whole(HandleConfig))
+    opened = wire.OpenHandle(1, 2, example(HandleConfig))
     assert wire.decode_to_owner(wire.encode(opened)) == opened
 
 
-def test_unencodable_command_fails_only_its_task() -> None:
-    """A number that has no form on the wire fails its own task; what was said beside it arrives."""
+def test_unencodable_command_fails_only_its_own_task() -> None:
     answers = _Answers()
     answers.succeeded += [Succeeded("good"), Succeeded("bad", (StartTimer(1, 10**30),))]
     answers.returned.append(ActivityOk(b"token"))
-    came = [wire.decode_to_owner(data) for data in answers.messages(1)]
-    assert all(isinstance(each, wire.WorkAnswers) for each in came)
-    said: list[Any] = came
-    assert [each.run_id for part in said for each in part.succeeded] == ["good"]
-    (failed,) = [each for part in said for each in part.failed_tasks]
+    received = [wire.decode_to_owner(data) for data in answers.messages(1)]
+    assert all(isinstance(each, wire.WorkAnswers) for each in received)
+    answers: list[Any] = received
+    assert [each.run_id for part in answers for each in part.succeeded] == ["good"]
+    (failed,) = [each for part in answers for each in part.failed_tasks]
     assert failed.run_id == "bad"
     assert "cannot be sent to the engine" in failed.failure.message
-    assert [each for part in said for each in part.returned] == [ActivityOk(b"token")]
+    assert [each for part in answers for each in part.returned] == [ActivityOk(b"token")]
 
 
 class Silent:
-    """A connection to an owner that says nothing."""
+    """A connection to an owner that never answers."""
 
     is_open = True
 
@@ -338,20 +326,20 @@ class Silent:
 
 @pytest.mark.parametrize("end", ["the engine failed", "the connection ended"])
 async def test_worker_claims_only_delivered_attempts(end: str) -> None:
-    """One attempt was delivered, another one arrived while the worker was paused, when the owner's engine ends: it will claim
-    the first of the next owner, and not the second, which no worker would ever end.
+    """An attempt that arrives while the worker is paused is not claimed from the next owner: no worker would complete
+    it.
     """
     handle = RemoteHandle(Silent(), 1, HandleConfig(task_queue="q"))
-    given, waiting = (
-        msgspec.structs.replace(whole(ActivityTask), token=each, is_local=False)
+    delivered_task, waiting_task = (
+        msgspec.structs.replace(example(ActivityTask), token=each, is_local=False)
         for each in (b"given", b"waiting")
     )
     delivered: list[ActivityItem] = []
     handle.start(lambda _: None, delivered.extend, lambda kind, why: None)
-    handle.receive(wire.HandleWork(handle=1, tasks=(given,)))
+    handle.receive(wire.HandleWork(handle=1, tasks=(delivered_task,)))
     handle.pause(WorkKind.ACTIVITIES)
-    handle.receive(wire.HandleWork(handle=1, tasks=(waiting,), cancels=(ActivityCancel(b"given"),)))
-    assert delivered == [given]
+    handle.receive(wire.HandleWork(handle=1, tasks=(waiting_task,), cancels=(ActivityCancel(b"given"),)))
+    assert delivered == [delivered_task]
     assert handle.attempts == {b"given"}
     if end == "the engine failed":
         handle.end(wire.PollEnded(1, True, end))

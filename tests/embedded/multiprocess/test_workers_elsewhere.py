@@ -1,8 +1,7 @@
-"""Workers in processes that do not own the file: all that a worker does, and what happens when such a process ends."""
+"""Workers in processes that do not own the file: all features, and the end of such a process."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,21 +14,8 @@ from . import work
 from .children import ready_worker
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "orders.db"
-
-
-@pytest.fixture
-def client(path: Path) -> Iterator[Client]:
-    with Client.connect(f"local:{path}") as connected:
-        yield connected
-
-
 def test_remote_worker_supports_every_feature(path: Path, client: Client) -> None:
-    """The owner serves another queue: activities, retries, local ones, children, timers, signals, queries, updates and the
-    next run are all done by the process that serves this one.
-    """
+    """The owner serves another queue."""
     with ready_worker(path, "the owner's"), ready_worker(path) as second:
         handle = client.start_workflow(work.Journey.run, False, id="journey")
         handle.signal(work.Journey.note, "one")
@@ -45,7 +31,6 @@ def test_remote_worker_supports_every_feature(path: Path, client: Client) -> Non
 
 
 def test_remote_activity_is_cancelled(path: Path, client: Client, tmp_path: Path) -> None:
-    """Its cancellation crosses the processes, and so does what it answers."""
     with ready_worker(path, "the owner's"), ready_worker(path) as second:
         handle = client.start_workflow(work.holding, str(tmp_path), id="holding")
         until((tmp_path / "attempt-1").exists, "the activity does not begin")
@@ -55,8 +40,8 @@ def test_remote_activity_is_cancelled(path: Path, client: Client, tmp_path: Path
         assert (tmp_path / "attempt-1").read_text() == str(second.pid)
 
 
-def test_work_of_a_killed_worker_continues(path: Path, client: Client, tmp_path: Path) -> None:
-    """Its attempt is tried again in another process, which knows where it stood; its run goes on there, and answers."""
+def test_tasks_of_a_killed_remote_worker_continue(path: Path, client: Client, tmp_path: Path) -> None:
+    """Its attempt is retried in another process with the heartbeat details."""
     with ready_worker(path, "the owner's") as owner, ready_worker(path) as second:
         handle = client.start_workflow(work.holding, str(tmp_path), id="holding")
         until((tmp_path / "attempt-1").exists, "the activity does not begin")
@@ -65,17 +50,16 @@ def test_work_of_a_killed_worker_continues(path: Path, client: Client, tmp_path:
         with ready_worker(path) as third:
             assert owner.ask("processes").split() == [str(each.pid) for each in (owner, second, third)]
             second.kill()
-            assert tally.query(work.Tally.count) == 0, "it was with the one that was killed"
-            until((tmp_path / "attempt-2").exists, "it is not tried again")
+            assert tally.query(work.Tally.count) == 0, "the killed process had the run"
+            until((tmp_path / "attempt-2").exists, "the attempt is not retried")
             assert (tmp_path / "attempt-2").read_text() == str(third.pid)
             (tmp_path / "go").touch()
-            assert handle.result(timeout=60) == second.pid, "what it reported last is known"
+            assert handle.result(timeout=60) == second.pid, "the heartbeat details are kept"
             until(lambda: str(second.pid) not in third.ask("tree"), "the killed process is shown")
             assert f"process {third.pid}, this one  works (queues: default" in third.ask("tree")
 
 
-def test_process_with_older_code_receives_known_types(path: Path, client: Client) -> None:
-    """A workflow that only one of two processes knows goes there each time; none fails on the way."""
+def test_process_with_older_code_receives_only_known_types(path: Path, client: Client) -> None:
     with ready_worker(path), ready_worker(path, "default", "newer") as newer:
         for number in range(8):
             handle = client.start_workflow(work.newcomer, id=f"newcomer-{number}")
@@ -84,11 +68,11 @@ def test_process_with_older_code_receives_known_types(path: Path, client: Client
             assert "EVENT_TYPE_WORKFLOW_TASK_FAILED" not in kinds
 
 
-@pytest.mark.parametrize("politely", [True, False])
-def test_attempt_outlives_the_owner(path: Path, client: Client, tmp_path: Path, politely: bool) -> None:
-    """When the owner ends, killed or in order, an attempt in another process goes on: its result counts, and no second
-    attempt is made.
-    """
+@pytest.mark.parametrize("gracefully", [True, False])
+def test_attempt_survives_the_end_of_the_owner(
+    path: Path, client: Client, tmp_path: Path, gracefully: bool
+) -> None:
+    """Its result counts, and no second attempt is made."""
     with (
         ready_worker(path, "the owner's") as owner,
         ready_worker(path) as second,
@@ -98,22 +82,23 @@ def test_attempt_outlives_the_owner(path: Path, client: Client, tmp_path: Path, 
         until((tmp_path / "attempt-1").exists, "the activity does not begin")
         until(
             lambda: second.ask("processes").count(" ") == third.ask("processes").count(" ") == 2,
-            "they do not know of each other",
+            "the workers do not know each other",
         )
-        if politely:
+        if gracefully:
             assert owner.ask("stop") == "stopped"
         else:
             owner.kill()
-        until(lambda: "owner" in (second.ask("standing"), third.ask("standing")), "nobody took over")
-        until(lambda: handle.describe().status.name == "RUNNING", "it is not known any more")
+        until(lambda: "owner" in (second.ask("standing"), third.ask("standing")), "no process took over")
+        until(lambda: handle.describe().status.name == "RUNNING", "the run is lost")
         (tmp_path / "go").touch()
         assert handle.result(timeout=60) == 0
         assert not (tmp_path / "attempt-2").exists()
         assert (tmp_path / "attempt-1").read_text() == str(second.pid)
 
 
-def test_surviving_attempt_ends_with_its_process(path: Path, client: Client, tmp_path: Path) -> None:
-    """The next owner knows which process has it, and gives it to another when that one dies."""
+def test_surviving_attempt_is_retried_when_its_process_dies(
+    path: Path, client: Client, tmp_path: Path
+) -> None:
     with (
         ready_worker(path, "the owner's") as owner,
         ready_worker(path) as second,
@@ -122,9 +107,9 @@ def test_surviving_attempt_ends_with_its_process(path: Path, client: Client, tmp
         handle = client.start_workflow(work.holding, str(tmp_path), id="holding")
         until((tmp_path / "attempt-1").exists, "the activity does not begin")
         owner.kill()
-        until(lambda: "owner" in (second.ask("standing"), third.ask("standing")), "nobody took over")
+        until(lambda: "owner" in (second.ask("standing"), third.ask("standing")), "no process took over")
         with ready_worker(path):
             second.kill()
-            until((tmp_path / "attempt-2").exists, "it is not tried again")
+            until((tmp_path / "attempt-2").exists, "the attempt is not retried")
             (tmp_path / "go").touch()
             assert handle.result(timeout=60) == second.pid

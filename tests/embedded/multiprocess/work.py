@@ -22,7 +22,7 @@ def twice(number: int) -> int:
 
 @workflow.defn
 class Tally:
-    """Counts its signals until it is told to stop."""
+    """Counts its signals until it receives `stop`."""
 
     def __init__(self) -> None:
         self.seen: list[str] = []
@@ -48,7 +48,7 @@ class Tally:
 
 @activity.defn
 def where() -> int:
-    """The process that it runs in."""
+    """Return the id of the process."""
     return os.getpid()
 
 
@@ -65,8 +65,8 @@ def second_try() -> int:
     cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
 )
 def hold(folder: str) -> int:
-    """Says in a file that it runs, and in which process, and goes on until it is cancelled or the file `go` is there.
-    What it was when it was tried before it returns.
+    """Record the attempt and its process in files, and continue until cancelled or until the file `go` exists. Return
+    the process of the previous attempt.
     """
     before = activity.heartbeat_details(int)
     activity.heartbeat(os.getpid())
@@ -87,7 +87,7 @@ def holding(folder: str) -> int:
 
 @activity.defn
 def log_execution(folder: str, name: str) -> str:
-    """Append to a file that it began and that it ended, with its process."""
+    """Append the beginning and the end to a file, with the process id."""
     for what in ("began", "ended"):
         if what == "ended":
             threading.Event().wait(0.03)
@@ -104,7 +104,7 @@ def logging(folder: str, name: str, attempts: int) -> str:
 
 @workflow.defn
 class Journey:
-    """Uses all that a worker does for a run; returns the processes that did it."""
+    """Uses all features of a worker for a run; returns the processes that executed it."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []
@@ -141,7 +141,7 @@ class Journey:
 
 @workflow.defn
 def newcomer() -> int:
-    """Only processes with newer code know it."""
+    """A workflow known only to processes with newer code."""
     return os.getpid()
 
 

@@ -289,8 +289,7 @@ async def test_retention_deletes_closed_runs_after_a_month() -> None:
 
 
 def event_times(world: World, workflow_id: str) -> list[int]:
-    record = world.engine.current(workflow_id)
-    assert record is not None
+    record = world.record(workflow_id)
     return [event.time_ns for event in record.events]
 
 

@@ -133,32 +133,6 @@ async def test_commits_wait_for_a_reader_if_the_wal_is_long(
     store.close()
 
 
-async def test_long_read_transaction_is_logged_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Commits continue, and the WAL is emptied when the reader ends."""
-    monkeypatch.setattr(commit_sink, "LONG_LOG", 100)
-    monkeypatch.setattr(commit_sink, "LOG_WAIT_MS", 1)
-    monkeypatch.setattr(commit_sink, "LOG_PAUSE", 0.0)
-    path = tmp_path / "a.db"
-
-    store = open_sqlite(path, checkpoint_pages=20)
-    story = Story("a")
-    await store.durable(store.append(story.start()))
-    reader = _Reader(path)
-    while "reads an old state" not in caplog.text:
-        await store.durable(store.append(story.signal(10_000)))
-    for _ in range(10):
-        await store.durable(store.append(story.signal(10_000)))
-    assert caplog.text.count("while a connection reads an old state of the file") == 1
-    grown = path.with_name("a.db-wal").stat().st_size
-    reader.end()
-    for _ in range(20):
-        await store.durable(store.append(story.signal(10_000)))
-    assert path.with_name("a.db-wal").stat().st_size < grown / 2
-    store.close()
-
-
 def test_schedule_pages_read_only_their_schedules(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first list reads each schedule twice, once for the index; the next one reads only shown and changed
     schedules.
@@ -233,8 +207,7 @@ async def test_busy_runs_exceed_the_cache_limit(monkeypatch: pytest.MonkeyPatch)
     for name in "abcd":
         assert await begin(name, _activity()) == []
     assert len(await begin("e", c.StartTimer(1, 10**12))) == 1  # now there are more than memory allows
-    sleeper = world.engine.current("e")
-    assert sleeper is not None
+    sleeper = world.record("e")
     assert sleeper.run.run_id in await begin("f", _activity())
     await world.close()
 

@@ -24,6 +24,7 @@ from hourglass._evaluator import events as e
 
 from ..activations.test_replay_equals_live import Life
 from ..memory_world import World, run_async, text
+from ..stores import Noted
 
 ROOMY = Limits(pending=10**6, history_events=10**6)
 
@@ -44,18 +45,6 @@ class Calls:
             self.count += 1
 
 
-class Noting(MemoryStore):
-    """A store that records every change."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.changes: list[RunChange] = []
-
-    def append(self, change: RunChange) -> int:
-        self.changes.append(change)
-        return super().append(change)
-
-
 async def step_costs(world: World, run_id: str, tasks: list[ActivityTask]) -> list[int]:
     """Return the cost of completing each activity and the workflow task that it causes."""
     costs = []
@@ -69,12 +58,9 @@ async def step_costs(world: World, run_id: str, tasks: list[ActivityTask]) -> li
 
 
 async def test_step_cost_is_constant_with_many_activities() -> None:
-    store = Noting()
+    store = Noted()
     world = await World.new(store=store, limits=ROOMY, max_concurrent_activities=10_000)
-    run_id = (await world.start()).run_id
-    await world.activation()
-    await world.complete(
-        run_id,
+    run_id = await world.start_run(
         *[
             made(
                 c.ScheduleActivity,
@@ -84,7 +70,7 @@ async def test_step_cost_is_constant_with_many_activities() -> None:
                 start_to_close_timeout=60.0 + seq,
             )
             for seq in range(1, 3001)
-        ],
+        ]
     )
     with Calls() as first:
         tasks = [await world.activity()]
@@ -114,9 +100,7 @@ async def test_signal_cost_is_constant() -> None:
 
 async def test_timer_cost_is_constant() -> None:
     world = await World.new(limits=ROOMY)
-    run_id = (await world.start()).run_id
-    await world.activation()
-    await world.complete(run_id, *[c.StartTimer(seq, seq * 10**9) for seq in range(1, 2001)])
+    run_id = await world.start_run(*[c.StartTimer(seq, seq * 10**9) for seq in range(1, 2001)])
     costs = []
     for seq in range(1, 2001):
         with Calls() as calls:
@@ -186,14 +170,10 @@ def test_touched_ids_and_wake_times_are_exact(seed: int, lazy: bool) -> None:
     run_async(body)
 
 
-async def test_elapsed_deadline_is_reported_once() -> None:
+async def test_elapsed_deadline_is_reported_once(world: World) -> None:
     wakes = Wakes()
-    world = await World.new()
-    run_id = (await world.start()).run_id
-    await world.activation()
-    await world.complete(run_id, c.StartTimer(1, 5 * 10**9), c.StartTimer(2, 9 * 10**9))
-    record = world.engine.record(run_id)
-    assert record is not None
+    run_id = await world.start_run(c.StartTimer(1, 5 * 10**9), c.StartTimer(2, 9 * 10**9))
+    record = world.record(run_id=run_id)
     run, now = record.run, world.clock.now_ns()
     for event_id in _all_ids(run):
         wakes.enter(event_id, _item_wake_ns(run, event_id, now))
@@ -202,4 +182,3 @@ async def test_elapsed_deadline_is_reported_once() -> None:
     assert wakes.due(now + 5 * 10**9) == [5]
     world.clock.advance(5)
     assert wakes.next_ns(record.run, world.clock.now_ns()) == now + 9 * 10**9
-    await world.close()

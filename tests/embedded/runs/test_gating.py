@@ -62,9 +62,19 @@ async def start_waiting(task: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
     return made
 
 
-async def new_world(**more: Any) -> tuple[World, ScriptedStore]:
-    store = ScriptedStore()
-    return await World.new(store=store, **more), store
+@pytest.fixture
+def store() -> ScriptedStore:
+    """The store of `world`, which commits on request."""
+    return ScriptedStore()
+
+
+async def start_durably(world: World, store: ScriptedStore) -> str:
+    """Start a run and receive its first activation, both durable. Return its id."""
+    start = await start_waiting(world.start())
+    activation = await start_waiting(world.activation())
+    store.commit()
+    await activation
+    return str((await start).run_id)
 
 
 def activity(seq: int = 1, **more: Any) -> c.ScheduleActivity:
@@ -78,8 +88,7 @@ def activity(seq: int = 1, **more: Any) -> c.ScheduleActivity:
     )
 
 
-async def test_answers_to_clients_wait_for_the_commit() -> None:
-    world, store = await new_world()
+async def test_answers_to_clients_wait_for_the_commit(world: World, store: ScriptedStore) -> None:
     start = await start_waiting(world.start())
     assert not start.done()
     store.commit()
@@ -97,12 +106,10 @@ async def test_answers_to_clients_wait_for_the_commit() -> None:
     assert description.summary.history_length == len(history.events) == 3
     assert [each.run_id for each in page.workflows] == [run_id]
     assert number == wf.Count(1)
-    await world.close()
 
 
-async def test_each_step_takes_one_commit() -> None:
+async def test_each_step_takes_one_commit(world: World, store: ScriptedStore) -> None:
     """The result of an attempt and the next activity become durable together, before the next attempt."""
-    world, store = await new_world()
     start = await start_waiting(world.start())
     task = await start_waiting(world.activation())
     run_id = (await task).run_id
@@ -123,11 +130,9 @@ async def test_each_step_takes_one_commit() -> None:
         assert (await task).events == (e.ActivityCompleted(seq, text("r")),)
     assert store.commits - before == 5
     attempt.cancel()
-    await world.close()
 
 
-async def test_attempts_of_many_runs_share_a_commit() -> None:
-    world, store = await new_world()
+async def test_attempts_of_many_runs_share_a_commit(world: World, store: ScriptedStore) -> None:
     starts = [await start_waiting(world.start(f"w{number}")) for number in range(20)]
     ids = [(await world.activation()).run_id for _ in starts]
     for run_id in ids:
@@ -138,11 +143,11 @@ async def test_attempts_of_many_runs_share_a_commit() -> None:
     assert [(await start).run_id for start in starts] == ids
     first = await poll
     assert [first.run_id, *(item.run_id for item in world.handle.take_activities())] == ids
-    await world.close()
 
 
-async def test_number_of_activations_ahead_of_the_store_is_limited() -> None:
-    world, store = await new_world()
+async def test_number_of_activations_ahead_of_the_store_is_limited(
+    world: World, store: ScriptedStore
+) -> None:
     start = await start_waiting(world.start())
     run_id, seq = (await world.activation()).run_id, 0
     while len(store.queue) < AHEAD:
@@ -156,11 +161,9 @@ async def test_number_of_activations_ahead_of_the_store_is_limited() -> None:
     store.commit()
     await start
     assert (await poll).events == (e.TimerFired(seq),)
-    await world.close()
 
 
-async def test_local_activity_waits_for_its_cause_to_be_durable() -> None:
-    world, store = await new_world()
+async def test_local_activity_waits_for_its_cause_to_be_durable(world: World, store: ScriptedStore) -> None:
     start = await start_waiting(world.start())
     run_id = (await world.activation()).run_id
     poll = await start_waiting(world.handle.poll_activity())
@@ -173,11 +176,9 @@ async def test_local_activity_waits_for_its_cause_to_be_durable() -> None:
     store.commit()
     await start
     assert (await poll).is_local
-    await world.close()
 
 
-async def test_cancelled_poll_loses_no_activity() -> None:
-    world, store = await new_world()
+async def test_cancelled_poll_loses_no_activity(world: World, store: ScriptedStore) -> None:
     starts = [await start_waiting(world.start(name)) for name in ("a", "b")]
     ids = [(await world.activation()).run_id for _ in starts]
     store.commit()
@@ -193,18 +194,11 @@ async def test_cancelled_poll_loses_no_activity() -> None:
     items = [await world.activity() for _ in ids]
     assert [item.run_id for item in items] == ids
     assert world.engine.attempts.take(world.handle.poller) is None
-    await world.close()
 
 
-async def test_attempt_of_a_terminated_run_is_not_delivered() -> None:
+async def test_attempt_of_a_terminated_run_is_not_delivered(world: World, store: ScriptedStore) -> None:
     """The run is terminated while its attempt waits for the commit."""
-    world, store = await new_world()
-    start = await start_waiting(world.start())
-    store.commit()
-    run_id = (await start).run_id
-    task = await start_waiting(world.activation())
-    store.commit()
-    await task
+    run_id = await start_durably(world, store)
     await world.complete(run_id, activity(), c.StartTimer(1, 10**9))
     poll = await start_waiting(world.handle.poll_activity())
     ended = await start_waiting(world.call(wf.TerminateWorkflow(workflow_id="w")))
@@ -214,16 +208,10 @@ async def test_attempt_of_a_terminated_run_is_not_delivered() -> None:
     assert not poll.done()
     assert world.has_out  # its eviction waits for a poll
     poll.cancel()
-    await world.close()
 
 
-async def test_cancellation_is_delivered_after_its_attempt() -> None:
-    world, store = await new_world()
-    start = await start_waiting(world.start())
-    task = await start_waiting(world.activation())
-    store.commit()
-    run_id = (await start).run_id
-    await task
+async def test_cancellation_is_delivered_after_its_attempt(world: World, store: ScriptedStore) -> None:
+    run_id = await start_durably(world, store)
     waits = ActivityCancellationType.WAIT_CANCELLATION_COMPLETED
     await world.complete(run_id, activity(cancellation_type=waits))
     poll = await start_waiting(world.handle.poll_activity())
@@ -240,17 +228,11 @@ async def test_cancellation_is_delivered_after_its_attempt() -> None:
     assert not poll.done()
     store.commit()
     assert await poll == ActivityCancel(item.token, "CANCELLED")
-    await world.close()
 
 
-async def test_handle_shutdown_returns_undelivered_attempts() -> None:
+async def test_handle_shutdown_returns_undelivered_attempts(world: World, store: ScriptedStore) -> None:
     """Another handle receives the same attempt."""
-    world, store = await new_world()
-    start = await start_waiting(world.start())
-    task = await start_waiting(world.activation())
-    store.commit()
-    run_id = (await start).run_id
-    await task
+    run_id = await start_durably(world, store)
     await world.complete(run_id, activity())
     poll = await start_waiting(world.handle.poll_activity())
     assert store.appended[-1].run.activities[5].started_ns
@@ -261,23 +243,19 @@ async def test_handle_shutdown_returns_undelivered_attempts() -> None:
     item = await second
     assert (item.attempt, item.run_id) == (1, run_id)
     poll.cancel()
-    await world.close()
 
 
-async def test_start_can_be_repeated_after_a_timeout() -> None:
-    world, store = await new_world()
+async def test_start_can_be_repeated_after_a_timeout(world: World, store: ScriptedStore) -> None:
     with pytest.raises(ServiceTimeoutError):
         await world.start(request_id="r", rpc_timeout=0.0)
     again = await start_waiting(world.start(request_id="r"))
     store.commit()
     assert (await world.engine.store.count("")).count == 1
     assert (await again).run_id == store.disk.current("w")
-    await world.close()
 
 
-async def test_store_failure_ends_the_engine() -> None:
+async def test_store_failure_ends_the_engine(world: World, store: ScriptedStore) -> None:
     """Polls break, calls fail, queries end, and nothing more is appended."""
-    world, store = await new_world()
     start = await start_waiting(world.start())
     store.commit()
     await start
@@ -311,13 +289,9 @@ async def test_store_failure_ends_the_engine() -> None:
 
 
 async def test_store_failure_is_detected_by_the_tick() -> None:
-    world, store = await new_world(opened=True)
-    start = await start_waiting(world.start())
-    store.commit()
-    run_id = (await start).run_id
-    task = await start_waiting(world.activation())
-    store.commit()
-    await task
+    store = ScriptedStore()
+    world = await World.new(store=store, opened=True)
+    run_id = await start_durably(world, store)
     await world.complete(run_id)
     store.die()
     world.engine._upkeep.tick()
@@ -338,12 +312,10 @@ async def test_closing_a_connection_closes_only_its_own_handles() -> None:
     await other.close()
     await world.start()
     assert isinstance((await world.activation()).events[0], e.RunStarted)
-    await world.close()
 
 
-async def test_nearly_full_store_rejects_new_runs() -> None:
+async def test_nearly_full_store_rejects_new_runs(world: World, store: ScriptedStore) -> None:
     """Repeated starts and signals are accepted."""
-    world, store = await new_world()
     first = await start_waiting(world.start(request_id="r"))
     store.commit()
     store.refusal = "8 MB are left"
@@ -357,7 +329,6 @@ async def test_nearly_full_store_rejects_new_runs() -> None:
     )
     store.commit()
     assert await signal == s.Nothing()
-    await world.close()
 
 
 async def closed_run(world: World, store: ScriptedStore) -> asyncio.Task[Any]:
@@ -423,10 +394,11 @@ REJECTED = {
 
 
 @pytest.mark.parametrize("name", REJECTED)
-async def test_rejection_waits_for_the_commit_it_depends_on(name: str) -> None:
+async def test_rejection_waits_for_the_commit_it_depends_on(
+    world: World, store: ScriptedStore, name: str
+) -> None:
     prepare, request = REJECTED[name]
 
-    world, store = await new_world()
     world.handle.initiate_shutdown()  # nobody serves the queue
     waiting = await prepare(world, store)
     rejected_call = await start_waiting(world.call(request))
@@ -435,10 +407,11 @@ async def test_rejection_waits_for_the_commit_it_depends_on(name: str) -> None:
     with pytest.raises(HourglassError):
         await rejected_call
     await waiting
-    await world.close()
 
 
-async def test_every_answer_of_a_handler_waits_for_its_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_every_answer_of_a_handler_waits_for_its_commit(
+    world: World, store: ScriptedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     outcomes: list[PendingAnswer[str] | HourglassError] = [
         PendingAnswer("description", 1),
         ServiceError("it is not so", status="NOT_FOUND"),
@@ -452,7 +425,6 @@ async def test_every_answer_of_a_handler_waits_for_its_commit(monkeypatch: pytes
             raise outcome
         return outcome
 
-    world, store = await new_world()
     start = await start_waiting(world.start())
     monkeypatch.setitem(HANDLERS, wf.DescribeWorkflow, handler)
     expected = list(outcomes)
@@ -461,11 +433,9 @@ async def test_every_answer_of_a_handler_waits_for_its_commit(monkeypatch: pytes
     store.commit()
     await start
     assert await asyncio.gather(*calls, return_exceptions=True) == ["description", *expected[1:]]
-    await world.close()
 
 
-async def test_rejection_does_not_wait_for_unrelated_commits() -> None:
-    world, store = await new_world()
+async def test_rejection_does_not_wait_for_unrelated_commits(world: World, store: ScriptedStore) -> None:
     await _start_durably(world, store)
     other = await start_waiting(world.start("other"))
     with pytest.raises(WorkflowAlreadyStartedError):
@@ -475,11 +445,11 @@ async def test_rejection_does_not_wait_for_unrelated_commits() -> None:
     assert not other.done()
     store.commit()
     await other
-    await world.close()
 
 
-async def test_rejection_based_on_a_lost_change_fails_with_the_store_error() -> None:
-    world, store = await new_world()
+async def test_rejection_based_on_a_lost_change_fails_with_the_store_error(
+    world: World, store: ScriptedStore
+) -> None:
     start = await start_waiting(world.start(request_id="first"))
     rejected_call = await start_waiting(world.start(request_id="second"))
     store.die()
@@ -488,8 +458,9 @@ async def test_rejection_based_on_a_lost_change_fails_with_the_store_error() -> 
     assert store.disk.current("w") == ""
 
 
-async def test_cancellation_by_heartbeat_waits_until_the_run_end_is_durable() -> None:
-    world, store = await new_world()
+async def test_cancellation_by_heartbeat_waits_until_the_run_end_is_durable(
+    world: World, store: ScriptedStore
+) -> None:
     await _start_durably(world, store)
     activation = await world.activation()
     await world.complete(activation.run_id, activity(heartbeat_timeout=60.0))
@@ -519,7 +490,8 @@ _STEPS = st.lists(
 @settings(max_examples=cases(60, 2000))
 def test_answers_to_clients_hold_after_a_crash(steps: list[tuple[str, int]]) -> None:
     async def body() -> None:
-        world, store = await new_world()
+        store = ScriptedStore()
+        world = await World.new(store=store)
         requests = {
             "start": lambda name: _start(workflow_id=name, request_id=new_id()),
             "signal": lambda name: wf.SignalWorkflow(workflow_id=name, signal_name="s", request_id=new_id()),

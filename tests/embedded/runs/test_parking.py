@@ -24,7 +24,7 @@ from hourglass._evaluator import commands as c
 from hourglass._evaluator import events as e
 from hourglass.errors import StorageError
 
-from ..memory_world import World, run_async, settle, text
+from ..memory_world import World, settle, text
 
 DONE = c.CompleteRun(text("done"))
 ACTIVITY = made(c.ScheduleActivity, seq=1, activity_id="1", activity_type="a", start_to_close_timeout=60.0)
@@ -40,43 +40,40 @@ def has_timer(run: Run) -> bool:
     return bool(run.timers)
 
 
-def test_parked_run_is_logged_and_other_runs_continue(
+async def test_parked_run_is_logged_and_other_runs_continue(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def body() -> None:
-        world, store = await open_world(tmp_path / "a.db")
-        bad, good = await world.start("bad"), await world.start("good")
-        waiting = asyncio.ensure_future(world.call(wf.WaitForClose(workflow_id="bad")))
-        await settle()
-        first = {(await world.activation()).run_id, (await world.activation()).run_id}
-        assert first == {bad.run_id, good.run_id}
-        store.spoils = has_timer  # type: ignore[method-assign]
-        await world.complete(bad.run_id, c.StartTimer(1, 5_000_000_000))
-        await world.complete(good.run_id, ACTIVITY)
-        task = await world.activity()
-        with pytest.raises(StorageError, match=f"parked .*the run {bad.run_id} cannot be written"):
-            await waiting
-        await world.handle.complete_activity(ActivityOk(task.token, text("1")))
-        evicted = ended = False
-        while not (evicted and ended):
-            activation = await world.activation()
-            if activation.run_id == bad.run_id:
-                assert isinstance(activation.events[0], e.RunEvicted)
-                await world.complete(bad.run_id)
-                evicted = True
-            else:
-                await world.complete(good.run_id, DONE)
-                ended = True
-        assert isinstance(await world.outcome("good"), wf.RunCompleted)
-        messages = [message for message in caplog.messages if "is parked" in message]
-        assert len(messages) == 1
-        assert bad.run_id in messages[0]
-        assert "'bad'" in messages[0]
-        assert world.engine.failed is None
-        await world.close()
-
-    with caplog.at_level(logging.ERROR, "hourglass"):
-        run_async(body)
+    caplog.set_level(logging.ERROR, "hourglass")
+    world, store = await open_world(tmp_path / "a.db")
+    bad, good = await world.start("bad"), await world.start("good")
+    waiting = asyncio.ensure_future(world.call(wf.WaitForClose(workflow_id="bad")))
+    await settle()
+    first = {(await world.activation()).run_id, (await world.activation()).run_id}
+    assert first == {bad.run_id, good.run_id}
+    store.spoils = has_timer  # type: ignore[method-assign]
+    await world.complete(bad.run_id, c.StartTimer(1, 5_000_000_000))
+    await world.complete(good.run_id, ACTIVITY)
+    task = await world.activity()
+    with pytest.raises(StorageError, match=f"parked .*the run {bad.run_id} cannot be written"):
+        await waiting
+    await world.handle.complete_activity(ActivityOk(task.token, text("1")))
+    evicted = ended = False
+    while not (evicted and ended):
+        activation = await world.activation()
+        if activation.run_id == bad.run_id:
+            assert isinstance(activation.events[0], e.RunEvicted)
+            await world.complete(bad.run_id)
+            evicted = True
+        else:
+            await world.complete(good.run_id, DONE)
+            ended = True
+    assert isinstance(await world.outcome("good"), wf.RunCompleted)
+    messages = [message for message in caplog.messages if "is parked" in message]
+    assert len(messages) == 1
+    assert bad.run_id in messages[0]
+    assert "'bad'" in messages[0]
+    assert world.engine.failed is None
+    await world.close()
 
 
 async def parked_run(path: Path) -> tuple[World, str]:
@@ -172,15 +169,13 @@ async def test_signal_after_parking_is_stored(tmp_path: Path) -> None:
     assert kinds.count("WorkflowExecutionSignaled") + _held_signals(world) == 1
     await world.close()
     again, _ = await open_world(tmp_path / "a.db")
-    record = again.engine.current("bad")
-    assert record is not None
+    record = again.record("bad")
     assert "fresh" in str(record.events) + str(record.run.held)
     await again.close()
 
 
 def _held_signals(world: World) -> int:
-    record = world.engine.current("bad")
-    assert record is not None
+    record = world.record("bad")
     return len(record.run.held)
 
 
@@ -205,8 +200,7 @@ async def test_parent_with_unstorable_child_is_parked_without_starting_it(tmp_pa
     while True:
         activation = await world.activation()
         if activation.run_id != started.run_id and isinstance(activation.events[0], e.RunStarted):
-            record = world.engine.record(activation.run_id)
-            assert record is not None
+            record = world.record(run_id=activation.run_id)
             if record.run.started.workflow_id == "other":
                 break
         await world.complete(activation.run_id)

@@ -47,17 +47,6 @@ async def next_epoch(world: World, **more: Any) -> World:
     return await World.new(store=store, clock=clock, opened=True, **more)
 
 
-async def start_run(world: World, *commands: c.Command, **more: Any) -> str:
-    run_id = (await world.start(**more)).run_id
-    await world.activation()
-    await world.complete(run_id, *commands)
-    return run_id
-
-
-def kinds(world: World) -> list[str]:
-    return world.kinds()
-
-
 async def test_task_in_backoff_is_offered_after_a_restart() -> None:
     """The next process may have fixed code; timers keep their times."""
     first = await World.new()
@@ -77,8 +66,7 @@ async def test_task_in_backoff_is_offered_after_a_restart() -> None:
     assert (await world.activation()).run_id == parked
     await world.complete(parked, c.CompleteRun(text("fixed")))
     assert await world.outcome("parked") == wf.RunCompleted((text("fixed"),))
-    asleep = world.engine.record(sleeping)
-    assert asleep is not None
+    asleep = world.record(run_id=sleeping)
     assert asleep.run.task is None
     await world.close()
 
@@ -86,11 +74,11 @@ async def test_task_in_backoff_is_offered_after_a_restart() -> None:
 async def test_workflow_task_in_progress_times_out_after_a_restart() -> None:
     """Events equal the server's, and the next worker receives the complete history."""
     first = await World.new()
-    run_id = await start_run(first, c.StartTimer(1, 10**9))
+    run_id = await first.start_run(c.StartTimer(1, 10**9))
     first.clock.advance(1)
     assert (await first.activation()).events == (e.TimerFired(1),)
     world = await next_epoch(first)
-    assert kinds(world)[-1] == "WorkflowTaskTimedOut"
+    assert world.kinds()[-1] == "WorkflowTaskTimedOut"
     replayed = await world.activation()
     assert replayed.is_replaying
     await world.complete(run_id, c.StartTimer(1, 10**9))
@@ -107,7 +95,7 @@ async def test_signal_held_during_a_task_is_delivered_after_a_restart() -> None:
     await first.activation()
     await first.call(wf.SignalWorkflow(workflow_id="w", signal_name="s", request_id="r"))
     world = await next_epoch(first)
-    assert kinds(world)[3:] == ["WorkflowTaskTimedOut", "WorkflowExecutionSignaled", "WorkflowTaskScheduled"]
+    assert world.kinds()[3:] == ["WorkflowTaskTimedOut", "WorkflowExecutionSignaled", "WorkflowTaskScheduled"]
     activation = await world.activation()
     assert [type(event) for event in activation.events] == [e.RunStarted, e.SignalReceived]
     await world.call(wf.SignalWorkflow(workflow_id="w", signal_name="s", request_id="r"))
@@ -119,7 +107,7 @@ async def test_signal_held_during_a_task_is_delivered_after_a_restart() -> None:
 async def test_attempt_in_progress_is_retried_with_its_heartbeat_details() -> None:
     """The loss counts as a heartbeat timeout."""
     first = await World.new()
-    run_id = await start_run(first, activity())
+    run_id = await first.start_run(activity())
     item = await first.activity()
     first.handle.heartbeat(item.token, (text("half"),))
     world = await next_epoch(first)
@@ -127,8 +115,7 @@ async def test_attempt_in_progress_is_retried_with_its_heartbeat_details() -> No
     world.clock.advance(1)
     again = await world.activity()
     assert (again.attempt, again.heartbeat_details, again.run_id) == (2, (text("half"),), run_id)
-    record = world.engine.current("w")
-    assert record is not None
+    record = world.record()
     failure = record.run.activities[5].last_failure
     assert failure is not None
     assert "process" in failure.message
@@ -138,10 +125,10 @@ async def test_attempt_in_progress_is_retried_with_its_heartbeat_details() -> No
 
 async def test_attempt_without_retries_fails_after_a_restart() -> None:
     first = await World.new()
-    run_id = await start_run(first, activity(attempts=1))
+    run_id = await first.start_run(activity(attempts=1))
     await first.activity()
     world = await next_epoch(first)
-    assert kinds(world)[-2:] == ["ActivityTaskTimedOut", "WorkflowTaskScheduled"]
+    assert world.kinds()[-2:] == ["ActivityTaskTimedOut", "WorkflowTaskScheduled"]
     await world.activation()
     await world.complete(run_id, activity(attempts=1))
     (failed,) = (await world.activation()).events
@@ -154,7 +141,7 @@ async def test_attempt_without_retries_fails_after_a_restart() -> None:
 
 async def test_undelivered_attempt_keeps_its_number_after_a_restart() -> None:
     first = await World.new()
-    await start_run(first, activity(attempts=1))
+    await first.start_run(activity(attempts=1))
     world = await next_epoch(first)
     assert (await world.activity()).attempt == 1
     await world.close()
@@ -165,7 +152,7 @@ async def test_attempt_is_reserved_until_its_worker_has_claimed_it() -> None:
     keeps it.
     """
     first = await World.new(max_concurrent_activities=1)
-    await start_run(first, activity(1), activity(2))
+    await first.start_run(activity(1), activity(2))
     other = PolledEngine(await first.connection.open_handle(HandleConfig(task_queue="q", identity="other")))
     mine = await first.activity()
     others = await other.poll_activity()
@@ -186,14 +173,14 @@ async def test_attempt_is_reserved_until_its_worker_has_claimed_it() -> None:
 async def test_async_completion_survives_a_restart() -> None:
     """The activity is not retried, and keeps its timeout."""
     first = await World.new()
-    run_id = await start_run(first, activity(1), activity(2, attempts=1))
+    run_id = await first.start_run(activity(1), activity(2, attempts=1))
     tokens = {}
     for _ in range(2):
         item = await first.activity()
         tokens[item.activity_id] = item.token
         await first.handle.complete_activity(ActivityDeferred(item.token))
     world = await next_epoch(first)
-    assert kinds(world)[-1] == "ActivityTaskScheduled"
+    assert world.kinds()[-1] == "ActivityTaskScheduled"
     await world.call(ac.CompleteActivity(token=tokens["1"], result=text("late")))
     await world.activation()
     await world.complete(run_id, activity(1), activity(2, attempts=1))
@@ -207,7 +194,7 @@ async def test_async_completion_survives_a_restart() -> None:
 
 async def test_timers_and_timeouts_elapse_during_downtime() -> None:
     first = await World.new()
-    await start_run(first, c.StartTimer(1, DAY * 10**9))
+    await first.start_run(c.StartTimer(1, DAY * 10**9))
     await first.start("late", execution_timeout=10.0)
     await first.activation()
     first.clock.advance(5)
@@ -215,10 +202,9 @@ async def test_timers_and_timeouts_elapse_during_downtime() -> None:
     store = first.engine.store
     later = VirtualClock(first.clock.now_ns() + DAY * 10**9)
     world = await World.new(store=store, clock=later, opened=True)
-    assert kinds(world)[-2:] == ["TimerFired", "WorkflowTaskScheduled"]
+    assert world.kinds()[-2:] == ["TimerFired", "WorkflowTaskScheduled"]
     assert isinstance(await world.outcome("late"), wf.RunTimedOut)
-    record = world.engine.current("late")
-    assert record is not None
+    record = world.record("late")
     assert "WorkflowTaskTimedOut" not in [type(each.attributes).__name__ for each in record.events]
     await world.close()
 
@@ -230,7 +216,7 @@ async def test_repeated_requests_are_recognised_after_a_restart() -> None:
     world = await next_epoch(first)
     assert (await world.start(request_id="a", signal_name="s")).run_id == run_id
     await world.call(wf.SignalWorkflow(workflow_id="w", signal_name="t", request_id="b"))
-    assert kinds(world).count("WorkflowExecutionSignaled") == 2
+    assert world.kinds().count("WorkflowExecutionSignaled") == 2
     with pytest.raises(WorkflowAlreadyStartedError):
         await world.start(request_id="other")
     activation = await world.activation()
@@ -242,10 +228,9 @@ async def test_repeated_requests_are_recognised_after_a_restart() -> None:
 
 async def test_repeated_start_returns_the_first_run_of_a_chain() -> None:
     first = await World.new()
-    run_id = await start_run(first, c.ContinueAsNew(workflow_type="W"), request_id="a")
+    run_id = await first.start_run(c.ContinueAsNew(workflow_type="W"), request_id="a")
     world = await next_epoch(first)
-    current = world.engine.current("w")
-    assert current is not None
+    current = world.record()
     assert current.run.run_id != run_id
     assert (await world.start(request_id="a")).run_id == run_id
     await world.close()
@@ -260,35 +245,31 @@ async def test_continue_as_new_is_one_change() -> None:
             return super().append(change)
 
     world = await World.new(store=Counting())
-    await start_run(world, c.ContinueAsNew(workflow_type="W"))
+    await world.start_run(c.ContinueAsNew(workflow_type="W"))
     assert changes == [1, 1, 2]
     await world.close()
 
 
 async def test_event_times_never_go_back_after_a_restart() -> None:
     first = await World.new()
-    run_id = await start_run(first, c.StartTimer(1, 10**9))
+    run_id = await first.start_run(c.StartTimer(1, 10**9))
     early = VirtualClock(first.clock.now_ns() - DAY * 10**9)
     first.engine.runs.stop()
     world = await World.new(store=first.engine.store, clock=early, opened=True)
     await world.call(wf.SignalWorkflow(workflow_id="w", signal_name="s", request_id=""))
-    record = world.engine.record(run_id)
-    assert record is not None
+    record = world.record(run_id=run_id)
     times = [event.time_ns for event in record.events]
     assert times == sorted(times)
     await world.close()
 
 
-async def test_recovery_does_not_change_an_idle_run() -> None:
-    world = await World.new()
-    run_id = await start_run(world, c.StartTimer(1, 10**9), activity())
-    record = world.engine.record(run_id)
-    assert record is not None
+async def test_recovery_does_not_change_an_idle_run(world: World) -> None:
+    run_id = await world.start_run(c.StartTimer(1, 10**9), activity())
+    record = world.record(run_id=run_id)
     assert not needs_recovery(record.run)
     step = recover(record.run, "new", world.clock.now_ns())
     assert step.run is record.run
     assert (step.events, step.touched) == ((), frozenset())
-    await world.close()
 
 
 async def test_all_runs_in_progress_are_recovered() -> None:
@@ -306,13 +287,12 @@ async def test_all_runs_in_progress_are_recovered() -> None:
 
 async def test_completed_activity_does_not_run_again_after_a_restart() -> None:
     first = await World.new()
-    run_id = await start_run(first, activity())
+    run_id = await first.start_run(activity())
     item = await first.activity()
     assert isinstance(item, ActivityTask)
     await first.handle.complete_activity(ActivityOk(item.token, text("r")))
     world = await next_epoch(first)
-    record = world.engine.record(run_id)
-    assert record is not None
+    record = world.record(run_id=run_id)
     assert isinstance(record.events[6].attributes, h.ActivityTaskCompleted)
     await world.activation()
     await world.complete(run_id, activity())

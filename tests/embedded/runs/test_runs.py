@@ -24,8 +24,7 @@ def signal(name: str = "s", request_id: str = "") -> wf.SignalWorkflow:
     return wf.SignalWorkflow(workflow_id="w", signal_name=name, request_id=request_id)
 
 
-async def test_first_activation_begins_with_run_started() -> None:
-    world = await World.new()
+async def test_first_activation_begins_with_run_started(world: World) -> None:
     world.clock.advance(5)
     started = await world.start(
         arguments=(text("a"),), memo={"m": text("1")}, signal_name="s", execution_timeout=60.0
@@ -39,14 +38,10 @@ async def test_first_activation_begins_with_run_started() -> None:
     assert second == e.SignalReceived("s")
     assert (activation.timestamp_ns, activation.history_length) == (world.clock.now_ns(), 4)
     assert (activation.is_replaying, activation.flags) == (False, ())
-    await world.close()
 
 
-async def test_thirty_day_timer_fires_on_virtual_time() -> None:
-    world = await World.new()
-    run_id = (await world.start()).run_id
-    await world.activation()
-    await world.complete(run_id, c.StartTimer(1, 30 * DAY * 10**9))
+async def test_thirty_day_timer_fires_on_virtual_time(world: World) -> None:
+    run_id = await world.start_run(c.StartTimer(1, 30 * DAY * 10**9))
     world.clock.advance(30 * DAY - 1)
     assert world.is_idle
     world.clock.advance_to_next()
@@ -55,11 +50,9 @@ async def test_thirty_day_timer_fires_on_virtual_time() -> None:
     assert activation.timestamp_ns - world.seen[0].timestamp_ns == 30 * DAY * 10**9
     await world.complete(run_id, c.CompleteRun(text("done")))
     assert await world.outcome() == wf.RunCompleted((text("done"),))
-    await world.close()
 
 
-async def test_signals_precede_other_events_of_an_activation() -> None:
-    world = await World.new()
+async def test_signals_precede_other_events_of_an_activation(world: World) -> None:
     run_id = (await world.start()).run_id
     await world.activation()
     await world.complete(run_id, c.StartTimer(1, 10**9), flags=(1001,))
@@ -69,11 +62,9 @@ async def test_signals_precede_other_events_of_an_activation() -> None:
     activation = await world.activation()
     assert activation.events == (e.SignalReceived("late"), e.TimerFired(1))
     assert activation.flags == (1001,)
-    await world.close()
 
 
-async def test_signal_during_a_workflow_task_schedules_another_task() -> None:
-    world = await World.new()
+async def test_signal_during_a_workflow_task_schedules_another_task(world: World) -> None:
     run_id = (await world.start()).run_id
     await world.activation()
     await world.call(signal())
@@ -85,11 +76,9 @@ async def test_signal_during_a_workflow_task_schedules_another_task() -> None:
         "WorkflowTaskScheduled",
     ]
     assert (await world.activation()).events == (e.SignalReceived("s"),)
-    await world.close()
 
 
-async def test_close_with_unhandled_events_evicts_and_repeats_the_task() -> None:
-    world = await World.new()
+async def test_close_with_unhandled_events_evicts_and_repeats_the_task(world: World) -> None:
     run_id = (await world.start()).run_id
     await world.activation()
     await world.call(signal())
@@ -104,29 +93,21 @@ async def test_close_with_unhandled_events_evicts_and_repeats_the_task() -> None
     assert "TimerStarted" not in world.kinds()
     await world.complete(run_id, c.CompleteRun(text("late")))
     assert await world.outcome() == wf.RunCompleted((text("late"),))
-    await world.close()
 
 
-async def test_timer_that_fires_while_it_is_cancelled_is_recorded_as_cancelled() -> None:
-    world = await World.new()
-    run_id = (await world.start()).run_id
-    await world.activation()
-    await world.complete(run_id, c.StartTimer(1, 10**9))
+async def test_timer_that_fires_while_it_is_cancelled_is_recorded_as_cancelled(world: World) -> None:
+    run_id = await world.start_run(c.StartTimer(1, 10**9))
     await world.call(signal())
     await world.activation()
     world.clock.advance(1)
     await world.complete(run_id, c.CancelTimer(1))
     assert world.kinds()[-1] == "TimerCanceled"
     assert "TimerFired" not in world.kinds()
-    await world.close()
 
 
-async def test_failing_workflow_task_is_retried_with_backoff() -> None:
+async def test_failing_workflow_task_is_retried_with_backoff(world: World) -> None:
     """The first retry is immediate; later failures write no events."""
-    world = await World.new()
-    run_id = (await world.start()).run_id
-    await world.activation()
-    await world.complete(run_id, c.StartTimer(1, 10**9))
+    run_id = await world.start_run(c.StartTimer(1, 10**9))
     world.clock.advance(1)
     for wait in (0.0, 10.0, 20.0):
         world.clock.advance(wait)
@@ -144,12 +125,10 @@ async def test_failing_workflow_task_is_retried_with_backoff() -> None:
     assert world.kinds().count("WorkflowTaskFailed") == 1
     description = await world.call(wf.DescribeWorkflow(workflow_id="w"))
     assert description.task_attempt == 4
-    await world.close()
 
 
-async def test_timed_out_workflow_task_is_redelivered() -> None:
+async def test_timed_out_workflow_task_is_redelivered(world: World) -> None:
     """The late completion is rejected."""
-    world = await World.new()
     run_id = (await world.start()).run_id
     await world.activation()
     world.clock.advance(10)
@@ -161,14 +140,11 @@ async def test_timed_out_workflow_task_is_redelivered() -> None:
     assert isinstance((await world.activation()).events[0], e.RunStarted)
     await world.complete(run_id, c.CompleteRun(text("now")))
     assert await world.outcome() == wf.RunCompleted((text("now"),))
-    await world.close()
 
 
 async def test_nondeterminism_is_detected_on_replay() -> None:
     world = await World.new(max_cached_workflows=0)
-    run_id = (await world.start()).run_id
-    await world.activation()
-    await world.complete(run_id, c.StartTimer(1, 10**9))
+    run_id = await world.start_run(c.StartTimer(1, 10**9))
     await world.activation()  # evicted, for nothing is cached
     await world.complete(run_id)
     world.clock.advance(1)
@@ -182,8 +158,7 @@ async def test_nondeterminism_is_detected_on_replay() -> None:
     await world.close()
 
 
-async def test_invalid_command_fails_the_workflow_task() -> None:
-    world = await World.new()
+async def test_invalid_command_fails_the_workflow_task(world: World) -> None:
     run_id = (await world.start()).run_id
     await world.activation()
     child = made(c.StartChildWorkflow, seq=1, workflow_id="c", workflow_type="C", cron_schedule="@dayly")
@@ -195,26 +170,20 @@ async def test_invalid_command_fails_the_workflow_task() -> None:
     failed = (await world.history())[-1]
     assert b"WORKFLOW_TASK_FAILED_CAUSE_BAD_START_CHILD_EXECUTION_ATTRIBUTES" in failed
     assert b"is invalid" in failed
-    await world.close()
 
 
-async def test_duplicate_command_number_fails_the_workflow_task() -> None:
-    world = await World.new()
-    run_id = (await world.start()).run_id
-    await world.activation()
-    await world.complete(run_id, c.StartTimer(1, 1), c.StartTimer(1, 2))
+async def test_duplicate_command_number_fails_the_workflow_task(world: World) -> None:
+    await world.start_run(c.StartTimer(1, 1), c.StartTimer(1, 2))
     (evicted,) = (await world.activation()).events
     assert isinstance(evicted, e.RunEvicted)
     assert "already in use" in evicted.message
     assert not world.is_idle
-    await world.close()
 
 
 # --- queries ----------------------------------------------------------------------------------------------
 
 
-async def test_query_waits_for_the_scheduled_workflow_task() -> None:
-    world = await World.new()
+async def test_query_waits_for_the_scheduled_workflow_task(world: World) -> None:
     run_id = (await world.start()).run_id
     call = asyncio.create_task(world.call(wf.QueryWorkflow(workflow_id="w", query_name="state")))
     await settle()
@@ -228,11 +197,9 @@ async def test_query_waits_for_the_scheduled_workflow_task() -> None:
     await world.complete(run_id, c.AnswerQuery(query.id, text("fine")))
     assert await call == wf.QueryAnswer((text("fine"),))
     assert world.kinds() == before
-    await world.close()
 
 
-async def test_closed_run_is_replayed_for_a_query() -> None:
-    world = await World.new()
+async def test_closed_run_is_replayed_for_a_query(world: World) -> None:
     run_id = (await world.start()).run_id
     commands = (c.CompleteRun(text("r")), c.SetPatchMarker("p"), c.CompleteRun(text("second")))
     await world.activation()
@@ -252,11 +219,9 @@ async def test_closed_run_is_replayed_for_a_query() -> None:
         await call
     (evicted,) = (await world.activation()).events
     assert isinstance(evicted, e.RunEvicted)
-    await world.close()
 
 
-async def test_query_without_a_worker_times_out() -> None:
-    world = await World.new()
+async def test_query_without_a_worker_times_out(world: World) -> None:
     for queue, workflow_id in (("elsewhere", "v"), ("q", "w")):
         await world.start(workflow_id, task_queue=queue)
         with pytest.raises(
@@ -274,12 +239,10 @@ async def test_query_without_a_worker_times_out() -> None:
         await call
     assert not record.queries
     assert not world.engine.tasks.queried
-    await world.close()
 
 
-async def test_query_waits_for_the_first_workflow_task() -> None:
+async def test_query_waits_for_the_first_workflow_task(world: World) -> None:
     """If the run closes before, the query is rejected."""
-    world = await World.new()
     await world.start(start_delay=60.0)
     query = wf.QueryWorkflow(workflow_id="w", query_name="state")
     call = asyncio.create_task(world.call(query))
@@ -291,7 +254,6 @@ async def test_query_waits_for_the_first_workflow_task() -> None:
         await call
     with pytest.raises(ServiceError, match="closed before WorkflowTaskStarted"):
         await world.call(query)
-    await world.close()
 
 
 # --- handles ----------------------------------------------------------------------------------------------
@@ -316,12 +278,9 @@ async def test_full_cache_evicts_the_least_recently_used_run() -> None:
     await world.close()
 
 
-async def test_cached_runs_move_to_another_handle_at_shutdown() -> None:
-    world = await World.new()
+async def test_cached_runs_move_to_another_handle_at_shutdown(world: World) -> None:
     other = PolledEngine(await world.connection.open_handle(HandleConfig(task_queue="q", identity="other")))
-    run_id = (await world.start()).run_id
-    await world.activation()
-    await world.complete(run_id)
+    run_id = await world.start_run()
     await world.call(signal())
     assert other.stepper.next_activation() is None
     world.handle.initiate_shutdown()
@@ -331,7 +290,6 @@ async def test_cached_runs_move_to_another_handle_at_shutdown() -> None:
         await world.handle.poll_activity()
     replayed = await other.poll_activation()
     assert (replayed.run_id, replayed.is_replaying) == (run_id, True)
-    await world.close()
 
 
 async def test_shutdown_waits_for_activations_in_progress() -> None:
@@ -350,12 +308,10 @@ async def test_shutdown_waits_for_activations_in_progress() -> None:
         await world.start()
 
 
-async def test_cancelled_poll_loses_no_activation() -> None:
-    world = await World.new()
+async def test_cancelled_poll_loses_no_activation(world: World) -> None:
     poll = asyncio.create_task(world.handle.poll_activation())
     await settle()
     poll.cancel()
     await world.start()
     await settle()
     assert isinstance((await world.activation()).events[0], e.RunStarted)
-    await world.close()

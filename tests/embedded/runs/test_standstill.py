@@ -50,13 +50,21 @@ LIMITS = [
 ]
 
 
-@pytest.mark.parametrize("limits", LIMITS, ids="+".join)
-async def test_attempt_waiting_for_a_commit_does_not_time_out(limits: dict[str, float]) -> None:
-    store = ScriptedStore()
+async def undelivered_attempt(
+    store: ScriptedStore, limits: dict[str, float]
+) -> tuple[World, asyncio.Future[Any]]:
+    """Return a world with an attempt that waits for a commit, and the poll that will receive it."""
     world = await World.new(store=store, opened=True)
     await start_run(store, world, activity(**limits))
     poll = asyncio.ensure_future(world.activity())
     await settle()
+    return world, poll
+
+
+@pytest.mark.parametrize("limits", LIMITS, ids="+".join)
+async def test_attempt_waiting_for_a_commit_does_not_time_out(limits: dict[str, float]) -> None:
+    store = ScriptedStore()
+    world, poll = await undelivered_attempt(store, limits)
     for _ in range(20):
         world.clock.advance(MINUTE)
         world.engine._upkeep.tick()
@@ -77,10 +85,7 @@ async def test_attempt_waiting_for_a_commit_does_not_time_out(limits: dict[str, 
 @pytest.mark.parametrize("limits", LIMITS, ids="+".join)
 async def test_timeouts_of_an_attempt_start_when_it_is_delivered(limits: dict[str, float]) -> None:
     store = ScriptedStore()
-    world = await World.new(store=store, opened=True)
-    await start_run(store, world, activity(**limits))
-    poll = asyncio.ensure_future(world.activity())
-    await settle()
+    world, poll = await undelivered_attempt(store, limits)
     world.clock.advance(MINUTE)
     await with_commits(store, poll)
     store.commit()
@@ -140,8 +145,7 @@ async def test_undelivered_attempt_is_returned_with_its_full_schedule_to_start_t
     world.handle.initiate_shutdown()
     store.commit()
     await settle()
-    record = world.engine.record(run_id)
-    assert record is not None
+    record = world.record(run_id=run_id)
     (waiting,) = record.run.activities.values()
     assert (waiting.started_ns, waiting.available_ns) == (0, world.clock.now_ns())
     world.clock.advance(9.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -18,13 +19,12 @@ from hourglass._contract import limits
 from hourglass._contract import workflows as wf
 from hourglass._contract.handle import ActivityDeferred, ActivityTask, AttemptFailed, Handle, HandleConfig
 from hourglass._embedded import RealClock
-from hourglass._embedded.store.memory import MemoryStore
-from hourglass._embedded.store.store import AT_ONCE, Store, Stored
+from hourglass._embedded.store.store import AT_ONCE, Store
 from hourglass._evaluator import commands as c
 from hourglass._evaluator import events as e
 from hourglass._evaluator.specs import ActivitySpec, RetryRule
 from hourglass.converter import Payload
-from hourglass.errors import StorageError, WorkflowNotFoundError
+from hourglass.errors import WorkflowNotFoundError
 
 from ..memory_world import World, app_failure, settle, text
 from ..store.scripted_store import ScriptedStore
@@ -220,28 +220,6 @@ async def test_stored_wake_time_is_exact() -> None:
     await world.close()
 
 
-async def test_unreadable_run_does_not_affect_other_runs() -> None:
-    class Spoilt(MemoryStore):
-        def load(self, run_id: str) -> Stored | None:
-            stored = super().load(run_id)
-            if stored is not None and stored.run.started.workflow_id == "bad":
-                raise StorageError("its bytes make no sense")
-            return stored
-
-    store = Spoilt()
-    first = await World.new(store=store)
-    await first.start("bad")
-    await first.start("good")
-    first.engine.runs.stop()
-    world = await World.new(store=store, clock=first.clock, opened=True)
-    assert [record.run.started.workflow_id for record in world.engine.runs.records()] == ["good"]
-    with pytest.raises(StorageError, match="make no sense"):
-        await world.call(wf.DescribeWorkflow(workflow_id="bad"))
-    assert world.engine.failed is None
-    assert (await world.call(wf.DescribeWorkflow(workflow_id="good"))).summary.workflow_id == "good"
-    await world.close()
-
-
 async def test_upkeep_ticks_from_opening_to_closing() -> None:
     engine = (await open_engine(RealClock(), recovered=False)).engine
     assert engine._upkeep._ticker is None
@@ -305,6 +283,9 @@ class Place:
         self.watch.passed += seconds
         self.engine._upkeep.tick()
 
+    async def open_handle(self) -> PolledEngine:
+        return PolledEngine(await self.connection.open_handle(HandleConfig(task_queue="q")))
+
     async def start(self, workflow_id: str = "w") -> str:
         start = made(
             wf.StartWorkflow, workflow_id=workflow_id, workflow_type="W", task_queue="q", request_id=""
@@ -312,36 +293,39 @@ class Place:
         return (await self.connection.call(start)).run_id
 
 
+@pytest.fixture
+def place(runner: asyncio.Runner) -> Iterator[Place]:
+    """An engine on clocks set by the test."""
+    place = runner.run(Place.new(Watch()))
+    yield place
+    runner.run(place.connection.close())
+
+
 @pytest.mark.parametrize("ahead", [2.0, 90.0, 3 * 3600.0])
-async def test_task_scheduled_while_the_clock_was_ahead_is_available(ahead: float) -> None:
-    place = await Place.new(Watch())
+async def test_task_scheduled_while_the_clock_was_ahead_is_available(place: Place, ahead: float) -> None:
     place.set_clock(ahead)
     run_id = await place.start()
     place.set_clock(0.0)
-    handle = PolledEngine(await place.connection.open_handle(HandleConfig(task_queue="q")))
+    handle = await place.open_handle()
     async with asyncio.timeout(1.0):  # on this clock no time passes: it is there, or never comes
         assert (await handle.poll_activation()).run_id == run_id
-    await place.connection.close()
 
 
-async def test_available_task_stays_available_when_time_slows_down() -> None:
+async def test_available_task_stays_available_when_time_slows_down(place: Place) -> None:
     """The wall clock is an hour behind."""
-    place = await Place.new(Watch())
     place.set_clock(-3600.0)
     place.watch.passed += 0.0199
     run_id = await place.start()
     place.watch.passed += 0.0002  # in between the wall clock is looked at again
-    handle = PolledEngine(await place.connection.open_handle(HandleConfig(task_queue="q")))
+    handle = await place.open_handle()
     async with asyncio.timeout(1.0):
         assert (await handle.poll_activation()).run_id == run_id
-    await place.connection.close()
 
 
-async def test_failing_task_is_retried_after_the_clock_was_set_back() -> None:
+async def test_failing_task_is_retried_after_the_clock_was_set_back(place: Place) -> None:
     """Its run leaves memory and returns when the retry is due."""
-    place = await Place.new(Watch())
     place.set_clock(20.0)
-    handle = PolledEngine(await place.connection.open_handle(HandleConfig(task_queue="q")))
+    handle = await place.open_handle()
     run_id = await place.start()
     for _ in range(2):
         await handle.poll_activation()
@@ -359,12 +343,11 @@ async def test_failing_task_is_retried_after_the_clock_was_set_back() -> None:
     assert place.engine.runs.in_memory(run_id) is None, "the run is in use"
     place.pass_time(10.0)
     assert place.engine.runs.in_memory(run_id) is not None, "the run did not return"
-    await place.connection.close()
 
 
 async def _with_retry(place: Place, pause: float) -> Handle:
     """Start a run whose activity failed once, and return the handle; the retry is due after `pause` seconds."""
-    handle = PolledEngine(await place.connection.open_handle(HandleConfig(task_queue="q")))
+    handle = await place.open_handle()
     run_id = await place.start()
     await handle.poll_activation()
     rule = RetryRule(initial_interval=pause, backoff_coefficient=1.0)
@@ -377,21 +360,18 @@ async def _with_retry(place: Place, pause: float) -> Handle:
 
 
 @pytest.mark.parametrize("pause", [0.5, 30.0, 3600.0])
-async def test_activity_retry_due_by_a_clock_jump_is_available(pause: float) -> None:
+async def test_activity_retry_due_by_a_clock_jump_is_available(place: Place, pause: float) -> None:
     """Both the alarm of the run and the tick can notice the jump first."""
-    place = await Place.new(Watch())
     handle = await _with_retry(place, pause)
     place.set_clock(2 * 3600.0)
     async with asyncio.timeout(LIMIT):  # on this clock no time passes: it is there, or never comes
         again = await handle.poll_activity()
     assert isinstance(again, ActivityTask)
     assert again.attempt == 2
-    await place.connection.close()
 
 
-async def test_task_retry_due_by_a_clock_jump_is_available() -> None:
-    place = await Place.new(Watch())
-    handle = PolledEngine(await place.connection.open_handle(HandleConfig(task_queue="q")))
+async def test_task_retry_due_by_a_clock_jump_is_available(place: Place) -> None:
+    handle = await place.open_handle()
     run_id = await place.start()
     for _ in range(2):  # the first is tried again at once
         await handle.poll_activation()
@@ -401,11 +381,9 @@ async def test_task_retry_due_by_a_clock_jump_is_available() -> None:
     place.set_clock(2 * 3600.0)
     async with asyncio.timeout(LIMIT):
         assert (await handle.poll_activation()).run_id == run_id
-    await place.connection.close()
 
 
-async def test_activity_retry_keeps_its_backoff_when_a_clock_jump_is_reverted() -> None:
-    place = await Place.new(Watch())
+async def test_activity_retry_keeps_its_backoff_when_a_clock_jump_is_reverted(place: Place) -> None:
     handle = await _with_retry(place, 30.0)
     place.set_clock(3600.0)
     assert place.engine.queues.waiting_attempts()
@@ -419,12 +397,10 @@ async def test_activity_retry_keeps_its_backoff_when_a_clock_jump_is_reverted() 
         again = await taking
     assert isinstance(again, ActivityTask)
     assert again.attempt == 2
-    await place.connection.close()
 
 
-async def test_activity_timeout_is_restored_when_a_clock_jump_is_reverted() -> None:
-    place = await Place.new(Watch())
-    handle = PolledEngine(await place.connection.open_handle(HandleConfig(task_queue="q")))
+async def test_activity_timeout_is_restored_when_a_clock_jump_is_reverted(place: Place) -> None:
+    handle = await place.open_handle()
     run_id = await place.start()
     await handle.poll_activation()
     spec = made(ActivitySpec, start_to_close_timeout=60.0)
@@ -439,12 +415,10 @@ async def test_activity_timeout_is_restored_when_a_clock_jump_is_reverted() -> N
     record.wakes.put_off(record.run.activities, place.engine.clock.now_ns() + 5 * 10**9)
     place.set_clock(0.0)
     assert record.wakes.next_ns(record.run, place.engine.clock.now_ns()) == due
-    await place.connection.close()
 
 
-async def test_local_retry_keeps_its_backoff_when_a_clock_jump_is_reverted() -> None:
-    place = await Place.new(Watch())
-    handle = PolledEngine(await place.connection.open_handle(HandleConfig(task_queue="q")))
+async def test_local_retry_keeps_its_backoff_when_a_clock_jump_is_reverted(place: Place) -> None:
+    handle = await place.open_handle()
     place.set_clock(3 * 3600.0)
     run_id = await place.start()
     await handle.poll_activation()
@@ -459,7 +433,6 @@ async def test_local_retry_keeps_its_backoff_when_a_clock_jump_is_reverted() -> 
     again = await handle.poll_activity()
     assert isinstance(again, ActivityTask)
     assert again.attempt == 2
-    await place.connection.close()
 
 
 @pytest.mark.parametrize("restarted", [False, True])

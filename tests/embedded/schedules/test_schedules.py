@@ -397,7 +397,7 @@ def test_schedules_survive_a_crash_at_any_commit() -> None:
             end = wf.TerminateWorkflow(workflow_id=current[0].run.started.workflow_id)
             await _request(world.call(end))
             world.clock.advance(60)
-        world.engine.die(store.failure or ServiceError("over"))  # type: ignore[arg-type]
+        world.engine.fail(store.failure or ServiceError("over"))  # type: ignore[arg-type]
 
     async def body() -> None:
         whole = ScriptedStore()
@@ -473,29 +473,26 @@ async def test_schedule_waits_while_the_store_is_full() -> None:
     ]
 
 
-def test_unreadable_schedule_does_not_affect_other_schedules(
+async def test_unreadable_schedule_does_not_affect_other_schedules(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "runs.db"
 
-    async def body() -> None:
-        clock = VirtualClock(HOUR * 1000 + 1)
-        world = await World.new(store=open_sqlite(path), clock=clock, opened=True)
-        await world.call(hourly("good"))
-        await world.call(hourly("bad"))
-        await world.close()
-        with sqlite3.connect(path) as connection:
-            connection.execute("UPDATE schedules SET data = x'81' WHERE schedule_id = 'bad'")
-        connection.close()
-        world = await World.new(store=open_sqlite(path), clock=clock, opened=True)
-        clock.advance(3600)
-        assert (await describe(world, "good")).num_actions == 1
-        assert not world.engine.is_over
-        listed = await world.call(sc.ListSchedules())
-        assert [each.schedule_id for each in listed.schedules] == ["good"]
-        await world.close()
-
-    run_async(body)
+    clock = VirtualClock(HOUR * 1000 + 1)
+    world = await World.new(store=open_sqlite(path), clock=clock, opened=True)
+    await world.call(hourly("good"))
+    await world.call(hourly("bad"))
+    await world.close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE schedules SET data = x'81' WHERE schedule_id = 'bad'")
+    connection.close()
+    world = await World.new(store=open_sqlite(path), clock=clock, opened=True)
+    clock.advance(3600)
+    assert (await describe(world, "good")).num_actions == 1
+    assert not world.engine.is_over
+    listed = await world.call(sc.ListSchedules())
+    assert [each.schedule_id for each in listed.schedules] == ["good"]
+    await world.close()
     assert "schedule 'bad' cannot start workflows" in caplog.text
 
 

@@ -56,8 +56,7 @@ def test_invalid_cron_string_is_rejected(cron: str) -> None:
         check_cron(cron)
 
 
-async def test_cron_run_receives_last_result_and_last_failure() -> None:
-    world = await World.new()
+async def test_cron_run_receives_last_result_and_last_failure(world: World) -> None:
     started = await world.start(cron_schedule="*/10 * * * *")
     chain = [started.run_id]
     endings: list[c.Command] = [c.CompleteRun(text("one")), c.FailRun(app_failure("broke"))]
@@ -68,8 +67,7 @@ async def test_cron_run_receives_last_result_and_last_failure() -> None:
         await world.complete(chain[-1], ending)
         await world.activation()  # the eviction
         await world.complete(chain[-1])
-        record = world.engine.current("w")
-        assert record is not None
+        record = world.record()
         chain.append(record.run.run_id)
     world.clock.advance(600)
     started = (await world.activation()).events[0]
@@ -78,33 +76,27 @@ async def test_cron_run_receives_last_result_and_last_failure() -> None:
     assert started.last_failure == app_failure("broke")
     assert (started.attempt, started.continued_run_id) == (1, chain[1])
     assert started.first_execution_run_id == chain[0]
-    last = world.engine.current("w")
-    assert last is not None
+    last = world.record()
     assert last.run.started.initiator is Initiator.CRON_SCHEDULE
-    await world.close()
 
 
-async def test_retries_precede_the_next_cron_run() -> None:
-    world = await World.new()
+async def test_retries_precede_the_next_cron_run(world: World) -> None:
     rule = RetryRule(initial_interval=1.0, maximum_attempts=2)
     await world.start(cron_schedule="@every 60s", retry_policy=rule)
     seen = []
     for wait in (60, 1, 60):
         world.clock.advance(wait)
         activation = await world.activation()
-        record = world.engine.current("w")
-        assert record is not None
+        record = world.record()
         seen.append((record.run.started.initiator, record.run.started.attempt))
         await world.complete(activation.run_id, c.FailRun(app_failure("no")))
         await world.activation()
         await world.complete(activation.run_id)
     assert seen == [(Initiator.CRON_SCHEDULE, 1), (Initiator.RETRY, 2), (Initiator.CRON_SCHEDULE, 1)]
-    await world.close()
 
 
 @pytest.mark.parametrize("how", ["cancelled", "terminated"])
-async def test_cancel_and_terminate_end_a_cron_workflow(how: str) -> None:
-    world = await World.new()
+async def test_cancel_and_terminate_end_a_cron_workflow(world: World, how: str) -> None:
     started = await world.start(cron_schedule="@every 60s")
     if how == "terminated":
         await world.call(TerminateWorkflow(workflow_id="w"))
@@ -115,26 +107,19 @@ async def test_cancel_and_terminate_end_a_cron_workflow(how: str) -> None:
         await world.call(CancelWorkflow(workflow_id="w", request_id="r"))
         await world.activation()
         await world.complete(started.run_id, c.CancelRun())
-    record = world.engine.current("w")
-    assert record is not None
+    record = world.record()
     assert record.run.run_id == started.run_id
     assert not record.run.is_open
-    await world.close()
 
 
-async def test_cron_continues_after_a_run_timeout() -> None:
-    world = await World.new()
+async def test_cron_continues_after_a_run_timeout(world: World) -> None:
     started = await world.start(cron_schedule="@every 60s", run_timeout=5.0)
     world.clock.advance(65)
-    record = world.engine.current("w")
-    assert record is not None
+    record = world.record()
     assert record.run.run_id != started.run_id
     assert record.run.started.continued_failure is not None
-    await world.close()
 
 
-async def test_start_delay_with_cron_is_rejected() -> None:
-    world = await World.new()
+async def test_start_delay_with_cron_is_rejected(world: World) -> None:
     with pytest.raises(ServiceError, match="start delay"):
         await world.start(cron_schedule="@hourly", start_delay=5.0)
-    await world.close()

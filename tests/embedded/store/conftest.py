@@ -1,4 +1,4 @@
-"""A store in a fresh folder."""
+"""Fixtures: a store in a new folder."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from hourglass._embedded.store.store import Store
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Where the file is, or will be."""
+    """The path of a file that may not exist yet."""
     return tmp_path / "runs.db"
 
 
 @pytest.fixture
 def open_store(path: Path) -> Iterator[Callable[..., Store]]:
-    """Opens stores, by default on the same file, and closes them in the end."""
+    """Opens stores, by default on the same file, and closes them at the end."""
     opened: list[Store] = []
 
     def open_(where: Path | None = None, **options: Any) -> Store:

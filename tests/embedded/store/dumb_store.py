@@ -1,8 +1,8 @@
-"""A second store, as dumb as one can be: a log of changes, and reads that walk through all of it.
+"""A second store, as simple as possible: a log of changes, and reads that scan it.
 
-Written against `Store` alone. It keeps two promises that the store in memory keeps without effort: a change is durable some turns
-of the loop after it was appended, not at once; and a crash forgets what was not durable by then. What an engine needs of a store
-beyond the interface would be missing here.
+It uses only `Store`, and keeps two promises that need no effort in memory: a change becomes durable some iterations of
+the loop after it was appended, and a crash loses what was not durable. If an engine needed more than the interface, it
+would be missing here.
 """
 
 from __future__ import annotations
@@ -35,14 +35,12 @@ Entry = RunChange | ScheduleChange | str
 
 @dataclass
 class Disk:
-    """What a crash leaves: the entries that became durable, in their order."""
+    """What a crash leaves: the durable entries in order."""
 
     log: list[Entry] = field(default_factory=list)
 
 
 class DumbStore:
-    """Implements `Store`."""
-
     patience = 0.0
     held = ""
 
@@ -51,8 +49,8 @@ class DumbStore:
         self._queue: list[Entry] = []
         self._number = self._committed = 0
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
-        self._told: set[asyncio.Future[None]] = set()
-        self._gone = False
+        self._callbacks: set[asyncio.Future[None]] = set()
+        self._crashed = False
         self.latest_ns = max((event.time_ns for each in self._changes() for event in each.events), default=0)
 
     # --- writing ------------------------------------------------------------------------------------------------
@@ -75,8 +73,7 @@ class DumbStore:
         return self._number
 
     def _commit(self) -> None:
-        """One after the other, each whole."""
-        if self._gone:
+        if self._crashed:
             return
         self.disk.log += self._queue
         self._committed += len(self._queue)
@@ -89,7 +86,7 @@ class DumbStore:
         return number <= self._committed
 
     async def durable(self, number: int) -> None:
-        if self._gone:
+        if self._crashed:
             raise StorageError("the store is gone", status="UNAVAILABLE")
         if not self.is_durable(number):
             waiter = asyncio.get_running_loop().create_future()
@@ -98,8 +95,8 @@ class DumbStore:
 
     def when_durable(self, number: int, callback: Callable[[StorageError | None], object]) -> None:
         waiting = asyncio.ensure_future(self.durable(number))
-        self._told.add(waiting)
-        waiting.add_done_callback(lambda done: (self._told.discard(waiting), callback(_failure(done))))
+        self._callbacks.add(waiting)
+        waiting.add_done_callback(lambda done: (self._callbacks.discard(waiting), callback(_failure(done))))
 
     def on_rejection(self, callback: Callable[[Rejection], None]) -> None:
         pass
@@ -113,8 +110,8 @@ class DumbStore:
         return len(old[:limit])
 
     def crash(self) -> None:
-        """The process is gone, with what was queued."""
-        self._gone = True
+        """Drop the process with its queue."""
+        self._crashed = True
         self._queue.clear()
 
     def close(self) -> None:
@@ -135,7 +132,7 @@ class DumbStore:
                 yield entry
 
     def _last(self) -> dict[str, RunChange]:
-        """The last change of each run; runs in the order of their starts."""
+        """Return the last change of each run, in the order of their starts."""
         return {each.run.run_id: each for each in self._changes()}
 
     def _runs(self) -> dict[str, Run]:
@@ -215,7 +212,7 @@ class DumbStore:
         last = {each.schedule_id: each.data for each in self._entries() if isinstance(each, NoteChange)}
         return [(name, data) for name, data in last.items() if name.startswith(prefix) and data]
 
-    # --- what it has none of ----------------------------------------------------------------------------------------
+    # --- not supported ----------------------------------------------------------------------------------------
 
     def start_rejection(self) -> str:
         return ""

@@ -1,6 +1,6 @@
-"""Programs that meet a real failure of the disk, each in a process of its own: run by `test_disk_faults`.
+"""Programs with real disk failures, each in its own process: run by `test_disk_faults`.
 
-Each asserts what must hold and prints `held` in the end; anything else is a failure.
+Each asserts its expectations and prints `held` at the end; any other output is a failure.
 """
 
 from __future__ import annotations
@@ -23,9 +23,7 @@ from hourglass.errors import StorageError
 from .stories import Story
 
 
-class Heard(logging.Handler):
-    """What was logged."""
-
+class RecordedLogs(logging.Handler):
     def __init__(self) -> None:
         super().__init__()
         self.lines: list[tuple[str, str]] = []
@@ -36,7 +34,7 @@ class Heard(logging.Handler):
 
 
 def check_file(path: str, story: Story, least: int) -> None:
-    """The file is sound, opens, and has at least so many events of the run, from the first on."""
+    """Check that the file is sound and has at least `least` events of the run, without a gap."""
     connection = sqlite3.connect(path)
     assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     connection.close()
@@ -48,14 +46,14 @@ def check_file(path: str, story: Story, least: int) -> None:
     store.close()
 
 
-def put_ballast(path: str) -> None:
-    """A file that takes room until it is deleted."""
+def create_ballast(path: str) -> None:
+    """Create a file that takes space until it is deleted."""
     with open(path, "wb") as file:
         file.write(b"x" * (1 << 20))
 
 
-async def refusal(store: Store, number: int) -> str:
-    """Why a change was not acknowledged; "" if it was."""
+async def rejection(store: Store, number: int) -> str:
+    """Return why a change was not acknowledged, or ""."""
     try:
         await store.durable(number)
     except StorageError as error:
@@ -64,10 +62,10 @@ async def refusal(store: Store, number: int) -> str:
 
 
 async def full(path: str) -> None:
-    """A disk that is full and then is not: everything waits, nothing is lost, no restart."""
-    heard = Heard()
+    """Fill the disk and free it: commits wait, nothing is lost."""
+    logs = RecordedLogs()
     ballast = f"{path}.ballast"
-    put_ballast(ballast)
+    create_ballast(ballast)
     story = Story("a")
     store = open_sqlite(path, reserve_bytes=1 << 19, retry_seconds=0.01)
     numbers = [store.append(story.start())]
@@ -91,14 +89,14 @@ async def full(path: str) -> None:
         numbers.append(store.append(story.signal()))
     os.unlink(ballast)
     await store.durable(numbers[-1])
-    assert [level for level, _ in heard.lines] == ["ERROR", "WARNING"], heard.lines
+    assert [level for level, _ in logs.lines] == ["ERROR", "WARNING"], logs.lines
     assert store.failure is None
     store.close()
     check_file(path, story, len(story.events))
 
 
 async def full_and_closed(path: str) -> None:
-    """A disk that stays full: closing does not wait for ever, and who was not told is told no."""
+    """Close a store on a full disk: pending changes are rejected."""
     story = Story("a")
     store = open_sqlite(path, retry_seconds=0.01)
     number = store.append(story.start())
@@ -109,9 +107,9 @@ async def full_and_closed(path: str) -> None:
         await asyncio.wait([waiter], timeout=0.2)
     acknowledged = sum(store.is_durable(each) for each in range(1, number + 1))
     store.close()
-    assert "no space left" in await refusal(store, number)
-    (told,) = await asyncio.gather(waiter, return_exceptions=True)
-    assert isinstance(told, StorageError)
+    assert "no space left" in await rejection(store, number)
+    (outcome,) = await asyncio.gather(waiter, return_exceptions=True)
+    assert isinstance(outcome, StorageError)
     connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
     assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     ids = connection.execute("SELECT first_id FROM events ORDER BY 1").fetchall()
@@ -119,40 +117,40 @@ async def full_and_closed(path: str) -> None:
     connection.close()
 
 
-async def until_dead(store: Store, story: Story) -> int:
-    """Append until the store ends; gives how many were acknowledged before."""
+async def append_until_failure(store: Store, story: Story) -> int:
+    """Append until the store ends. Return the number of acknowledged changes."""
     for acknowledged in range(500):
-        why = await refusal(store, store.append(story.signal(2_000)))
-        if why:
-            assert "may be damaged after an I/O error" in why, why
+        reason = await rejection(store, store.append(story.signal(2_000)))
+        if reason:
+            assert "may be damaged after an I/O error" in reason, reason
             return acknowledged
     raise AssertionError("the disk never failed")
 
 
 async def write_error(path: str) -> None:
-    """A write that fails (the file may not grow beyond a limit) ends the store; opened anew it has all."""
+    """Let a write fail by a file size limit: the store ends, and the reopened file has every acknowledged change."""
     story = Story("a")
     store = open_sqlite(path, retry_seconds=0.01)
     await store.durable(store.append(story.start()))
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (os.stat(f"{path}-wal").st_size + 300_000, limits[1]))
-    acknowledged = await until_dead(store, story)
+    acknowledged = await append_until_failure(store, story)
     assert acknowledged > 5
-    expect_dead(store, story)
+    assert_ended(store, story)
     store.close()
     resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     check_file(path, story, acknowledged + 2)
 
 
 async def sync_error(path: str) -> None:
-    """A sync that fails ends the store: nobody knows what the disk has."""
+    """Let a sync fail: the store ends."""
     story = Story("a")
     store = open_sqlite(path, retry_seconds=0.01)
     await store.durable(store.append(story.start()))
     await store.durable(store.append(story.signal()))
     fail_syncs()
-    assert await until_dead(store, story) == 0
-    expect_dead(store, story)
+    assert await append_until_failure(store, story) == 0
+    assert_ended(store, story)
     store.close()
     connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
     assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
@@ -160,8 +158,7 @@ async def sync_error(path: str) -> None:
     connection.close()
 
 
-def expect_dead(store: Store, story: Story) -> None:
-    """Nothing works on a store that has ended, and nothing raises that must not."""
+def assert_ended(store: Store, story: Story) -> None:
     assert store.failure is not None
     store.append(story.signal())
     try:
@@ -176,15 +173,15 @@ _NUMBERS = {"x86_64": (317, 74, 75), "aarch64": (277, 82, 83)}
 
 
 def fail_syncs() -> None:
-    """From now on the kernel answers every sync of this process with an I/O error (seccomp, all threads)."""
+    """Let the kernel answer every sync of this process with an I/O error (seccomp, all threads)."""
     seccomp, fsync, fdatasync = _NUMBERS[platform.machine()]
-    refuse, allow = 0x0005_0000 | 5, 0x7FFF_0000
+    reject, allow = 0x0005_0000 | 5, 0x7FFF_0000
     steps = [
         (0x20, 0, 0, 0),  # the number of the call
         (0x15, 2, 0, fsync),
         (0x15, 1, 0, fdatasync),
         (0x06, 0, 0, allow),
-        (0x06, 0, 0, refuse),
+        (0x06, 0, 0, reject),
     ]
     code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in steps))
     program = ctypes.create_string_buffer(struct.pack("HxxxxxxQ", len(steps), ctypes.addressof(code)))

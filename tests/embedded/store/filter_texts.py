@@ -1,4 +1,4 @@
-"""List filters written out: a condition as text, for tests that read it back, and conditions to try."""
+"""Conditions of list filters: generated ones, and their text."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CONDITIONS: st.SearchStrategy[f.Condition] = st.recursive(
 
 
 def written(condition: f.Condition) -> str:
-    """A condition as a filter."""
+    """Return a condition as filter text."""
     match condition:
         case f.And(conditions):
             return " AND ".join(f"({written(each)})" for each in conditions)
@@ -51,7 +51,7 @@ def written(condition: f.Condition) -> str:
 
 
 def literal(value: f.Literal) -> str:
-    """A value as it stands in a filter."""
+    """Return a value as filter text."""
     match value:
         case bool():
             return str(value).lower()

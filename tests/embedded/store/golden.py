@@ -30,11 +30,9 @@ from hourglass.converter import Payload
 
 from .stories import Story
 
-GOLDEN = "golden"
-
 
 def stories_of_the_file() -> dict[str, Story]:
-    """Return the stories in the file: a run that waits for several things, and a closed run."""
+    """Return the stories in the file: a run with pending items of each kind, and a closed run."""
     return {"waiting": Story("waiting", "order-1"), "closed": Story("closed", "order-2")}
 
 

@@ -1,8 +1,8 @@
-"""A process to be killed: appends numbered changes to a few runs and prints each number once it is durable.
+"""A program to be killed: appends numbered changes to a few runs, and prints each number once it is durable.
 
     python -m tests.embedded.store.numbers_program FILE FIRST_NUMBER [PAGES_BETWEEN_CHECKPOINTS]
 
-The number of a change is the name of its signal, so that the file tells which ones it has.
+The number of a change is the name of its signal.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ AT_A_TIME = 5
 
 
 async def write(path: str, first: int, checkpoint_pages: int = 200) -> None:
-    """For ever: a few changes at a time, and a line for each that is durable."""
+    """Append changes without end, a few at a time, and print each durable number."""
     store = open_sqlite(path, checkpoint_pages=checkpoint_pages)
     stories = [Story(f"{first}-{place}") for place in range(RUNS)]
     for story in stories:

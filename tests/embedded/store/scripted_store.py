@@ -1,4 +1,4 @@
-"""A store whose disk the test holds in its hands: nothing is durable before the test says so, and it may die or crash."""
+"""A store controlled by the test: changes become durable on request, and it may fail or crash."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class ScriptedStore:
         self.refusal = ""
         self.failure: StorageError | None = None
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
-        self._told: set[asyncio.Future[None]] = set()
+        self._callbacks: set[asyncio.Future[None]] = set()
 
     # --- the test's part ------------------------------------------------------------------------------------
 
     def commit(self, count: int | None = None) -> int:
-        """Make so many changes durable, or all; says how many there were."""
+        """Make `count` changes durable, or all. Return their number."""
         done = self.queue[: len(self.queue) if count is None else count]
         del self.queue[: len(done)]
         for change in done:
@@ -56,16 +56,11 @@ class ScriptedStore:
         return len(done)
 
     def die(self, message: str = "the disk is gone") -> None:
-        """From now on nothing can become durable."""
+        """Fail all pending and later changes."""
         self.failure = StorageError(message)
         for _, waiter in self._waiters:
             if not waiter.done():
                 waiter.set_exception(StorageError(message))
-
-    @property
-    def waiting(self) -> int:
-        """How many wait for something to become durable."""
-        return sum(not waiter.done() for _, waiter in self._waiters)
 
     # --- the engine's part ----------------------------------------------------------------------------------
 
@@ -107,8 +102,8 @@ class ScriptedStore:
 
     def when_durable(self, number: int, callback: Callable[[StorageError | None], object]) -> None:
         waiter = asyncio.ensure_future(self.durable(number))
-        self._told.add(waiter)
-        waiter.add_done_callback(lambda done: (self._told.discard(waiter), callback(done.exception())))
+        self._callbacks.add(waiter)
+        waiter.add_done_callback(lambda done: (self._callbacks.discard(waiter), callback(done.exception())))
 
     def load(self, run_id: str) -> Stored | None:
         return self._readable().load(run_id)

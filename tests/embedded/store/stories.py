@@ -1,4 +1,4 @@
-"""Runs for the store's tests, told step by step without an engine: each step is a change as an engine makes it."""
+"""Runs for tests of the store, changed step by step without an engine; each step is a change as an engine creates it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import msgspec
 from tests.specs import made
 
 from hourglass._contract.workflows import WorkflowStatus
-from hourglass._embedded.store.store import RunChange
+from hourglass._embedded.store.store import RunChange, Store, Stored
 from hourglass._embedded.transitions.run import OpenActivity, PendingTask, PendingTimer, Run
 from hourglass._history import events as h
 from hourglass.converter import ApplicationFailure, Failure, Payload
 
 
 class Story:
-    """One run, changed by the methods below; each returns the change to append."""
+    """One run; each method below returns the change to append."""
 
     def __init__(self, run_id: str, workflow_id: str = "", now_ns: int = 1_000) -> None:
         self.events: list[h.HistoryEvent] = []
@@ -146,7 +146,7 @@ class Story:
 
 
 def random_step(story: Story, chance: random.Random) -> RunChange:
-    """Any next step that the run allows."""
+    """Return any next step that the run allows."""
     steps = [story.signal, story.schedule, story.start_timer, story.hold]
     for scheduled in story.run.activities:
         steps.append(lambda scheduled=scheduled: story.begin_attempt(scheduled))
@@ -159,7 +159,7 @@ def random_step(story: Story, chance: random.Random) -> RunChange:
 
 
 def random_changes(stories: int, steps: int, seed: int) -> Iterator[tuple[Story, RunChange]]:
-    """Steps of several runs, mixed, each run from its start on."""
+    """Yield steps of several runs in random order, each run from its start on."""
     chance = random.Random(seed)
     told = [Story(f"run-{seed}-{place}", f"workflow-{place % 3}") for place in range(stories)]
     for _ in range(steps):
@@ -168,3 +168,10 @@ def random_changes(stories: int, steps: int, seed: int) -> Iterator[tuple[Story,
             yield story, story.start()
         elif story.run.is_open:
             yield story, random_step(story, chance)
+
+
+def load(store: Store, run_id: str) -> Stored:
+    """Load a run, which must exist."""
+    stored = store.load(run_id)
+    assert stored is not None
+    return stored

@@ -1,4 +1,4 @@
-"""Copies of a file that is in use: one moment of it, whole, sound, and never in place of something else."""
+"""Backups of a file in use: consistent, checked, and never over another file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Open = Callable[..., Store]
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def filled(path: Path, signals: int = 5) -> Story:
+def create_file(path: Path, signals: int = 5) -> Story:
     story = Story("a")
     store = open_sqlite(path)
     store.append(story.start())
@@ -37,9 +37,8 @@ def filled(path: Path, signals: int = 5) -> Story:
     return story
 
 
-def test_copy_of_a_closed_file(path: Path, tmp_path: Path) -> None:
-    """The copy has all that the file has, is one file, and the file is left as it was."""
-    story = filled(path)
+def test_backup_of_a_closed_file_contains_everything(path: Path, tmp_path: Path) -> None:
+    story = create_file(path)
     before = path.read_bytes()
     hourglass.backup(path, tmp_path / "copy.db")
     assert path.read_bytes() == before
@@ -53,8 +52,9 @@ def test_copy_of_a_closed_file(path: Path, tmp_path: Path) -> None:
     open_sqlite(path).close()
 
 
-async def test_copy_under_load(open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While changes are committed the copy is one moment: everything acknowledged before, nothing with a gap."""
+async def test_backup_under_load_is_a_consistent_snapshot(
+    open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(
         copies, "_PORTION", 4
     )  # so that many commits fall between the first page and the last
@@ -78,14 +78,14 @@ async def test_copy_under_load(open_store: Open, tmp_path: Path, monkeypatch: py
                 await store.durable(store.append(story.step([name])))
                 written += 1
             await done
-            found = numbers_in(dest)
-            assert found == list(range(len(found)))
-            assert acknowledged <= len(found) <= written
+            numbers = numbers_in(dest)
+            assert numbers == list(range(len(numbers)))
+            assert acknowledged <= len(numbers) <= written
             assert written > acknowledged
 
 
-def test_copy_of_another_processs_file(path: Path, tmp_path: Path) -> None:
-    """The owner may be another process, which goes on writing and can be killed meanwhile."""
+def test_backup_of_another_processs_file_contains_its_commits(path: Path, tmp_path: Path) -> None:
+    """The owner continues to write, and is killed meanwhile."""
     command = [sys.executable, "-m", "tests.embedded.store.numbers_program", path, "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) as process:
         assert process.stdout is not None
@@ -100,9 +100,8 @@ def test_copy_of_another_processs_file(path: Path, tmp_path: Path) -> None:
     assert set(numbers_in(path)) >= set(after)
 
 
-def test_existing_file_is_not_overwritten(path: Path, tmp_path: Path) -> None:
-    """A file that is there stays, unless one asks for its place."""
-    filled(path)
+def test_backup_overwrites_an_existing_file_only_on_request(path: Path, tmp_path: Path) -> None:
+    create_file(path)
     dest = tmp_path / "copy.db"
     dest.write_bytes(b"precious")
     with pytest.raises(StorageError, match="overwrite=True"):
@@ -112,11 +111,10 @@ def test_existing_file_is_not_overwritten(path: Path, tmp_path: Path) -> None:
     assert numbers_in(dest) == [0, 1, 2, 3, 4]
 
 
-def test_file_created_meanwhile_is_not_overwritten(
+def test_backup_does_not_overwrite_a_file_created_meanwhile(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between the first look and the last step nobody's file is replaced either."""
-    filled(path)
+    create_file(path)
     dest = tmp_path / "copy.db"
     copied = copies._copy
 
@@ -132,9 +130,9 @@ def test_file_created_meanwhile_is_not_overwritten(
     assert not [name for name in os.listdir(tmp_path) if "partial" in name]
 
 
-def test_file_in_use_is_not_overwritten(path: Path, tmp_path: Path, open_store: Open) -> None:
-    """Not even when asked: the log of what was there would be taken for the copy's."""
-    filled(path)
+def test_backup_does_not_overwrite_a_file_in_use(path: Path, tmp_path: Path, open_store: Open) -> None:
+    """The WAL of the other file would be applied to the copy."""
+    create_file(path)
     other = open_store(tmp_path / "other.db")
     with pytest.raises(StorageError, match="has a write-ahead log"):
         hourglass.backup(path, other.path, overwrite=True)
@@ -149,14 +147,12 @@ def test_file_in_use_is_not_overwritten(path: Path, tmp_path: Path, open_store: 
     ],
 )
 def test_invalid_backup_destinations_are_rejected(path: Path, tmp_path: Path, dest: str, text: str) -> None:
-    """Each refusal says why."""
-    filled(path)
+    create_file(path)
     with pytest.raises(StorageError, match=text):
         hourglass.backup(path, tmp_path / dest, overwrite=True)
 
 
-def test_files_that_cannot_be_copied_are_rejected(tmp_path: Path) -> None:
-    """A file that is missing, none of ours, or damaged makes no copy, and is not made or changed."""
+def test_missing_and_foreign_files_are_not_backed_up(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="does not exist"):
         hourglass.backup(tmp_path / "missing.db", tmp_path / "copy.db")
     (tmp_path / "text.db").write_bytes(b"words " * 1000)
@@ -165,9 +161,8 @@ def test_files_that_cannot_be_copied_are_rejected(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["text.db"]
 
 
-def test_damaged_file_is_not_copied(path: Path, tmp_path: Path) -> None:
-    """A copy that would not pass the check is not kept."""
-    filled(path, 300)
+def test_damaged_file_is_not_backed_up(path: Path, tmp_path: Path) -> None:
+    create_file(path, 300)
     data = bytearray(path.read_bytes())
     data[-4096:] = b"\xee" * 4096
     path.write_bytes(data)
@@ -177,9 +172,9 @@ def test_damaged_file_is_not_copied(path: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o644])
-def test_copy_has_the_mode_of_its_source(path: Path, tmp_path: Path, mode: int) -> None:
-    """A backup can be read by those users only who can read the file, also while it is made."""
-    filled(path)
+def test_backup_has_the_file_mode_of_its_source(path: Path, tmp_path: Path, mode: int) -> None:
+    """It is never readable by more users, also while it is created."""
+    create_file(path)
     path.chmod(mode)
     seen: set[int] = set()
     monitor = lambda *_: seen.update(each.stat().st_mode & 0o777 for each in tmp_path.glob("*partial*"))  # noqa: E731

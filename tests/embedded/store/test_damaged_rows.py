@@ -1,4 +1,4 @@
-"""Rows that another program, or a disk, has damaged: the callers whom they concern hear of it, and no worker waits for ever."""
+"""Rows damaged by another program or a disk: calls about them are answered, and no worker waits forever."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hourglass._embedded import VirtualClock
 from hourglass._evaluator import commands as c
 from hourglass.errors import ServiceError, StorageError
 
-from ..memory_world import World, run_async, text
+from ..memory_world import World, text
 
 DONE = c.CompleteRun(text("done"))
 BAD = "(SELECT key FROM runs WHERE workflow_id = 'bad')"
@@ -79,8 +79,8 @@ async def open_world(path: Path) -> World:
     return await World.new(store=store, clock=VirtualClock(), opened=True)
 
 
-async def soon(world: World, request: s.Request[Any]) -> object:
-    """The answer, or the error; it does not take long."""
+async def answer_to(world: World, request: s.Request[Any]) -> object:
+    """Return the answer or the error, which must come within seconds."""
     try:
         async with asyncio.timeout(5):
             return await world.call(request)
@@ -88,7 +88,7 @@ async def soon(world: World, request: s.Request[Any]) -> object:
         return error
 
 
-async def bystander_ends(world: World) -> None:
+async def complete_bystander(world: World) -> None:
     started = await world.start("bystander")
     while True:
         async with asyncio.timeout(5):
@@ -101,76 +101,66 @@ async def bystander_ends(world: World) -> None:
 
 
 @pytest.mark.parametrize("task_is_open", [False, True])
-@pytest.mark.parametrize("what", RUNS)
-def test_damaged_run_does_not_affect_others(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, what: str, task_is_open: bool
+@pytest.mark.parametrize("damage_kind", RUNS)
+async def test_damaged_run_does_not_affect_other_runs(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage_kind: str, task_is_open: bool
 ) -> None:
-    """The file opens, others end, lists answer or say what is wrong, and calls about the run are answered, too."""
+    """Lists and calls about the run are answered or raise an error."""
     path = tmp_path / "a.db"
 
-    async def body() -> None:
-        world = await open_world(path)
-        bad = await world.start("bad", request_id="bad")
-        await world.activation()
-        await world.complete(bad.run_id, c.StartTimer(1, 10**9))
-        if task_is_open:
-            await world.call(wf.SignalWorkflow(workflow_id="bad", signal_name="x", request_id="y"))
-        await world.close()
-        damage(path, RUNS[what])
-        again = await open_world(path)
-        await bystander_ends(again)
-        requests: list[s.Request[Any]] = [
-            wf.DescribeWorkflow(workflow_id="bad"),
-            wf.WaitForClose(workflow_id="bad", rpc_timeout=0.0),
-            wf.ListWorkflows(),
-            wf.CountWorkflows(),
-        ]
-        for request in requests:
-            answer = await soon(again, request)
-            if isinstance(answer, StorageError):
-                assert str(path) in str(answer)
-        again.clock.advance(10.0)
-        again.engine._upkeep.tick()
-        await asyncio.sleep(0)
-        assert again.engine.failed is None
-        await again.close()
-
-    with caplog.at_level(logging.ERROR, "hourglass"):
-        run_async(body)
+    caplog.set_level(logging.ERROR, "hourglass")
+    world = await open_world(path)
+    bad = await world.start("bad", request_id="bad")
+    await world.activation()
+    await world.complete(bad.run_id, c.StartTimer(1, 10**9))
+    if task_is_open:
+        await world.call(wf.SignalWorkflow(workflow_id="bad", signal_name="x", request_id="y"))
+    await world.close()
+    damage(path, RUNS[damage_kind])
+    again = await open_world(path)
+    await complete_bystander(again)
+    requests: list[s.Request[Any]] = [
+        wf.DescribeWorkflow(workflow_id="bad"),
+        wf.WaitForClose(workflow_id="bad", rpc_timeout=0.0),
+        wf.ListWorkflows(),
+        wf.CountWorkflows(),
+    ]
+    for request in requests:
+        answer = await answer_to(again, request)
+        if isinstance(answer, StorageError):
+            assert str(path) in str(answer)
+    again.clock.advance(10.0)
+    again.engine._upkeep.tick()
+    await asyncio.sleep(0)
+    assert again.engine.failed is None
+    await again.close()
     assert all("Traceback" not in record.getMessage() for record in caplog.records)
 
 
-@pytest.mark.parametrize("what", SCHEDULES)
-def test_damaged_schedule_does_not_affect_others(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, what: str
+@pytest.mark.parametrize("damage_kind", SCHEDULES)
+async def test_damaged_schedule_does_not_affect_other_schedules(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage_kind: str
 ) -> None:
-    """Other schedules act, and the log names the one that cannot."""
     path = tmp_path / "a.db"
 
-    async def body() -> None:
-        world = await open_world(path)
-        for name in ("bad", "good"):
-            action = made(
-                wf.StartWorkflow, workflow_id=name, workflow_type="W", task_queue="q", request_id=""
-            )
-            schedule = sc.EngineSchedule(
-                action=action, spec=ss.ScheduleSpec(intervals=(ss.ScheduleIntervalSpec(60.0),))
-            )
-            await world.call(sc.CreateSchedule(schedule_id=name, schedule=schedule, request_id=name))
-        await world.close()
-        damage(path, SCHEDULES[what])
-        again = await open_world(path)
-        again.clock.advance(61.0)
-        activation = await again.activation()
-        record = again.engine.record(activation.run_id)
-        assert record is not None
-        assert record.run.started.workflow_id.startswith("good")
-        await soon(again, sc.DescribeSchedule(schedule_id="bad"))
-        await soon(again, sc.ListSchedules())
-        await bystander_ends(again)
-        assert again.engine.failed is None
-        await again.close()
-
-    with caplog.at_level(logging.ERROR, "hourglass"):
-        run_async(body)
+    caplog.set_level(logging.ERROR, "hourglass")
+    world = await open_world(path)
+    for name in ("bad", "good"):
+        action = made(wf.StartWorkflow, workflow_id=name, workflow_type="W", task_queue="q", request_id="")
+        schedule = sc.EngineSchedule(
+            action=action, spec=ss.ScheduleSpec(intervals=(ss.ScheduleIntervalSpec(60.0),))
+        )
+        await world.call(sc.CreateSchedule(schedule_id=name, schedule=schedule, request_id=name))
+    await world.close()
+    damage(path, SCHEDULES[damage_kind])
+    again = await open_world(path)
+    again.clock.advance(61.0)
+    activation = await again.activation()
+    record = again.record(run_id=activation.run_id)
+    assert record.run.started.workflow_id.startswith("good")
+    await answer_to(again, sc.DescribeSchedule(schedule_id="bad"))
+    await answer_to(again, sc.ListSchedules())
+    await complete_bystander(again)
+    assert again.engine.failed is None
+    await again.close()
     assert any("schedule" in record.getMessage() for record in caplog.records)

@@ -1,4 +1,4 @@
-"""Disks that are full, fail, or lose what they had: nothing acknowledged is lost, and every error is clear."""
+"""Disks that are full, fail, or lose data: nothing acknowledged is lost, and every error is clear."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from hourglass._embedded.store.sqlite import disk_faults
 from hourglass._embedded.store.store import Store
 from hourglass.errors import StorageError
 
-from .stories import Story
+from .stories import Story, load
 
 Open = Callable[..., Store]
 ROOT = Path(__file__).resolve().parents[3]
 
 
 def run_program(name: str, path: Path, before: Sequence[str | Path] = ()) -> None:
-    """One of `fault_program`, in a process of its own."""
+    """Run a function of `fault_program` in its own process."""
     command = [*before, sys.executable, "-m", "tests.embedded.store.fault_program", name, path]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=120)
     if done.returncode == 77:
@@ -35,7 +35,7 @@ def run_program(name: str, path: Path, before: Sequence[str | Path] = ()) -> Non
 
 
 def small_disk(folder: Path, size: str) -> list[str | Path]:
-    """What runs a command with a small file system at a folder, which goes when the command ends."""
+    """Return a command prefix that mounts a small file system on a folder until the command ends."""
     if sys.platform != "linux" or subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode:
         pytest.skip("mounting is not permitted here")
     folder.mkdir()
@@ -44,65 +44,57 @@ def small_disk(folder: Path, size: str) -> list[str | Path]:
 
 
 async def until_held(store: Store) -> None:
-    """Until the store thread has met an obstacle that may pass."""
-    while not store._thread.held:  # noqa: ASYNC110 - it is another thread's, and nobody tells
+    """Wait until the store thread retries after a transient error."""
+    while not store._thread.held:  # noqa: ASYNC110 - it is another thread's, and there is no notification
         await asyncio.sleep(0)
 
 
-def test_full_disk(tmp_path: Path) -> None:
-    """On a disk that fills up commits wait, nothing acknowledged is lost, and they go on when room returns."""
+def test_commits_wait_on_a_full_disk_until_space_returns(tmp_path: Path) -> None:
     run_program("full", tmp_path / "disk" / "runs.db", small_disk(tmp_path / "disk", "3m"))
 
 
 def test_store_on_a_full_disk_can_be_closed(tmp_path: Path) -> None:
-    """A store on a full disk can be closed; what was not written is refused, what was is there."""
     run_program("full_and_closed", tmp_path / "disk" / "runs.db", small_disk(tmp_path / "disk", "2m"))
 
 
-def test_write_error(path: Path) -> None:
-    """An I/O error while a commit is written ends the store, and the file opens anew with all that was acknowledged."""
+def test_write_error_ends_the_store_without_losing_commits(path: Path) -> None:
     run_program("write_error", path)
 
 
 @pytest.mark.skipif(
     sys.platform != "linux" or platform.machine() not in ("x86_64", "aarch64"), reason="seccomp is Linux's"
 )
-def test_sync_error(path: Path) -> None:
-    """An I/O error of fsync ends the store: it is not tried again, for the second sync would lie."""
+def test_sync_error_ends_the_store(path: Path) -> None:
+    """It is not retried: a second sync could succeed without the lost data."""
     run_program("sync_error", path)
 
 
-def test_sqlite_page_limit_delays_commits(open_store: Open, caplog: pytest.LogCaptureFixture) -> None:
-    """The same without a mount: SQLite's own limit is reached and lifted."""
+async def test_sqlite_page_limit_delays_commits(open_store: Open, caplog: pytest.LogCaptureFixture) -> None:
+    """A full disk without a mount: SQLite's limit is reached and lifted."""
 
-    async def work() -> None:
-        store = open_store(retry_seconds=0.01)
-        story = Story("a")
-        await store.durable(store.append(story.start()))
-        limit = store._opened.writer
-        (pages,) = limit.execute("PRAGMA page_count").fetchone()
-        limit.execute(f"PRAGMA max_page_count = {pages + 1}").fetchall()
-        number = store.append(story.signal(100_000))
-        waiter = asyncio.ensure_future(store.durable(number))
-        await until_held(store)
-        assert not waiter.done()
-        assert "no space left" in store.start_rejection()
-        store.append(story.signal())
-        limit.execute("PRAGMA max_page_count = 1000000").fetchall()
-        await waiter
-        await store.durable(number + 1)
-        assert store.start_rejection() == ""
-        stored = store.load("a")
-        assert stored is not None
-        assert stored.events == tuple(story.events)
-
-    asyncio.run(work())
+    store = open_store(retry_seconds=0.01)
+    story = Story("a")
+    await store.durable(store.append(story.start()))
+    limit = store._opened.writer
+    (pages,) = limit.execute("PRAGMA page_count").fetchone()
+    limit.execute(f"PRAGMA max_page_count = {pages + 1}").fetchall()
+    number = store.append(story.signal(100_000))
+    waiter = asyncio.ensure_future(store.durable(number))
+    await until_held(store)
+    assert not waiter.done()
+    assert "no space left" in store.start_rejection()
+    store.append(story.signal())
+    limit.execute("PRAGMA max_page_count = 1000000").fetchall()
+    await waiter
+    await store.durable(number + 1)
+    assert store.start_rejection() == ""
+    assert load(store, "a").events == tuple(story.events)
     assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
 
 
-async def test_lock_that_fails_is_named(open_store: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The store ends with the system's message."""
-
+async def test_failing_file_lock_ends_the_store_with_the_systems_message(
+    open_store: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fails(*_: object) -> None:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
@@ -115,10 +107,9 @@ async def test_lock_that_fails_is_named(open_store: Open, monkeypatch: pytest.Mo
             await store.durable(store.append(story.signal()))
 
 
-async def test_foreign_write_lock_delays_commits(
+async def test_write_lock_of_another_program_delays_commits(
     open_store: Open, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A tool that holds the write lock for a while delays commits and breaks nothing."""
     monkeypatch.setattr("hourglass._embedded.store.sqlite.database.BUSY_SECONDS", 0.01)
 
     store = open_store(retry_seconds=0.01)
@@ -135,7 +126,6 @@ async def test_foreign_write_lock_delays_commits(
 
 
 def test_starts_are_rejected_when_the_disk_is_nearly_full(open_store: Open) -> None:
-    """Below the reserve no new workflows are accepted, in words that name the file and the room."""
     store = open_store(reserve_bytes=1 << 60)
     assert "no new workflows are accepted" in store.start_rejection()
     assert open_store(store_path(store).with_name("other.db"), reserve_bytes=0).start_rejection() == ""
@@ -145,32 +135,31 @@ def store_path(store: Store) -> Path:
     return Path(store.path)
 
 
-def scribble(path: Path, marked: bytes, unmarked: bytes, place: int) -> None:
-    """Destroy one of the pages that hold the one text and not the other; nobody has the file open."""
+def destroy_page(path: Path, marked: bytes, unmarked: bytes, place: int) -> None:
+    """Overwrite one of the pages that contain `marked` and not `unmarked`; the file is not open."""
     data = bytearray(path.read_bytes())
-    begins = [
-        begin
-        for begin in range(4096, len(data), 4096)
-        if marked in (page := data[begin : begin + 4096]) and unmarked not in page
+    page_starts = [
+        start
+        for start in range(4096, len(data), 4096)
+        if marked in (page := data[start : start + 4096]) and unmarked not in page
     ]
-    data[begins[place] : begins[place] + 4096] = b"\xee" * 4096
+    data[page_starts[place] : page_starts[place] + 4096] = b"\xee" * 4096
     path.write_bytes(data)
 
 
 def test_corrupt_page_affects_only_its_runs(open_store: Open, path: Path) -> None:
-    """A damaged page is an error for the runs on it, a clear one; the others are read as ever."""
     store = open_store()
     for place in range(300):
         store.append(Story(f"run-{place}").start())
     store.close()
-    scribble(path, b"WorkflowExecutionStarted", b"-request-", 3)
+    destroy_page(path, b"WorkflowExecutionStarted", b"-request-", 3)
     store = open_store()
-    errors = [error for place in range(300) if (error := loading_fails(store, f"run-{place}"))]
+    errors = [error for place in range(300) if (error := load_error(store, f"run-{place}"))]
     assert 1 <= len(errors) < 100
     assert all("is corrupt" in error for error in errors)
 
 
-def loading_fails(store: Store, run_id: str) -> str:
+def load_error(store: Store, run_id: str) -> str:
     try:
         assert store.load(run_id) is not None
     except StorageError as error:
@@ -179,20 +168,18 @@ def loading_fails(store: Store, run_id: str) -> str:
 
 
 async def test_corrupt_page_on_write_ends_the_store(open_store: Open, path: Path) -> None:
-    """What cannot be written is not acknowledged."""
     store = open_store()
     for place in range(300):
         store.append(Story(f"run-{place}").start())
     store.close()
-    scribble(path, b"run-299-request-1", b"WorkflowExecutionStarted", -1)
+    destroy_page(path, b"run-299-request-1", b"WorkflowExecutionStarted", -1)
     store = open_store()
     with pytest.raises(StorageError, match="is corrupt"):
         await store.durable(store.append(Story("new").start()))
     assert store.failure is not None
 
 
-def test_undecodable_row_names_its_run(open_store: Open, path: Path) -> None:
-    """A row that SQLite can read and we cannot is an error that names the run."""
+def test_undecodable_row_is_an_error_that_names_its_run(open_store: Open, path: Path) -> None:
     store = open_store()
     store.append(Story("a").start())
     store.close()
@@ -205,8 +192,10 @@ def test_undecodable_row_names_its_run(open_store: Open, path: Path) -> None:
 
 
 @pytest.mark.parametrize("may_use", [False, True])
-def test_permission_error_names_the_owner(path: Path, monkeypatch: pytest.MonkeyPatch, may_use: bool) -> None:
-    """Where SQLite cannot open a file that another user keeps to himself, the error says whose it is; not where it could."""
+def test_permission_error_names_the_owner_of_the_file(
+    path: Path, monkeypatch: pytest.MonkeyPatch, may_use: bool
+) -> None:
+    """An accessible file is not blamed on another user."""
     with pytest.raises(sqlite3.OperationalError) as caught:
         sqlite3.connect(path / "there is no such folder")
     path.touch()
@@ -218,6 +207,5 @@ def test_permission_error_names_the_owner(path: Path, monkeypatch: pytest.Monkey
 
 
 def test_store_errors_reveal_no_values() -> None:
-    """A failure is named by SQLite's name for it, never by its text, which could quote a value."""
     error = sqlite3.OperationalError("near 'SECRET': no")
     assert "SECRET" not in str(disk_faults.storage_error("/x.db", error))

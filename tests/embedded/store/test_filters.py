@@ -1,4 +1,4 @@
-"""List filters: the text of one as data, and what is refused."""
+"""List filters: parsing, SQL, and rejected input."""
 
 from __future__ import annotations
 
@@ -32,8 +32,7 @@ SCRAPS = st.lists(
 ).map(" ".join)
 
 
-def test_operator_precedence() -> None:
-    """AND binds more tightly than OR, and NOT more than both."""
+def test_and_binds_more_tightly_than_or() -> None:
     a, b, c = (f.Missing(name) for name in "abc")
     assert parse("a IS NULL OR b IS NULL AND NOT c IS NULL").condition == f.Or((a, f.And((b, f.Not(c)))))
     assert parse("(a IS NULL OR b IS NULL) AND c IS NULL").condition == f.And((f.Or((a, b)), c))
@@ -56,8 +55,7 @@ def test_operator_precedence() -> None:
         ("TRUE", True),
     ],
 )
-def test_filter_values(text: str, value: f.Literal) -> None:
-    """Texts in either quotes, with doubled quotes and escapes; numbers with a sign; true and false."""
+def test_filter_literals_are_parsed(text: str, value: f.Literal) -> None:
     condition = parse(f"x={text}").condition
     assert isinstance(condition, f.Comparison)
     assert repr(condition.value) == repr(value)
@@ -66,33 +64,29 @@ def test_filter_values(text: str, value: f.Literal) -> None:
 @settings(deadline=None, max_examples=cases(60, 1000))
 @given(CONDITIONS)
 def test_condition_round_trips_as_text(condition: f.Condition) -> None:
-    """A condition that is written out and read again is the same condition."""
-    assert repr_without_places(parse(written(condition)).condition) == repr_without_places(condition)
+    assert repr_without_positions(parse(written(condition)).condition) == repr_without_positions(condition)
 
 
 @settings(deadline=None, max_examples=cases(60, 1000))
 @given(SCRAPS)
 def test_any_text_is_parsed_or_rejected(text: str) -> None:
-    """Any text is either parsed or rejected as an invalid argument; no other error is raised."""
     assert status(text) in ("OK", "INVALID_ARGUMENT")
 
 
 @settings(deadline=None, max_examples=cases(60, 1000))
 @given(NAMES, TEXTS)
-def test_filter_values_are_bound_parameters(name: str, value: str) -> None:
-    """The SQL of a filter is the same whatever name and value it is about: both are bound."""
+def test_filter_names_and_values_are_bound_parameters(name: str, value: str) -> None:
     types = {name: AttributeType.KEYWORD, "plain": AttributeType.KEYWORD}
     if name == "WorkflowId":
         return
-    about = statement(parse(f"`{name}` = {literal(value)}"), types)
-    assert about.text == statement(parse("plain = 'x'"), types).text
-    assert about.values == (name, value)
+    filter_sql = statement(parse(f"`{name}` = {literal(value)}"), types)
+    assert filter_sql.text == statement(parse("plain = 'x'"), types).text
+    assert filter_sql.values == (name, value)
 
 
 @settings(deadline=None, max_examples=cases(60, 1000))
 @given(CONDITIONS)
 def test_negations_are_moved_into_the_leaves(condition: f.Condition) -> None:
-    """Moving NOT into the leaves removes all NOTs, and a double negation restores the condition."""
     moved = without_not(condition)
     assert "Not(" not in repr(moved)
     assert without_not(f.Not(f.Not(condition))) == moved
@@ -100,7 +94,7 @@ def test_negations_are_moved_into_the_leaves(condition: f.Condition) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("Region = ", "character 10 at the end: expected a value"),
         ("Region = eu", "character 10 near 'eu': expected a value: .* forget to quote"),
@@ -124,9 +118,8 @@ def test_negations_are_moved_into_the_leaves(condition: f.Condition) -> None:
         ("GROUP BY Region", "GROUP BY is supported for ExecutionStatus only, not for Region"),
     ],
 )
-def test_filter_errors_name_place_and_alternatives(text: str, says: str) -> None:
-    """The error for an invalid filter names the position and the valid alternatives."""
-    with pytest.raises(ServiceError, match=says) as caught:
+def test_filter_error_names_position_and_alternatives(text: str, message: str) -> None:
+    with pytest.raises(ServiceError, match=message) as caught:
         statement(parse(text), {"Region": AttributeType.KEYWORD})
     assert caught.value.status == "INVALID_ARGUMENT"
 
@@ -141,7 +134,7 @@ def test_filter_errors_name_place_and_alternatives(text: str, says: str) -> None
     ],
 )
 def test_huge_filters_are_rejected(text: str) -> None:
-    """A filter that is too deep or too wide is refused before it costs a stack."""
+    """Before parsing them could exhaust the stack."""
     with pytest.raises(ServiceError, match=r"more than \d+ (nested levels|conditions|values)"):
         parse(text)
 
@@ -160,16 +153,16 @@ def test_huge_filters_are_rejected(text: str) -> None:
         ("12", 12),
     ],
 )
-def test_duration_values(text: str, nanoseconds: int) -> None:
-    """Durations in Go's form with days, as a clock, or as nanoseconds."""
+def test_durations_are_parsed(text: str, nanoseconds: int) -> None:
+    """In Go's form with days, as a clock, or as nanoseconds."""
     assert parse_duration(text) == nanoseconds
 
 
 @pytest.mark.parametrize(
     "text", ["", "x", "1", "1w", "1H", "1h 2m", "00:61:00", "1:2", "9" * 30, "300000d", "s"]
 )
-def test_invalid_durations(text: str) -> None:
-    """Values that the server rejects as durations are rejected; a bare number is in nanoseconds."""
+def test_invalid_durations_are_rejected(text: str) -> None:
+    """A bare number is in nanoseconds."""
     assert parse_duration(text) == (1 if text == "1" else None)
 
 
@@ -187,19 +180,17 @@ def test_invalid_durations(text: str) -> None:
         ("1970-01-01T00:00:00Z ", None),
     ],
 )
-def test_time_values(text: str, microseconds: int | None) -> None:
-    """Only RFC 3339 times with a UTC offset are accepted."""
+def test_only_rfc_3339_times_with_an_offset_are_accepted(text: str, microseconds: int | None) -> None:
     assert parse_time(text) == microseconds
 
 
-def test_text_search_by_words() -> None:
-    """A text is searched by its words, without case, accents and punctuation."""
+def test_text_is_normalized_into_words() -> None:
     assert words("The Quick_brown, l'été 3.14") == " the quick brown l ete 3 14 "
     assert words("?!") == "  "
 
 
 def status(text: str) -> str:
-    """Whether a filter is understood, or as what it is refused."""
+    """Return "OK", or the status with which a filter is rejected."""
     try:
         statement(parse(text), {"Region": AttributeType.KEYWORD, "Amount": AttributeType.INT})
     except ServiceError as error:
@@ -207,6 +198,6 @@ def status(text: str) -> str:
     return "OK"
 
 
-def repr_without_places(condition: object) -> str:
+def repr_without_positions(condition: object) -> str:
     """Return a condition as a str that distinguishes 1 from True and 1.0, without positions."""
     return re.sub(r", position=\d+", "", repr(condition))

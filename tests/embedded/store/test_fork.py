@@ -1,4 +1,4 @@
-"""Forked children leave the file alone: what they inherit is neither used nor closed nor freed."""
+"""Forked children leave the file alone: inherited connections are neither used, closed nor freed."""
 
 from __future__ import annotations
 
@@ -62,7 +62,6 @@ print("held")
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 def test_forked_children_leave_the_file_alone(path: Path) -> None:
-    """Children of a process that writes are refused, end normally, and cost the parent nothing."""
     done = subprocess.run(
         [sys.executable, "-W", "ignore::DeprecationWarning", "-c", PROGRAM, path],
         capture_output=True,

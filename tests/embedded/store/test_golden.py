@@ -1,4 +1,4 @@
-"""Files that earlier versions wrote open for ever, with all that is in them; and how old formats become new ones."""
+"""Files of earlier formats can be opened with their contents, and are migrated."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from hourglass._history.events import kind_of
 from hourglass.errors import StorageError
 
 from .golden import EXPECTED, SCHEDULE
-from .stories import Story
+from .stories import Story, load
 
 Open = Callable[..., Store]
 FILES = sorted((Path(__file__).parent / "golden").glob("format-*.sqlite"))
 
 
-def described(stored: Stored) -> dict[str, Any]:
-    """What a run is, in plain values."""
+def description(stored: Stored) -> dict[str, Any]:
+    """Return a run as plain values."""
     run = stored.run
-    described: dict[str, Any] = {
+    result: dict[str, Any] = {
         "workflow_id": run.started.workflow_id,
         "task_queue": run.started.spec.task_queue,
         "task_timeout": run.started.spec.task_timeout,
@@ -45,18 +45,18 @@ def described(stored: Stored) -> dict[str, Any]:
         "task": run.task and (run.task.number, run.task.scheduled_event_id, run.task.attempt),
     }
     if run.activities:
-        begun = run.activities[3]
-        failure = begun.last_failure
+        activity = run.activities[3]
+        failure = activity.last_failure
         assert failure is not None
         assert failure.cause is not None
-        described["arguments"] = begun.scheduled.arguments[0].data
-        described["heartbeat"] = begun.heartbeat_details[0].data
-        described["last_failure"] = (failure.message, failure.info.type, failure.cause.message)  # type: ignore[union-attr]
-    return described
+        result["arguments"] = activity.scheduled.arguments[0].data
+        result["heartbeat"] = activity.heartbeat_details[0].data
+        result["last_failure"] = (failure.message, failure.info.type, failure.cause.message)  # type: ignore[union-attr]
+    return result
 
 
-def described_schedule(record: ScheduleRecord) -> dict[str, Any]:
-    """What a schedule is, in plain values."""
+def description_of_schedule(record: ScheduleRecord) -> dict[str, Any]:
+    """Return a schedule as plain values."""
     action = record.schedule.action
     return {
         "action": (
@@ -78,22 +78,19 @@ def described_schedule(record: ScheduleRecord) -> dict[str, Any]:
 
 
 def test_every_format_has_a_golden_file() -> None:
-    """Every format up to the present one has its file."""
     assert [file.name for file in FILES] == [
         f"format-{number}.sqlite" for number in range(tables.OLDEST_FORMAT, tables.FORMAT + 1)
     ]
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-async def test_old_files_open(open_store: Open, path: Path, file: Path) -> None:
-    """The file opens, has what it had, is listed, and can be written to."""
+async def test_golden_file_can_be_opened_read_and_written(open_store: Open, path: Path, file: Path) -> None:
     shutil.copy(file, path)
 
     store = open_store()
     for run_id, expected in EXPECTED.items():
-        stored = store.load(run_id)
-        assert stored is not None
-        assert described(stored) == expected
+        stored = load(store, run_id)
+        assert description(stored) == expected
         assert store.current(expected["workflow_id"]) == run_id
         assert store.find_request(expected["workflow_id"], f"{run_id}-request-1") == run_id
     assert (await store.count("ExecutionStatus = 'Running'")).count == 1
@@ -104,12 +101,11 @@ async def test_old_files_open(open_store: Open, path: Path, file: Path) -> None:
     ]
     schedule = store.schedule("reports")
     assert schedule is not None
-    assert described_schedule(schedule) == SCHEDULE
+    assert description_of_schedule(schedule) == SCHEDULE
     await store.durable(store.append(Story("new").start()))
 
 
-def test_older_file_is_migrated(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An older file is brought to the present format, after a copy of it was kept beside it."""
+def test_older_file_is_migrated_with_a_backup(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copy(FILES[0], path)
     migrations = [
         (3, lambda connection: connection.execute("ALTER TABLE runs ADD COLUMN colour TEXT")),
@@ -128,7 +124,6 @@ def test_older_file_is_migrated(path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_failed_migration_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half a migration is none."""
     shutil.copy(FILES[0], path)
 
     def fail(connection: sqlite3.Connection) -> None:
@@ -145,14 +140,12 @@ def test_failed_migration_changes_nothing(path: Path, monkeypatch: pytest.Monkey
 
 
 def test_migrations_lead_to_the_current_format() -> None:
-    """The list is in order, without a gap, and ends at the present format."""
     assert [leads_to for leads_to, _ in tables.MIGRATIONS] == list(
         range(tables.OLDEST_FORMAT + 1, tables.FORMAT + 1)
     )
 
 
-def test_requests_are_found_by_their_index(path: Path) -> None:
-    """A request is looked up by the index of requests, without a scan of all runs."""
+def test_request_lookup_uses_the_index(path: Path) -> None:
     open_sqlite(path).close()
     connection = sqlite3.connect(path)
     plan = connection.execute(f"EXPLAIN QUERY PLAN {FIND_REQUEST}", ("", "")).fetchall()
@@ -163,7 +156,6 @@ def test_requests_are_found_by_their_index(path: Path) -> None:
 
 
 def test_format_of_unreleased_versions_is_rejected(path: Path) -> None:
-    """A file of format 1 is left as it is; the error says what to do."""
     open_sqlite(path).close()
     connection = sqlite3.connect(path)
     connection.execute("PRAGMA user_version = 1")

@@ -1,6 +1,6 @@
-"""Killed at any instant: what was said to be durable is there, and nothing is there out of order.
+"""Processes killed at any instant: everything reported as durable is in the file, in order.
 
-`HOURGLASS_STORE_KILLS=500` makes the long run of it.
+`HOURGLASS_STORE_KILLS=500` selects a long run.
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ from tests.embedded.stores import open_sqlite
 
 from hourglass._history import events as h
 
+from .stories import load
+
 ROOT = Path(__file__).resolve().parents[3]
 KILLS = int(os.environ.get("HOURGLASS_STORE_KILLS", "15"))
 FEW = 40
 
 
 def write_and_kill(path: Path, first: int, lines: int, extra_bytes: int, *more: int) -> list[int]:
-    """Start the program, read so many of its lines and a bit, kill it; gives all numbers that it printed."""
+    """Start the program, read some of its output, and kill it. Return all numbers that it printed."""
     command = [
         sys.executable,
         "-m",
@@ -33,17 +35,17 @@ def write_and_kill(path: Path, first: int, lines: int, extra_bytes: int, *more: 
     ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) as process:
         assert process.stdout is not None
-        said = b"".join(process.stdout.readline() for _ in range(lines))
-        said += process.stdout.read1(extra_bytes) if extra_bytes else b""  # type: ignore[attr-defined]
+        output = b"".join(process.stdout.readline() for _ in range(lines))
+        output += process.stdout.read1(extra_bytes) if extra_bytes else b""  # type: ignore[attr-defined]
         process.kill()
-        said += process.stdout.read()
+        output += process.stdout.read()
         process.wait()
-    whole, _, _ = said.rpartition(b"\n")
-    return [int(line) for line in whole.split()]
+    complete, _, _ = output.rpartition(b"\n")
+    return [int(line) for line in complete.split()]
 
 
 def numbers_in(path: Path) -> list[int]:
-    """The numbers that the file has, from the histories of all its runs, which must be whole."""
+    """Return the numbers in the histories of all runs of the file, which must be consistent."""
     check = sqlite3.connect(path)
     assert check.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     run_ids = [run_id for (run_id,) in check.execute("SELECT run_id FROM runs").fetchall()]
@@ -51,8 +53,7 @@ def numbers_in(path: Path) -> list[int]:
     store = open_sqlite(path)
     found: list[int] = []
     for run_id in run_ids:
-        stored = store.load(run_id)
-        assert stored is not None
+        stored = load(store, run_id)
         names = [
             e.attributes.signal_name
             for e in stored.events
@@ -69,7 +70,6 @@ def numbers_in(path: Path) -> list[int]:
 
 
 def test_kill_at_any_time_loses_no_commit(path: Path) -> None:
-    """After each kill every number that was printed is in the file, and the numbers have no gap."""
     chance = random.Random(4)
     first = 0
     for _ in range(KILLS):
@@ -83,36 +83,34 @@ def test_kill_at_any_time_loses_no_commit(path: Path) -> None:
 
 
 def test_truncated_wal_keeps_earlier_commits(tmp_path: Path) -> None:
-    """However the end of the log is cut off or scribbled over, the file opens, with everything before that."""
     chance = random.Random(5)
     written = tmp_path / "written.db"
     # No checkpoint, however late the kill comes: what has been moved into the file is never torn off the log.
     write_and_kill(written, 0, 50, 0, 1_000_000_000)
     main = written.read_bytes()
     log = written.with_name("written.db-wal").read_bytes()
-    whole = len(numbers_in(copy(tmp_path / "whole.db", main, log)))
-    assert whole >= 50
+    complete = len(numbers_in(copy(tmp_path / "whole.db", main, log)))
+    assert complete >= 50
     counts = []
     for place in range(20):
         cut = chance.randrange(len(log))
         end = b"" if place % 2 else bytes(chance.randbytes(len(log) - cut))
         found = numbers_in(copy(tmp_path / f"torn-{place}.db", main, log[:cut] + end))
         assert found == list(range(len(found)))
-        assert len(found) <= whole
+        assert len(found) <= complete
         counts.append((cut, len(found)))
     in_order = [count for _, count in sorted(counts)]
-    assert in_order == sorted(in_order), "more of the log is more of the numbers"
+    assert in_order == sorted(in_order), "a longer log has fewer numbers"
     assert len(set(in_order)) > 3
 
 
-def test_kill_during_creation(tmp_path: Path) -> None:
-    """Killed while it makes the file, the process leaves none or a whole one."""
-    for place, wanted in enumerate((1, 1, 2, 2, 3)):
+def test_kill_during_creation_leaves_no_incomplete_file(tmp_path: Path) -> None:
+    for place, file_count in enumerate((1, 1, 2, 2, 3)):
         folder = tmp_path / str(place)
         folder.mkdir()
         command = [sys.executable, "-m", "tests.embedded.store.numbers_program", folder / "runs.db", "0"]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=ROOT) as process:
-            while len(os.listdir(folder)) < wanted and process.poll() is None:
+            while len(os.listdir(folder)) < file_count and process.poll() is None:
                 pass
             process.kill()
         found = numbers_in(folder / "runs.db") if (folder / "runs.db").exists() else []

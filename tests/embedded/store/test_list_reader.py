@@ -1,4 +1,4 @@
-"""Lists and counts on threads of their own: a long one stops nobody, is given up in time, and no fork waits for it."""
+"""Lists and counts on their own threads: a long one blocks nothing, times out, and does not delay a fork."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def endless(connection: sqlite3.Connection) -> object:
     return connection.execute(ENDLESS).fetchall()
 
 
-def one(connection: sqlite3.Connection) -> object:
+def select_one(connection: sqlite3.Connection) -> object:
     return connection.execute("SELECT 1").fetchall()
 
 
@@ -33,21 +33,20 @@ def memory() -> sqlite3.Connection:
     return sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
 
 
-async def works_on(reader: ListReader) -> None:
-    """Until a thread has taken all that was asked."""
-    while not reader._queue.empty():  # noqa: ASYNC110 - it is another thread's, and nobody tells
+async def until_taken(reader: ListReader) -> None:
+    """Wait until a thread has taken all requests."""
+    while not reader._queue.empty():  # noqa: ASYNC110 - it is another thread's, and there is no notification
         await asyncio.sleep(0)
 
 
 async def test_long_list_does_not_block_the_store(open_store: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While a list goes on and on, changes are written and read, and another list is answered."""
     monkeypatch.setattr("hourglass._embedded.store.sqlite.store.LISTS_AT_ONCE", 2)
 
     store = open_store()
     story = Story("a")
     await store.durable(store.append(story.start()))
     long = asyncio.ensure_future(store._lists.ask(endless))
-    await works_on(store._lists)
+    await until_taken(store._lists)
     await store.durable(store.append(story.signal()))
     assert store.load("a") is not None
     assert (await store.count("")).count == 1
@@ -57,39 +56,36 @@ async def test_long_list_does_not_block_the_store(open_store: Open, monkeypatch:
         await long
 
 
-async def test_list_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After its limit whoever asked is told so, in words that help, and the next question is answered."""
+async def test_long_list_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(list_reader, "LIST_SECONDS", 0.05)
 
     reader = ListReader("x.db", memory, sqlite3.Connection.close)
-    with pytest.raises(ServiceTimeoutError, match="narrower filter") as told:
+    with pytest.raises(ServiceTimeoutError, match="narrower filter") as caught:
         await reader.ask(endless)
-    assert told.value.status == "DEADLINE_EXCEEDED"
+    assert caught.value.status == "DEADLINE_EXCEEDED"
     monkeypatch.setattr(list_reader, "LIST_SECONDS", 10.0)
-    assert await reader.ask(one) == [(1,)]
+    assert await reader.ask(select_one) == [(1,)]
     reader.close()
 
 
-async def test_cancelled_list_frees_the_thread() -> None:
-    """A question that nobody waits for any more is dropped, whether it waits or is worked on."""
+async def test_cancelled_list_frees_its_thread() -> None:
     reader = ListReader("x.db", memory, sqlite3.Connection.close)
-    given_up = [asyncio.ensure_future(reader.ask(endless)) for _ in range(3)]
+    cancelled_calls = [asyncio.ensure_future(reader.ask(endless)) for _ in range(3)]
     await asyncio.sleep(0)
-    for each in given_up:
+    for each in cancelled_calls:
         each.cancel()
-    assert await reader.ask(one) == [(1,)]
+    assert await reader.ask(select_one) == [(1,)]
     assert not reader.is_busy
     reader.close()
 
 
 async def test_list_errors_are_raised_only_at_their_caller() -> None:
-    """What a question raises goes to whoever asked it; an error of SQLite becomes a StorageError."""
     reader = ListReader("x.db", memory, sqlite3.Connection.close)
     with pytest.raises(StorageError, match=r"x\.db"):
         await reader.ask(lambda connection: connection.execute("SELECT * FROM nothing"))
     with pytest.raises(ServiceError, match="invalid query"):
         await reader.ask(lambda connection: visibility.count(connection, "("))
-    assert await reader.ask(one) == [(1,)]
+    assert await reader.ask(select_one) == [(1,)]
     reader.close()
 
 
@@ -97,18 +93,18 @@ async def test_list_errors_are_raised_only_at_their_caller() -> None:
     not hasattr(os, "fork") or sys.platform == "darwin", reason="there is no fork to be tried"
 )
 async def test_fork_does_not_wait_for_a_list() -> None:
-    """A fork interrupts what is worked on, which begins again after it and is answered or given up as ever."""
+    """The fork interrupts the list, which starts again afterwards."""
     reader = ListReader("x.db", memory, sqlite3.Connection.close)
-    asked = asyncio.ensure_future(reader.ask(endless))
-    await works_on(reader)
+    call = asyncio.ensure_future(reader.ask(endless))
+    await until_taken(reader)
     pid = os.fork()
     if pid == 0:
         os._exit(7)
     _, status = os.waitpid(pid, 0)  # noqa: ASYNC222 - it ends at once
     assert os.waitstatus_to_exitcode(status) == 7
-    assert not asked.done()
-    asked.cancel()
-    assert await reader.ask(one) == [(1,)]
+    assert not call.done()
+    call.cancel()
+    assert await reader.ask(select_one) == [(1,)]
     reader.close()
 
 
@@ -123,34 +119,32 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
-async def test_oversized_filter_is_rejected(open_store: Open, text: str) -> None:
-    """A filter beyond a limit is refused as a filter, never told as a broken file."""
+async def test_oversized_filter_is_rejected_without_a_storage_error(open_store: Open, text: str) -> None:
     store = open_store()
     visibility.declare(store._opened.writer, {"Note": "Text"})
     for ask in (store.count(text), store.page(text, b"", 10)):
-        with pytest.raises(ServiceError, match="invalid query") as refused:
+        with pytest.raises(ServiceError, match="invalid query") as caught:
             await ask
-        assert not isinstance(refused.value, StorageError)
-        assert refused.value.status == "INVALID_ARGUMENT"
+        assert not isinstance(caught.value, StorageError)
+        assert caught.value.status == "INVALID_ARGUMENT"
     store.close()
 
 
 @pytest.mark.parametrize("limit", ["SQL_LENGTH", "VARIABLE_NUMBER", "EXPR_DEPTH"])
 def test_filter_beyond_sqlite_limits_is_rejected(limit: str) -> None:
-    """SQLite's own limits differ from build to build: where one is lower, the filter is refused as a filter."""
+    """SQLite's limits differ between builds."""
     connection = memory()
     connection.executescript(visibility.SCHEMA)
     visibility.declare(connection, {"Note": "Text"})
     connection.setlimit(getattr(sqlite3, f"SQLITE_LIMIT_{limit}"), {"SQL_LENGTH": 2000}.get(limit, 20))
     text = " OR ".join(f"Note = 'w{place}'" for place in range(400))
-    with pytest.raises(ServiceError, match="too large for this version of SQLite") as refused:
+    with pytest.raises(ServiceError, match="too large for this version of SQLite") as caught:
         visibility.count(connection, text)
-    assert not isinstance(refused.value, StorageError)
+    assert not isinstance(caught.value, StorageError)
     connection.close()
 
 
-async def test_filter_with_four_hundred_conditions(open_store: Open) -> None:
-    """As many conditions as are allowed are answered by a real file."""
+async def test_filter_with_four_hundred_conditions_is_accepted(open_store: Open) -> None:
     store = open_store()
     visibility.declare(store._opened.writer, {"Note": "Text"})
     text = " OR ".join(f"Note = 'w{place}'" for place in range(400))

@@ -1,4 +1,4 @@
-"""A file that is replaced or restored while the log of a killed owner is still beside it."""
+"""A file that is replaced or restored while the WAL of a killed owner is beside it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ signal.pause()
 
 @pytest.fixture
 def backup(path: Path) -> Path:
-    """The backup that an owner made, which was killed later and has left its log beside the file."""
+    """The backup made by an owner that was killed later and left its WAL beside the file."""
     dest = path.with_name("backup.db")
     owner = subprocess.Popen(
         [sys.executable, "-c", OWNER, path, dest], stdout=subprocess.PIPE, text=True, cwd=ROOT
@@ -52,15 +52,15 @@ def backup(path: Path) -> Path:
     owner.kill()
     owner.wait()
     owner.stdout.close()
-    assert log_of(path).stat().st_size > 0
+    assert wal_of(path).stat().st_size > 0
     try:
-        os.getxattr(log_of(path), "user.hourglass.database")
+        os.getxattr(wal_of(path), "user.hourglass.database")
     except (OSError, AttributeError):
         pytest.skip("the file system has no extended attributes")
     return dest
 
 
-def log_of(path: Path) -> Path:
+def wal_of(path: Path) -> Path:
     return path.with_name(f"{path.name}-wal")
 
 
@@ -78,25 +78,25 @@ def copy_in_place(backup: Path, path: Path) -> None:
 
 
 @pytest.mark.parametrize("restore", [os.replace, copy_in_place])
-def test_log_is_not_applied_to_a_restored_backup(
+def test_wal_is_not_applied_to_a_restored_backup(
     path: Path, backup: Path, restore: Callable[[Path, Path], None]
 ) -> None:
-    """The file and the log are left as they are, and the error says what to do."""
+    """File and WAL are left unchanged, and the error names the remedy."""
     restore(backup, path)
-    content, log = path.read_bytes(), log_of(path).read_bytes()
+    content, log = path.read_bytes(), wal_of(path).read_bytes()
     with pytest.raises(
         StorageError, match=r"was replaced or restored.*the log .*belongs to.*move .*-wal and .*-shm"
     ):
         open_sqlite(path)
-    assert (path.read_bytes(), log_of(path).read_bytes()) == (content, log)
+    assert (path.read_bytes(), wal_of(path).read_bytes()) == (content, log)
     for suffix in ("-wal", "-shm"):
         os.rename(f"{path}{suffix}", f"{path}.old{suffix}")
     open_sqlite(path).close()
     assert count_runs(path) == 20
 
 
-def test_log_is_not_applied_to_an_older_copy_of_the_file(path: Path, tmp_path: Path) -> None:
-    """A plain copy that was made while no owner ran, restored in place."""
+def test_wal_is_not_applied_to_an_older_copy_of_the_file(path: Path, tmp_path: Path) -> None:
+    """The copy was made while no owner ran, and restored in place."""
     open_sqlite(path).close()
     copy = tmp_path / "copy.db"
     shutil.copy(path, copy)
@@ -117,40 +117,38 @@ def test_log_is_not_applied_to_an_older_copy_of_the_file(path: Path, tmp_path: P
         open_sqlite(path)
 
 
-def test_backup_is_refused_beside_the_log_of_another_file(path: Path, backup: Path) -> None:
-    """A backup would be a mixture of both."""
+def test_backup_is_rejected_beside_the_wal_of_another_file(path: Path, backup: Path) -> None:
+    """It would mix the contents of both."""
     os.replace(backup, path)
     with pytest.raises(StorageError, match="was replaced or restored"):
         database.backup(path, path.with_name("second.db"))
 
 
-def test_log_of_a_killed_owner_is_applied_to_its_file(path: Path, backup: Path) -> None:
-    """The mark on the log is no obstacle where nothing was replaced."""
+def test_wal_of_a_killed_owner_is_applied_to_its_file(path: Path, backup: Path) -> None:
     assert backup.exists()
     open_sqlite(path).close()
     assert count_runs(path) == 40
 
 
 @pytest.mark.parametrize("rename", [os.rename, os.link])
-def test_file_is_refused_under_another_name_than_its_log(
+def test_file_is_rejected_under_another_name_than_its_wal(
     path: Path, backup: Path, monkeypatch: pytest.MonkeyPatch, rename: Callable[[Path, Path], None]
 ) -> None:
-    """A killed owner's file that was moved without its log, or is opened by another hard link, lacks what is in the log."""
+    """A file moved without its WAL, or opened by another hard link, lacks the WAL's commits."""
     monkeypatch.setenv(ALLOW_HARD_LINKS, "1")
     other = path.with_name("other.db")
     rename(path, other)
     for use in (open_sqlite, lambda name: database.backup(name, backup.with_name("second.db"))):
-        with pytest.raises(StorageError, match=rf"was last used as .* and {log_of(path)} still contains"):
+        with pytest.raises(StorageError, match=rf"was last used as .* and {wal_of(path)} still contains"):
             use(other)
-    os.rename(log_of(path), log_of(other))
+    os.rename(wal_of(path), wal_of(other))
     open_sqlite(other).close()
     assert count_runs(other) == 40
 
 
-def test_killed_owners_file_can_be_opened_through_another_name_of_its_folder(
+def test_killed_owners_file_can_be_opened_through_a_link_to_its_folder(
     path: Path, backup: Path, tmp_path: Path
 ) -> None:
-    """In a folder that is mounted twice, or reached by a link, the log is beside the file by either name."""
     assert backup.exists()
     folder = tmp_path / "elsewhere"
     folder.symlink_to(path.parent)
@@ -159,8 +157,8 @@ def test_killed_owners_file_can_be_opened_through_another_name_of_its_folder(
     assert count_runs(path) == 40
 
 
-def test_copy_of_the_file_with_its_log_can_be_opened(path: Path, backup: Path, tmp_path: Path) -> None:
-    """A copy of the folder, made after a crash, has other inodes."""
+def test_copied_folder_with_a_wal_can_be_opened(path: Path, backup: Path, tmp_path: Path) -> None:
+    """The copies have other inodes."""
     assert backup.exists()
     folder = tmp_path / "elsewhere"
     shutil.copytree(path.parent, folder)
@@ -184,7 +182,7 @@ SqliteStore.open(sys.argv[1])
 
 @pytest.mark.parametrize("step", ["_prepare", "next_epoch", "_connect_reader", "mark_log"])
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_owner_killed_while_it_opens_the_file_leaves_a_log_that_fits(
+def test_owner_killed_during_opening_leaves_a_matching_wal(
     path: Path, backup: Path, step: str, when: str
 ) -> None:
     """The mark allows for both epochs while the next one begins."""

@@ -15,8 +15,7 @@ from hourglass._embedded.store.store import Store
 Open = Callable[..., Store]
 
 
-def test_run_ids_are_time_ordered_uuids() -> None:
-    """Each is a UUID of version 7, none comes twice, and those of different moments are in order; the rest is random."""
+def test_run_ids_are_unique_time_ordered_uuids() -> None:
     since = time.time_ns() // 1_000_000
     made = [ids.new_id() for _ in range(1000)]
     until = time.time_ns() // 1_000_000
@@ -26,13 +25,12 @@ def test_run_ids_are_time_ordered_uuids() -> None:
     times = [uuid.UUID(each).int >> 80 for each in made]
     assert times == sorted(times)
     assert since <= times[0] <= times[-1] <= until
-    assert len({each[19] for each in made}) == 4, "all variants of the standard's"
+    assert len({each[19] for each in made}) == 4, "all variants of the standard"
     assert len({each[15:18] + each[20:] for each in made}) == 1000
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_forked_child_has_its_own_ids() -> None:
-    """What the parent has drawn and not used yet is no id of the child's."""
     ids.new_id()
     reader, writer = os.pipe()
     child = os.fork()

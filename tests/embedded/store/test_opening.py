@@ -1,8 +1,7 @@
-"""Files that can and cannot be opened: each refusal says what and what to do, and leaves everything as it was."""
+"""Files that can and cannot be opened: each rejection names the cause and the remedy, and changes nothing."""
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import os
 import sqlite3
@@ -27,15 +26,15 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def contents(folder: Path) -> dict[str, bytes | None]:
-    """Every file below a folder; nothing has them open."""
+    """Return the contents of all files below a folder."""
     return {
         str(each.relative_to(folder)): each.read_bytes() if each.is_file() else None
         for each in sorted(folder.rglob("*"))
     }
 
 
-def refused(path: Path, text: str, **options: str) -> StorageError:
-    """Opening raises, and changes nothing in the folder."""
+def assert_rejected(path: Path, text: str, **options: str) -> StorageError:
+    """Check that opening raises an error and changes nothing in the folder."""
     before = contents(path.parent) if path.parent.is_dir() else {}
     with pytest.raises(StorageError, match=text) as caught:
         open_sqlite(path, **options)
@@ -45,8 +44,8 @@ def refused(path: Path, text: str, **options: str) -> StorageError:
     return caught.value
 
 
-def filled(path: Path, runs: int = 1) -> Path:
-    """A file with some runs, closed."""
+def create_file(path: Path, runs: int = 1) -> Path:
+    """Create a file with some runs, and close it."""
     store = open_sqlite(path)
     for place in range(runs):
         store.append(Story(f"run-{place}").start())
@@ -54,8 +53,8 @@ def filled(path: Path, runs: int = 1) -> Path:
     return path
 
 
-def change(path: Path, *statements: str) -> None:
-    """Do something to a file behind our back."""
+def execute(path: Path, *statements: str) -> None:
+    """Execute statements in a file without the store."""
     connection = sqlite3.connect(path, isolation_level=None)
     for statement in statements:
         connection.execute(statement)
@@ -63,7 +62,7 @@ def change(path: Path, *statements: str) -> None:
 
 
 def test_missing_file_is_created(open_store: Open, path: Path) -> None:
-    """A file that is not there is made, with our mark and format, and nothing else is left in the folder."""
+    """Nothing else is left in the folder."""
     open_store().close()
     connection = sqlite3.connect(path)
     assert connection.execute("PRAGMA application_id").fetchone() == (tables.APPLICATION_ID,)
@@ -73,14 +72,14 @@ def test_missing_file_is_created(open_store: Open, path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["with space.db", "what?.db", "50%.db", "#1.db", "é.db", "a&mode=ro.db"])
-def test_any_file_name_works(open_store: Open, tmp_path: Path, name: str) -> None:
-    """Characters that mean something in a URI are just characters in a name."""
+def test_special_characters_in_a_file_name_are_allowed(open_store: Open, tmp_path: Path, name: str) -> None:
+    """They would have a meaning in a URI."""
     open_store(tmp_path / name).close()
     assert os.listdir(tmp_path) == [name]
 
 
-def test_connection_settings(open_store: Open) -> None:
-    """The writing connection logs ahead and syncs at every commit; the reading one cannot write or checkpoint."""
+def test_connections_have_their_settings(open_store: Open) -> None:
+    """The writer syncs every commit to the WAL; the reader cannot write."""
     store = open_store()
     writer, reader = store._opened.writer, store._opened.reader
     assert writer.execute("PRAGMA journal_mode").fetchall() == [("wal",)]
@@ -90,101 +89,90 @@ def test_connection_settings(open_store: Open) -> None:
             reader.execute(statement)
 
 
-def test_statistics_of_a_small_file_are_dropped(open_store: Open, path: Path) -> None:
-    """What somebody measured when there was little in the file does not make every commit read all of it later."""
+def test_query_planner_statistics_are_dropped_at_opening(open_store: Open, path: Path) -> None:
+    """Statistics of a small file would later make every commit scan it."""
     store = open_sqlite(path)
     story = Story("a")
     store.append(story.start())
     store.append(story.schedule(5))
     store.close()
-    change(path, "ANALYZE")
+    execute(path, "ANALYZE")
     statement = "DELETE FROM pending WHERE " + " OR ".join(["(run = ? AND event_id BETWEEN ? AND ?)"] * 96)
     plan = open_store()._opened.writer.execute(f"EXPLAIN QUERY PLAN {statement}", [1] * 288).fetchall()
     assert not [row for row in plan if row[3].startswith("SCAN pending")]
 
 
 def test_newer_format_is_rejected(path: Path) -> None:
-    """A file of a later version is refused, and says which format it has."""
-    change(filled(path), f"PRAGMA user_version = {tables.FORMAT + 1}")
-    refused(path, f"has format {tables.FORMAT + 1}.*not changed")
+    execute(create_file(path), f"PRAGMA user_version = {tables.FORMAT + 1}")
+    assert_rejected(path, f"has format {tables.FORMAT + 1}.*not changed")
 
 
-def test_foreign_database_is_rejected(path: Path) -> None:
-    """A database of somebody else is refused."""
-    change(path, "CREATE TABLE users (name)")
-    refused(path, "database of another program")
+def test_database_of_another_program_is_rejected(path: Path) -> None:
+    execute(path, "CREATE TABLE users (name)")
+    assert_rejected(path, "database of another program")
 
 
 @pytest.mark.parametrize("size", [1, 20, 100, 5_000])
-def test_file_that_is_no_database_is_rejected(path: Path, size: int) -> None:
-    """A file with anything else in it is refused."""
+def test_file_that_is_not_a_database_is_rejected(path: Path, size: int) -> None:
     path.write_bytes(b"Dear diary! " * 500 if size == 5_000 else b"D" * size)
-    refused(path, "is not a database")
+    assert_rejected(path, "is not a database")
 
 
 def test_empty_file_is_rejected(path: Path) -> None:
-    """A file of ours is never empty, so one that is was damaged or is somebody else's."""
+    """Our files are never empty."""
     path.touch()
-    refused(path, "is empty")
+    assert_rejected(path, "is empty")
 
 
 def test_wal_without_its_file_is_rejected(path: Path) -> None:
-    """A log beside a file that is gone would be read into the new file: refused."""
+    """It would be applied to the new file."""
     path.with_name(f"{path.name}-wal").write_bytes(b"x" * 100)
-    refused(path, "Put the file back")
+    assert_rejected(path, "Put the file back")
 
 
 def test_folder_is_rejected(tmp_path: Path) -> None:
-    """A folder is no file."""
     (tmp_path / "runs.db").mkdir()
-    refused(tmp_path / "runs.db", "is a directory")
+    assert_rejected(tmp_path / "runs.db", "is a directory")
 
 
-def test_missing_folder_is_rejected(tmp_path: Path) -> None:
-    """A folder is not made unasked."""
-    refused(tmp_path / "no" / "runs.db", "the directory .* does not exist")
+def test_missing_folder_is_rejected_and_not_created(tmp_path: Path) -> None:
+    assert_rejected(tmp_path / "no" / "runs.db", "the directory .* does not exist")
 
 
 def test_dangling_link_is_rejected(tmp_path: Path) -> None:
-    """A link that leads nowhere is not followed to make a file there."""
     (tmp_path / "runs.db").symlink_to(tmp_path / "elsewhere.db")
-    refused(tmp_path / "runs.db", "is a broken symbolic link")
+    assert_rejected(tmp_path / "runs.db", "is a broken symbolic link")
 
 
 def test_pipe_is_rejected(tmp_path: Path) -> None:
-    """Only regular files hold runs."""
     os.mkfifo(tmp_path / "runs.db")
     with pytest.raises(StorageError, match="not a regular file"):
         open_sqlite(tmp_path / "runs.db")
 
 
 def test_other_namespace_is_rejected(path: Path) -> None:
-    """A file belongs to the namespace that it was made for."""
-    filled(path)
+    create_file(path)
     with pytest.raises(StorageError, match="belongs to 'default'"):
         open_sqlite(path, namespace="billing")
 
 
 @pytest.mark.parametrize("table", ["meta", "runs", "events", "pending", "requests"])
-def test_missing_table_is_rejected(path: Path, table: str) -> None:
-    """A file that lost a table is refused when it is opened, not when somebody needs it."""
-    change(filled(path), f"DROP TABLE {table}")
+def test_missing_table_is_rejected_at_opening(path: Path, table: str) -> None:
+    execute(create_file(path), f"DROP TABLE {table}")
     with pytest.raises(StorageError, match=f"its table {table}"):
         open_sqlite(path)
 
 
 @pytest.mark.parametrize("place", [0, 16, 100])
 def test_overwritten_header_is_rejected(path: Path, place: int) -> None:
-    """A file whose first page was overwritten is refused."""
-    data = bytearray(filled(path).read_bytes())
+    data = bytearray(create_file(path).read_bytes())
     data[place : place + 400] = b"\xa5" * 400
     path.write_bytes(data)
-    refused(path, "is not a database|is corrupt")
+    assert_rejected(path, "is not a database|is corrupt")
 
 
-def test_truncated_file_is_rejected(path: Path) -> None:
-    """A file whose end is missing is refused or says so where it is read; it is never taken for a whole one."""
-    data = filled(path, 200).read_bytes()
+def test_truncated_file_is_reported_at_opening_or_reading(path: Path) -> None:
+    data = create_file(path, 200).read_bytes()
     path.write_bytes(data[: len(data) // 2 // 4096 * 4096])
     with pytest.raises(StorageError, match=r"is corrupt|is not a database"):
         read_all(path, 200)
@@ -202,9 +190,8 @@ def read_all(path: Path, runs: int) -> None:
 def test_file_locked_by_another_program_is_rejected(
     open_store: Open, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file in which somebody else holds a write transaction cannot be opened, and can be afterwards."""
     monkeypatch.setattr(database, "BUSY_SECONDS", 0.05)
-    filled(path)
+    create_file(path)
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     with pytest.raises(StorageError, match="is locked by another program"):
@@ -215,14 +202,12 @@ def test_file_locked_by_another_program_is_rejected(
 
 
 def test_old_sqlite_is_rejected(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A SQLite that lacks what we need is named with its version."""
     monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 36, 9))
     with pytest.raises(StorageError, match="too old"):
         open_sqlite(path)
 
 
 def test_leftover_of_an_interrupted_creation_is_ignored(open_store: Open, path: Path) -> None:
-    """What a process left that died while it made the file is no file, and in nobody's way."""
     Path(f"{path}.new-{os.getpid()}").write_bytes(b"half a database")
     assert open_store().epoch == 1
 
@@ -236,45 +221,42 @@ def test_leftover_of_an_interrupted_creation_is_ignored(open_store: Open, path: 
         (errno.EIO, "FAILED_PRECONDITION", "cannot be created: Input/output error"),
     ],
 )
-def test_file_that_cannot_be_created(
+def test_failed_creation_names_the_cause_and_leaves_nothing(
     path: Path, monkeypatch: pytest.MonkeyPatch, number: int, status: str, text: str
 ) -> None:
-    """The error names the cause, and nothing is left in the folder."""
-
     def fails(draft: str, _path: str, *, overwrite: bool) -> None:
         raise OSError(number, os.strerror(number), draft)
 
     monkeypatch.setattr(database, "put_in_place", fails)
-    assert refused(path, text).status == status
+    assert assert_rejected(path, text).status == status
     assert os.listdir(path.parent) == []
 
 
-def test_name_that_is_too_long(tmp_path: Path) -> None:
-    """Also if only the names of the files beside it would be."""
-    refused(tmp_path / ("x" * 300), "cannot be used: File name too long")
-    refused(tmp_path / ("x" * 253), "cannot be created: File name too long")
+def test_too_long_file_name_is_rejected(tmp_path: Path) -> None:
+    """Also if only the WAL's name is too long."""
+    assert_rejected(tmp_path / ("x" * 300), "cannot be used: File name too long")
+    assert_rejected(tmp_path / ("x" * 253), "cannot be created: File name too long")
 
 
-def test_file_that_another_process_creates_first_is_used(
+def test_file_created_first_by_another_process_is_used(
     open_store: Open, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither process replaces the file of the other."""
     put_in_place = database.put_in_place
 
-    def is_second(draft: str, place: str, *, overwrite: bool) -> None:
+    def create_first(draft: str, place: str, *, overwrite: bool) -> None:
         monkeypatch.undo()
-        filled(path)
+        create_file(path)
         put_in_place(draft, place, overwrite=overwrite)
 
-    monkeypatch.setattr(database, "put_in_place", is_second)
+    monkeypatch.setattr(database, "put_in_place", create_first)
     assert open_store().load("run-0") is not None
     assert sorted(os.listdir(path.parent)) == [path.name, f"{path.name}-shm", f"{path.name}-wal"]
 
 
-def test_file_system_without_hard_links(
+def test_file_system_without_hard_links_is_supported(
     open_store: Open, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Files and copies are moved into place by renaming, and still never replace another file."""
+    """Files are renamed into place, and still never replace another file."""
 
     def fails(source: str, destination: str) -> None:
         raise PermissionError(errno.EPERM, "Operation not permitted", destination)
@@ -290,10 +272,10 @@ def test_file_system_without_hard_links(
         put_in_place(str(copy), str(path), overwrite=False)
 
 
-def test_closed_file_is_read_although_sqlite_cannot_create_files_beside_it(
+def test_closed_file_is_readable_without_creating_files_beside_it(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A disk without room: the file alone has everything. If the latest commits are in a log, the error of SQLite is raised."""
+    """As on a full disk. If commits are in a WAL, the error of SQLite is raised."""
     connect_reader = database._connect_reader
 
     def has_no_room(name: str, mode: str = "ro") -> sqlite3.Connection:
@@ -301,7 +283,7 @@ def test_closed_file_is_read_although_sqlite_cannot_create_files_beside_it(
             raise sqlite3.OperationalError("unable to open database file")
         return connect_reader(name, mode)
 
-    filled(path)
+    create_file(path)
     monkeypatch.setattr(database, "_connect_reader", has_no_room)
     connection = database.connect_unowned(str(path))
     assert connection.execute("SELECT run_id FROM runs").fetchall() == [("run-0",)]
@@ -312,8 +294,7 @@ def test_closed_file_is_read_although_sqlite_cannot_create_files_beside_it(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="lists the open files of a process as Linux does")
-def test_file_that_cannot_be_read_is_closed(path: Path) -> None:
-    """The rejection leaves no descriptor open."""
+def test_rejected_file_leaves_no_descriptor_open(path: Path) -> None:
     path.write_bytes(b"words " * 1000)
     with pytest.raises(StorageError, match="not a database"):
         database.connect_read_only(str(path))
@@ -336,13 +317,13 @@ except StorageError as error:
 
 @pytest.fixture
 def public() -> Iterator[Path]:
-    """The path of a file where other users may look: not below pytest's folder, which each start of pytest closes to them."""
+    """A path accessible to other users, unlike pytest's temporary folders."""
     with tempfile.TemporaryDirectory(prefix="hourglass-tests-") as folder:
         yield Path(folder) / "runs.db"
 
 
-def as_nobody(path: Path) -> str:
-    """What opening a file says to a user who owns nothing."""
+def open_as_nobody(path: Path) -> str:
+    """Return the error of opening a file as a user without permissions."""
     if os.geteuid() != 0:
         pytest.skip("only root can become another user")
     for folder in (path.parent, *path.parent.parents):
@@ -360,25 +341,24 @@ def as_nobody(path: Path) -> str:
 
 
 def test_unreadable_file_is_reported(public: Path) -> None:
-    """A file that the user may not read is named, with what to check."""
-    filled(public).chmod(0o600)
+    create_file(public).chmod(0o600)
     assert (
         "cannot be opened: check that this user may read and write the file and its directory"
-        in as_nobody(public)
+        in open_as_nobody(public)
     )
 
 
 def test_file_without_write_permission_cannot_be_owned(public: Path) -> None:
-    """A file that the user may only read cannot be owned."""
-    filled(public).chmod(0o644)
-    assert "cannot be written: the file, its directory or its file system is read-only" in as_nobody(public)
+    create_file(public).chmod(0o644)
+    assert "cannot be written: the file, its directory or its file system is read-only" in open_as_nobody(
+        public
+    )
 
 
 def test_file_cannot_be_created_without_permission(public: Path) -> None:
-    """In a folder that the user may not write no file is made."""
-    said = as_nobody(public)
-    assert str(public) in said
-    assert "cannot be opened: check that this user may read and write the file and its directory" in said
+    output = open_as_nobody(public)
+    assert str(public) in output
+    assert "cannot be opened: check that this user may read and write the file and its directory" in output
     assert os.listdir(public.parent) == []
 
 
@@ -403,10 +383,9 @@ for name in (sys.argv[1], sys.argv[1] + '.other'):
 
 
 def test_read_only_file_system_is_reported(path: Path, tmp_path: Path) -> None:
-    """On a file system that is mounted read-only a file can be neither owned nor made."""
     if subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode:
         pytest.skip("mounting is not permitted here")
-    filled(path)
+    create_file(path)
     (tmp_path / "mounted").mkdir()
     done = subprocess.run(
         ["unshare", "-m", "sh", "-c", READ_ONLY, "sh", tmp_path / "mounted", path, sys.executable, OPEN],
@@ -416,15 +395,14 @@ def test_read_only_file_system_is_reported(path: Path, tmp_path: Path) -> None:
         check=True,
         cwd=ROOT,
     )
-    said = done.stdout.splitlines()
-    assert [line.split(" cannot be opened")[0] for line in said] == [
+    output = done.stdout.splitlines()
+    assert [line.split(" cannot be opened")[0] for line in output] == [
         f"the file {tmp_path / 'mounted' / name}" for name in ("runs.db", "runs.db.other")
     ]
-    assert all("the file system is not read-only" in line for line in said)
+    assert all("the file system is not read-only" in line for line in output)
 
 
-def test_new_files_are_private(open_store: Open, path: Path) -> None:
-    """Whatever the process's mask says: the database, its log and the log's index can be read by no other user."""
+def test_new_files_are_private_whatever_the_umask(open_store: Open, path: Path) -> None:
     umask = os.umask(0)
     try:
         store = open_store()
@@ -436,8 +414,7 @@ def test_new_files_are_private(open_store: Open, path: Path) -> None:
         os.umask(umask)
 
 
-def test_file_without_the_visibility_table_is_rejected(open_store: Open, path: Path) -> None:
-    """A missing table is said when the file is opened, not when the first run is to be written."""
+def test_missing_visibility_table_is_rejected_at_opening(open_store: Open, path: Path) -> None:
     open_store().close()
     connection = sqlite3.connect(path)
     connection.execute("DROP TABLE visibility_types")
@@ -446,19 +423,15 @@ def test_file_without_the_visibility_table_is_rejected(open_store: Open, path: P
         open_store()
 
 
-def test_opening_reads_no_large_payloads(tmp_path: Path) -> None:
-    """The time of the newest event is found without the payloads of the last rows: SQLite reads a few pages."""
+async def test_opening_reads_no_large_payloads(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     story = Story("a", now_ns=1_700_000_000_000_000_000)
 
-    async def fill() -> None:
-        store = open_sqlite(path)
-        await store.durable(store.append(story.start()))
-        for _ in range(64):
-            await store.durable(store.append(story.signal(size=200_000)))
-        store.close()
-
-    asyncio.run(fill())
+    store = open_sqlite(path)
+    await store.durable(store.append(story.start()))
+    for _ in range(64):
+        await store.durable(store.append(story.signal(size=200_000)))
+    store.close()
     latest_ns = story.events[-1].time_ns
     before = _bytes_read()
     store = open_sqlite(path)

@@ -1,4 +1,4 @@
-"""A change that cannot be written is refused alone: the rest of its batch is committed, and the store continues."""
+"""A change that cannot be written is rejected alone: the rest of its batch is committed, and the store continues."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from hourglass._embedded.store.store import Rejection, RunChange, Store, Unwritable
 from hourglass.errors import StorageError
 
-from .stories import Story
+from .stories import Story, load
 
 Open = Callable[..., Store]
 TOO_LATE = 1 << 63
@@ -53,7 +53,7 @@ SPOILERS = [unbindable, unencodable, too_large]
 
 
 def small_rows(store: Store) -> None:
-    """SQLite's limit of a row is lowered, for the sake of the test's memory."""
+    """Lower SQLite's limit of a row, so that the test needs little memory."""
     store._opened.writer.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 100_000)
 
 
@@ -61,11 +61,10 @@ def small_rows(store: Store) -> None:
 async def test_other_changes_of_the_batch_are_committed(
     open_store: Open, spoil: Callable[[RunChange], RunChange]
 ) -> None:
-    """Of three runs that change in one turn only the one whose change cannot be written is left as it was."""
     store = open_store()
     small_rows(store)
-    told: list[Rejection] = []
-    store.on_rejection(told.append)
+    refusals: list[Rejection] = []
+    store.on_rejection(refusals.append)
     stories = [Story(name) for name in "abc"]
     for story in stories:
         store.append(story.start())
@@ -76,29 +75,25 @@ async def test_other_changes_of_the_batch_are_committed(
         store.append(spoil(stories[1].signal())),
         store.append(stories[2].signal()),
     ]
-    heard = asyncio.get_running_loop().create_future()
-    store.when_durable(numbers[1], heard.set_result)
+    notified = asyncio.get_running_loop().create_future()
+    store.when_durable(numbers[1], notified.set_result)
     await store.durable(numbers[2])
     with pytest.raises(Unwritable, match="the run b cannot be written"):
         await store.durable(numbers[1])
-    assert isinstance(await heard, Unwritable)
+    assert isinstance(await notified, Unwritable)
     assert [store.is_durable(number) for number in numbers] == [True, False, True]
     assert store.failure is None
     for story, events in zip(stories, (stories[0].events, before, stories[2].events), strict=True):
-        stored = store.load(story.run_id)
-        assert stored is not None
-        assert stored.events == tuple(events)
-    assert [(each.number, each.run_ids) for each in told] == [(numbers[1], ("b",))]
+        assert load(store, story.run_id).events == tuple(events)
+    assert [(each.number, each.run_ids) for each in refusals] == [(numbers[1], ("b",))]
 
 
-async def test_changes_depending_on_a_refused_one_are_refused(open_store: Open) -> None:
-    """Later changes of the same run, and of runs that share a change with it, would leave a hole: they are refused
-    until the owner of the store has been notified; then the run can be changed again, from its state in the file.
-    """
+async def test_changes_depending_on_a_rejected_one_are_rejected(open_store: Open) -> None:
+    """Until the owner of the store has been notified; then the run can be changed again."""
     store = open_store()
     small_rows(store)
-    told: list[Rejection] = []
-    store.on_rejection(told.append)
+    refusals: list[Rejection] = []
+    store.on_rejection(refusals.append)
     one, two = Story("a"), Story("b")
     await store.durable(store.append(msgspec.structs.replace(one.start(), also=(two.start(),))))
     kept = one.run
@@ -108,16 +103,13 @@ async def test_changes_depending_on_a_refused_one_are_refused(open_store: Open) 
     for number in (bad, both, later):
         with pytest.raises(Unwritable):
             await store.durable(number)
-    assert [each.run_ids for each in told] == [("a",), ("a", "b"), ("b",)]
+    assert [each.run_ids for each in refusals] == [("a",), ("a", "b"), ("b",)]
     one.run, one.events = kept, one.events[: kept.length]
     await store.durable(store.append(one.signal()))
-    stored = store.load("a")
-    assert stored is not None
-    assert stored.events == tuple(one.events)
+    assert load(store, "a").events == tuple(one.events)
 
 
-async def test_refused_new_run_leaves_nothing(open_store: Open) -> None:
-    """Neither its row nor anything else of it, and its key goes to no other run."""
+async def test_rejected_new_run_leaves_nothing(open_store: Open) -> None:
     store = open_store()
     bad, good = Story("bad"), Story("good")
     number = store.append(unencodable(bad.start()))
@@ -131,8 +123,8 @@ async def test_refused_new_run_leaves_nothing(open_store: Open) -> None:
     assert store.load("good") is not None
 
 
-async def test_constraint_violation_is_refused(open_store: Open, path: Path) -> None:
-    """Rows that another program has put in the way concern the run that meets them, and no other."""
+async def test_constraint_violation_rejects_only_its_run(open_store: Open, path: Path) -> None:
+    """Another program has inserted rows."""
     store = open_store()
     one, two = Story("a"), Story("b")
     await store.durable(store.append(one.start()))
@@ -150,28 +142,26 @@ async def test_constraint_violation_is_refused(open_store: Open, path: Path) -> 
 
 
 @pytest.mark.parametrize("seed", range(20))
-async def test_refused_changes_leave_every_run_consistent(open_store: Open, seed: int) -> None:
-    """Runs that change alone and together, some changes spoiled, in commits of any size: each run is in the file as it
-    was before the first change that was refused for it, and what was not refused is there.
-    """
+async def test_rejected_changes_leave_every_run_consistent(open_store: Open, seed: int) -> None:
+    """Each run is in the file as before its first rejected change."""
     chance = random.Random(seed)
 
     store = open_store()
     small_rows(store)
-    refused: dict[int, tuple[str, ...]] = {}
-    store.on_rejection(lambda refusal: refused.update({refusal.number: refusal.run_ids}))
-    store._report_rejection = lambda refusal: store._report(refusal)  # type: ignore[method-assign]  # no run is readmitted
+    rejected: dict[int, tuple[str, ...]] = {}
+    store.on_rejection(lambda refusal: rejected.update({refusal.number: refusal.run_ids}))
+    store._report_refusal = lambda refusal: store._report(refusal)  # type: ignore[method-assign]  # no run is readmitted
     stories = [Story(f"run-{place}") for place in range(6)]
     lengths: list[tuple[int, dict[str, int]]] = []
     for place in range(60):
-        some = chance.sample(stories, chance.choice((1, 1, 1, 2, 3)))
-        parts = [story.start() if not story.events else story.signal() for story in some]
-        spoilt = chance.randrange(len(parts)) if chance.random() < 0.1 and place > 20 else None
-        if spoilt is not None and parts[spoilt].events[0].id > 1:
-            parts[spoilt] = too_large(parts[spoilt])
+        changed_stories = chance.sample(stories, chance.choice((1, 1, 1, 2, 3)))
+        parts = [story.start() if not story.events else story.signal() for story in changed_stories]
+        spoilt_place = chance.randrange(len(parts)) if chance.random() < 0.1 and place > 20 else None
+        if spoilt_place is not None and parts[spoilt_place].events[0].id > 1:
+            parts[spoilt_place] = too_large(parts[spoilt_place])
         first, *others = parts
         number = store.append(msgspec.structs.replace(first, also=tuple(others)))
-        lengths.append((number, {story.run_id: len(story.events) for story in some}))
+        lengths.append((number, {story.run_id: len(story.events) for story in changed_stories}))
         if chance.random() < 0.2:
             with contextlib.suppress(Unwritable):
                 await store.durable(number)
@@ -179,12 +169,12 @@ async def test_refused_changes_leave_every_run_consistent(open_store: Open, seed
         with contextlib.suppress(Unwritable):
             await store.durable(number)
     await asyncio.sleep(0)
-    assert refused
+    assert rejected
     expected: dict[str, int] = {}
     for number, changed in lengths:
-        if number not in refused:
+        if number not in rejected:
             expected |= changed
-        assert store.is_durable(number) == (number not in refused)
+        assert store.is_durable(number) == (number not in rejected)
     store.close()
     again = open_store()
     for story in stories:
@@ -194,8 +184,7 @@ async def test_refused_changes_leave_every_run_consistent(open_store: Open, seed
             assert stored.events == tuple(story.events[: expected[story.run_id]])
 
 
-async def test_lost_epoch_ends_the_store_at_once(open_store: Open, path: Path) -> None:
-    """Once another process has begun an epoch, no pending change of this one is written."""
+async def test_lost_epoch_ends_the_store(open_store: Open, path: Path) -> None:
     first = open_store()
     story = Story("a")
     await first.durable(first.append(story.start()))
@@ -205,15 +194,13 @@ async def test_lost_epoch_ends_the_store_at_once(open_store: Open, path: Path) -
         await first.durable(first.append(story.signal()))
     assert not isinstance(caught.value, Unwritable)
     assert first.failure is not None
-    stored = second.load("a")
-    assert stored is not None
+    stored = load(second, "a")
     assert stored.events == durable
     await second.durable(second.append(Story("b").start()))
 
 
 @pytest.mark.parametrize("many", [False, True])
-async def test_lost_epoch_stops_every_kind_of_commit(open_store: Open, path: Path, many: bool) -> None:
-    """This also applies to retention and to batches of more than one statement."""
+async def test_lost_epoch_stops_retention_and_large_batches(open_store: Open, path: Path, many: bool) -> None:
     first = open_store()
     stories = [Story(f"run-{place}") for place in range(600 if many else 1)]
     for story in stories:

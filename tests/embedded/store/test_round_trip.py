@@ -1,4 +1,4 @@
-"""What is written comes back equal, however it was batched and however the process ended."""
+"""Stored runs are read back equal, however their changes were batched and however the process ended."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from hourglass.client import PinnedVersioningOverride
 from hourglass.converter import Payload
 from hourglass.workflow import WorkerDeploymentVersion
 
-from .stories import Story, random_changes
+from .stories import Story, load, random_changes
 
 
-def as_after_a_crash(path: Path) -> None:
-    """The files as they are while the store is open. Not copied by this process, which would lose its locks."""
+def copy_as_after_a_crash(path: Path) -> None:
+    """Copy the open files by another process, because this one would lose its locks."""
     for end in ("", "-wal"):
         subprocess.run(["cp", f"{path}{end}", f"{path.with_name('crashed.db')}{end}"], check=True)
 
@@ -38,27 +38,25 @@ def as_after_a_crash(path: Path) -> None:
 def test_random_runs_round_trip(
     tmp_path_factory: pytest.TempPathFactory, seed: int, waits: float, end: str
 ) -> None:
-    """Runs of random steps are loaded as they were, whether their changes shared commits or not."""
     path = tmp_path_factory.mktemp("random") / "runs.db"
-    told: dict[str, Story] = {}
+    stories: dict[str, Story] = {}
 
     async def write() -> None:
         store = open_sqlite(path)
         number = 0
         for place, (story, change) in enumerate(random_changes(6, 80, seed)):
-            told[story.run_id] = story
+            stories[story.run_id] = story
             number = store.append(change)
             if (place * 37 % 100) / 100 < waits:
                 await store.durable(number)
         await store.durable(number)
         if end == "crashed":
-            as_after_a_crash(path)
+            copy_as_after_a_crash(path)
         if end != "open":
             store.close()
             store = open_sqlite(path if end == "closed" else path.with_name("crashed.db"))
-        for story in told.values():
-            stored = store.load(story.run_id)
-            assert stored is not None
+        for story in stories.values():
+            stored = load(store, story.run_id)
             assert stored.run == story.run
             assert stored.events == tuple(story.events)
             assert all(
@@ -73,23 +71,26 @@ def test_random_runs_round_trip(
 @settings(max_examples=100, deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_coalesced_changes_lose_nothing(seed: int) -> None:
-    """Many changes as one per run: the last state, every event and request in order, all that was touched."""
-    told = list(random_changes(4, 60, seed))
-    changes = [change for _, change in told]
+    stories = list(random_changes(4, 60, seed))
+    changes = [change for _, change in stories]
     merged = {each.run.run_id: each for each in coalesce(changes)[0]}
     assert list(merged) == list(dict.fromkeys(change.run.run_id for change in changes))
-    for story, _ in told:
-        mine = [change for change in changes if change.run.run_id == story.run_id]
-        found = merged[story.run_id]
-        assert found.run == story.run
-        assert found.events == tuple(story.events)
-        assert found.request_ids == tuple(each for change in mine for each in change.request_ids)
-        assert found.touched == frozenset(each for change in mine for each in change.touched)
-        assert records.decode_events(bytes(array(len(found.events), events_as_bytes(found)))) == story.events
+    for story, _ in stories:
+        own_changes = [change for change in changes if change.run.run_id == story.run_id]
+        merged_change = merged[story.run_id]
+        assert merged_change.run == story.run
+        assert merged_change.events == tuple(story.events)
+        assert merged_change.request_ids == tuple(
+            each for change in own_changes for each in change.request_ids
+        )
+        assert merged_change.touched == frozenset(each for change in own_changes for each in change.touched)
+        assert (
+            records.decode_events(bytes(array(len(merged_change.events), events_as_bytes(merged_change))))
+            == story.events
+        )
 
 
 def test_nested_changes_are_written() -> None:
-    """The changes inside a change are its equals, at any depth."""
     first, second, third = Story("a"), Story("b"), Story("c")
     inner = msgspec.structs.replace(second.start(), also=(third.start(),))
     outer = msgspec.structs.replace(first.start(), also=(inner,))
@@ -98,7 +99,6 @@ def test_nested_changes_are_written() -> None:
 
 @pytest.mark.parametrize("kind", h.KINDS, ids=lambda kind: kind.__name__)
 def test_every_kind_of_event_round_trips(kind: type[h.Attributes]) -> None:
-    """An event of each kind, with every field set to something, is decoded as it was encoded."""
     fields = msgspec.structs.fields(kind)
     attributes = kind(**{field.name: _example(field.type) for field in fields})
     event = h.HistoryEvent(7, 123, attributes)
@@ -106,7 +106,7 @@ def test_every_kind_of_event_round_trips(kind: type[h.Attributes]) -> None:
 
 
 def _example(kind: object) -> object:
-    """A value of a type that is not the default."""
+    """Return a value of a type that differs from the default."""
     inner = str(kind)
     if kind is str:
         return "text é"
@@ -146,8 +146,8 @@ _PLAIN: dict[str, object] = {
 }
 
 
-def test_data_is_stored_once() -> None:
-    """The start, the end and the arguments of activities are in the events alone."""
+def test_events_are_not_stored_twice() -> None:
+    """The start, the end and activity arguments are only in the events."""
     story = Story("a")
     story.start()
     story.schedule()
@@ -160,7 +160,7 @@ def test_data_is_stored_once() -> None:
 
 
 def test_stored_field_names_are_fixed() -> None:
-    """The names in the file are fixed: one may be added here with a default, none may go."""
+    """Fields may be added with a default; none may be removed."""
     assert set(records._RUN_FIELDS) | records.IN_EVENTS | records.PENDING == set(Run.__struct_fields__)
     assert set(records._ACTIVITY_FIELDS) | {"scheduled", "spec"} == set(OpenActivity.__struct_fields__)
     assert set(records._TIMER_FIELDS) == set(PendingTimer.__struct_fields__)
@@ -171,19 +171,18 @@ def test_stored_field_names_are_fixed() -> None:
 
 
 def test_unknown_stored_fields_are_ignored() -> None:
-    """What a later version of the same format has added does not stop this one."""
+    """A later version of the same format may have added them."""
     story = Story("a")
     story.start()
     state = msgspec.msgpack.decode(records.encode_state(story.run)) | {"added_later": [1, 2]}
     assert records.decode_run(msgspec.msgpack.encode(state), story.events, {}) == story.run
 
 
-@pytest.mark.parametrize("lost", [0, 1])
-def test_gap_in_a_history_is_detected(lost: int) -> None:
-    """A history without all of its events is an error, not a shorter history."""
+@pytest.mark.parametrize("missing", [0, 1])
+def test_gap_in_a_history_is_detected(missing: int) -> None:
     story = Story("a")
     story.start()
-    events = [event for place, event in enumerate(story.events) if place != lost]
+    events = [event for place, event in enumerate(story.events) if place != missing]
     with pytest.raises(ValueError, match="events; expected"):
         records.decode_run(records.encode_state(story.run), events, {})
 
@@ -200,8 +199,7 @@ async def _write_and_load(path: Path, story: Story) -> object:
     return stored
 
 
-def test_lone_surrogate_is_replaced(tmp_path: Path) -> None:
-    """A name that UTF-8 cannot hold is written with a replacement, and the store goes on."""
+def test_lone_surrogate_in_an_id_is_replaced(tmp_path: Path) -> None:
     story = Story("a", workflow_id="file-\udcff")
     stored = asyncio.run(_write_and_load(tmp_path / "a.db", story))
     assert stored.run.started.workflow_id == "file-?"  # type: ignore[attr-defined]

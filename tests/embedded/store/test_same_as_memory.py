@@ -1,4 +1,4 @@
-"""The store in a file and the store in memory give the same answers to the same questions."""
+"""The store in a file and the store in memory return the same answers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FILTERS = ("", "ExecutionStatus = 'Running'", "WorkflowId = 'workflow-1'", "Exec
 
 
 async def answers(store: Store, run_ids: list[str]) -> dict[str, Any]:
-    """What a store says to every question."""
+    """Return the answers of a store to all reads."""
     stored = {run_id: store.load(run_id) for run_id in run_ids}
     return {
         "runs": {run_id: found and found.run for run_id, found in stored.items()},
@@ -46,8 +46,9 @@ async def answers(store: Store, run_ids: list[str]) -> dict[str, Any]:
 
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 10**6))
-def test_memory_and_sqlite_give_the_same_answers(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
-    """Random changes of random runs, and retention, lead to the same answers in both."""
+def test_memory_and_sqlite_store_return_the_same_answers(
+    tmp_path_factory: pytest.TempPathFactory, seed: int
+) -> None:
     chance = random.Random(seed)
     path = tmp_path_factory.mktemp("same") / "runs.db"
 

@@ -1,4 +1,4 @@
-"""What the store promises the engine: order, durability, reads of what is durable."""
+"""The SQLite store's promises to the engine: order, durability, reads of durable data."""
 
 from __future__ import annotations
 
@@ -9,26 +9,25 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from hourglass._embedded.store.sqlite import commit_sink
 from hourglass._embedded.store.sqlite.batches import Batch
 from hourglass._embedded.store.sqlite.commit_sink import FORGET_RUNS
 from hourglass._embedded.store.sqlite.records import StoredReads
-from hourglass._embedded.store.store import AT_ONCE, Store
-from hourglass.errors import ServiceError, StorageError
+from hourglass._embedded.store.store import Store
+from hourglass.errors import StorageError
 
-from .stories import Story
+from .stories import Story, load
 
 Open = Callable[..., Store]
 
 
-def go(work: Coroutine[Any, Any, None]) -> None:
+def run(work: Coroutine[Any, Any, None]) -> None:
     asyncio.run(work)
 
 
-async def started(store: Store, *names: str, workflow_id: str = "") -> list[Story]:
+async def start_stories(store: Store, *names: str, workflow_id: str = "") -> list[Story]:
     stories = [Story(name, workflow_id) for name in names]
     for story in stories:
         number = store.append(story.start())
@@ -37,29 +36,11 @@ async def started(store: Store, *names: str, workflow_id: str = "") -> list[Stor
 
 
 def test_store_implements_the_interface(open_store: Open) -> None:
-    """The class has what the engine asks of a store."""
     store: Store = open_store()
     assert store.next_due_ns() == 0
 
 
-async def test_change_numbers_start_at_one(open_store: Open) -> None:
-    """Changes are numbered in the order of `append`, and durable in that order."""
-    store = open_store()
-    story = Story("a")
-    assert [store.append(story.start()), store.append(story.signal()), store.append(story.signal())] == [
-        1,
-        2,
-        3,
-    ]
-    assert not store.is_durable(1)
-    await store.durable(3)
-    assert store.is_durable(1)
-    assert store.is_durable(3)
-    assert not store.is_durable(4)
-
-
-async def test_changes_of_one_turn_are_one_commit(open_store: Open, path: Path) -> None:
-    """What is appended without a wait in between is durable together: no commit holds only a part of it."""
+async def test_changes_of_one_loop_iteration_are_one_commit(open_store: Open, path: Path) -> None:
     store = open_store()
     watcher = sqlite3.connect(path)
     counts: set[int] = set()
@@ -74,7 +55,7 @@ async def test_changes_of_one_turn_are_one_commit(open_store: Open, path: Path) 
 
 
 async def test_waiters_share_a_commit(open_store: Open) -> None:
-    """Everyone who waits for something that a commit holds is woken by it; a waiter that is gone harms nobody."""
+    """A cancelled waiter does not affect the others."""
     store = open_store()
     story = Story("a")
     numbers = [store.append(story.start()), *(store.append(story.signal()) for _ in range(20))]
@@ -84,66 +65,15 @@ async def test_waiters_share_a_commit(open_store: Open) -> None:
     assert [isinstance(each, asyncio.CancelledError) for each in ended].count(True) == 1
 
 
-def test_missing_runs_read_as_none(open_store: Open) -> None:
-    """A run, a workflow and a request that nobody knows are None and empty."""
-    store = open_store()
-    assert store.load("nobody") is None
-    assert store.current("nobody") == ""
-    assert store.find_request("nobody", "x") == ""
-    assert [due.run_id for due in store.due(10**19 - 1 >> 1, 10)] == []
-
-
-async def test_current_run_is_the_latest(open_store: Open) -> None:
-    """Of several runs of a workflow the one that began last is the current one, closed or not."""
-    store = open_store()
-    first, second = await started(store, "z-first", "a-second", workflow_id="w")
-    assert store.current("w") == "a-second"
-    await store.durable(store.append(first.signal()))
-    await store.durable(store.append(second.close()))
-    assert store.current("w") == "a-second"
-
-
-async def test_requests_are_remembered(open_store: Open) -> None:
-    """A request counts for the run that it was carried out on, also after the run closed and the file was reopened."""
-    store = open_store()
-    a, _ = await started(store, "a", "b")
-    await store.durable(store.append(a.close()))
-    store.close()
-    store = open_store()
-    assert store.find_request("workflow-a", "a-request-1") == "a"
-    assert store.find_request("workflow-a", "a-request-2") == "a"
-    assert store.find_request("workflow-b", "a-request-1") == ""
-    await store.durable(store.append(a.step([], wake_ns=0)))
-    assert store.find_request("workflow-a", "a-request-3") == "a"
-
-
-async def test_due_runs_are_listed_earliest_first(open_store: Open) -> None:
-    """Wake times are found earliest first, within bounds; the latest one counts, and 0 is never."""
-    store = open_store()
-    times = {"a": 300, "b": AT_ONCE, "c": 200, "d": 0, "e": 400}
-    stories = {name: Story(name) for name in times}
-    for name, story in stories.items():
-        number = store.append(story.start(wake_ns=times[name]))
-    await store.durable(number)
-    assert [due.run_id for due in store.due(300, 10)] == ["b", "c", "a"]
-    assert [due.run_id for due in store.due(300, 2)] == ["b", "c"]
-    assert [due.run_id for due in store.due(300, 10, AT_ONCE)] == ["c", "a"]
-    assert store.next_due_ns() == AT_ONCE
-    assert store.next_due_ns(AT_ONCE) == 200
-    assert store.next_due_ns(400) == 0
-    await store.durable(store.append(stories["b"].step([], wake_ns=0)))
-    assert store.next_due_ns() == 200
-
-
 def test_cost_of_due_runs_is_constant(open_store: Open, path: Path) -> None:
-    """Behind many runs of one moment a page of due runs, and the next moment, cost SQLite no more steps than behind few."""
+    """SQLite takes the same number of steps behind few and many runs of one time."""
 
     def steps_for(count: int) -> tuple[int, list[str], int]:
         at = path.with_name(f"{count}.db")
         store = open_store(at)
         for number in range(count):
             store.append(Story(f"run-{number:05}").start(wake_ns=1_000))
-        go(store.durable(store.append(Story("later").start(wake_ns=2_000))))
+        run(store.durable(store.append(Story("later").start(wake_ns=2_000))))
         store.close()
         with contextlib.closing(sqlite3.connect(at)) as connection:
             reads, steps = StoredReads(connection, str(at)), 0
@@ -154,20 +84,19 @@ def test_cost_of_due_runs_is_constant(open_store: Open, path: Path) -> None:
 
             end = reads.due(1_000, count, 0, 0)[-3]
             connection.set_progress_handler(step, 1)
-            found = [due.run_id for due in reads.due(3_000, 10, end.wake_ns, end.key)]
+            run_ids = [due.run_id for due in reads.due(3_000, 10, end.wake_ns, end.key)]
             following = reads.next_due_ns(end.wake_ns)
-            return steps, found, following
+            return steps, run_ids, following
 
     few, _, _ = steps_for(20)
-    many, found, following = steps_for(2_000)
-    assert (found, following) == (["run-01998", "run-01999", "later"], 2_000)
+    many, run_ids, following = steps_for(2_000)
+    assert (run_ids, following) == (["run-01998", "run-01999", "later"], 2_000)
     assert many == few
 
 
-async def test_ended_activities_and_timers_are_removed(open_store: Open, path: Path) -> None:
-    """Activities and timers are in the file while they are under way, and a closed run has none."""
+async def test_ended_activities_and_timers_are_deleted_from_the_file(open_store: Open, path: Path) -> None:
     store = open_store()
-    (story,) = await started(store, "a")
+    (story,) = await start_stories(store, "a")
     await store.durable(store.append(story.schedule(3)))
     await store.durable(store.append(story.start_timer()))
     await store.durable(store.append(story.complete_activity(4)))
@@ -180,9 +109,8 @@ async def test_ended_activities_and_timers_are_removed(open_store: Open, path: P
 
 
 async def test_forgotten_runs_leave_no_row(open_store: Open, path: Path) -> None:
-    """Runs that closed long ago leave no row anywhere; open ones and later ones stay."""
     store = open_store()
-    stories = await started(store, *(f"r{place}" for place in range(5)))
+    stories = await start_stories(store, *(f"r{place}" for place in range(5)))
     for place, story in enumerate(stories[:4]):
         story.now_ns = 10_000 * (place + 1)
         number = store.append(story.close())
@@ -195,7 +123,7 @@ async def test_forgotten_runs_leave_no_row(open_store: Open, path: Path) -> None
     assert store.forget_closed(35_000, 2) == 0
     assert [store.load(story.run_id) is None for story in stories] == [True, True, True, False, False]
     assert (await store.count("")).count == 2
-    await store.durable(store.append(stories[0].step([])))  # somebody late: not for ever in the way
+    await store.durable(store.append(stories[0].step([])))  # a late change does not block retention
     watcher = sqlite3.connect(path)
     rows = {
         table: watcher.execute(f"SELECT count(DISTINCT {column}) FROM {table}").fetchone()[0]
@@ -211,16 +139,16 @@ async def test_forgotten_runs_leave_no_row(open_store: Open, path: Path) -> None
 
 
 def test_retention_uses_small_commits(open_store: Open, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commits forget few runs and few bytes at a time, and the log of the deleted rows is moved into the file in between."""
+    """The WAL is moved into the file between them."""
     monkeypatch.setattr("hourglass._embedded.store.sqlite.commit_sink.FORGET_BYTES", 100_000)
 
     async def work() -> None:
         store = open_store(checkpoint_pages=50)
-        stories = await started(store, *(f"r{place}" for place in range(300)))
+        stories = await start_stories(store, *(f"r{place}" for place in range(300)))
         for story in stories:
             number = store.append(story.close())
         await store.durable(number)
-        (large,) = await started(store, "large")
+        (large,) = await start_stories(store, "large")
         for _ in range(4):
             store.append(large.signal(200_000))
         await store.durable(store.append(large.close()))
@@ -248,24 +176,10 @@ def test_retention_uses_small_commits(open_store: Open, path: Path, monkeypatch:
         # A few checkpoints' worth: all of it is several times as much.
         assert longest <= 4 * 50 * (4096 + 24)
 
-    go(work())
-
-
-async def test_lists_and_counts(open_store: Open) -> None:
-    """Filters see what is durable, and one that is not understood is the caller's fault."""
-    store = open_store()
-    a, _ = await started(store, "a", "b")
-    await store.durable(store.append(a.close()))
-    assert (await store.count("")).count == 2
-    found = (await store.page("ExecutionStatus = 'Completed'", b"", 10)).workflows
-    assert [each.run_id for each in found] == ["a"]
-    with pytest.raises(ServiceError) as refused:
-        await store.page("no such filter", b"", 10)
-    assert not isinstance(refused.value, StorageError)
+    run(work())
 
 
 def test_each_opening_starts_an_epoch(open_store: Open) -> None:
-    """The epoch grows by one at each opening."""
     epochs = []
     for _ in range(3):
         store = open_store()
@@ -274,25 +188,19 @@ def test_each_opening_starts_an_epoch(open_store: Open) -> None:
     assert epochs == [1, 2, 3]
 
 
-def test_closing_leaves_one_file(open_store: Open, path: Path) -> None:
-    """After `close` all is in the file itself: no log, no shared memory; a second close does nothing."""
-
-    async def work() -> None:
-        store = open_store()
-        story = Story("a")
-        store.append(story.start())
-        store.close()
-        store.close()
-
-    go(work())
+async def test_closing_leaves_a_single_file(open_store: Open, path: Path) -> None:
+    store = open_store()
+    story = Story("a")
+    store.append(story.start())
+    store.close()
+    store.close()
     assert [each.name for each in path.parent.iterdir()] == [path.name]
-    found = open_store().load("a")
-    assert found is not None
-    assert found.run.length == 2
+    stored = open_store().load("a")
+    assert stored is not None
+    assert stored.run.length == 2
 
 
-async def test_closed_store_rejects_reads(open_store: Open) -> None:
-    """After `close`, what was durable is durable, waits and reads raise, and `append` still raises nothing."""
+async def test_closed_store_rejects_reads_and_waits(open_store: Open) -> None:
     store = open_store()
     story = Story("a")
     number = store.append(story.start())
@@ -303,39 +211,35 @@ async def test_closed_store_rejects_reads(open_store: Open) -> None:
     late = store.append(story.signal())
     with pytest.raises(StorageError, match="was closed"):
         await store.durable(late)
-    heard = asyncio.get_running_loop().create_future()
-    store.when_durable(late, heard.set_result)
-    assert "was closed" in str(await heard)
+    notified = asyncio.get_running_loop().create_future()
+    store.when_durable(late, notified.set_result)
+    assert "was closed" in str(await notified)
     with pytest.raises(StorageError, match="was closed"):
         store.load("a")
 
 
-def test_changes_without_a_loop_are_written_at_once(open_store: Open) -> None:
-    """A store that is used outside of a loop writes each change as it comes."""
+def test_changes_without_an_event_loop_are_written_immediately(open_store: Open) -> None:
     store = open_store()
     number = store.append(Story("a").start())
     asyncio.run(store.durable(number))
     assert store.load("a") is not None
 
 
-async def test_history_longer_than_a_sqlite_text(open_store: Open) -> None:
-    """Where a history does not fit into one text of SQLite, it is read piece by piece."""
+async def test_history_longer_than_a_sqlite_value_can_be_read(open_store: Open) -> None:
     store = open_store()
-    (story,) = await started(store, "a")
+    (story,) = await start_stories(store, "a")
     for _ in range(20):
         await store.durable(store.append(story.signal(500)))
     await store.durable(store.append(story.start_timer()))
     store._reads.connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 10_000)
-    stored = store.load("a")
-    assert stored is not None
+    stored = load(store, "a")
     assert stored.run == story.run
     assert stored.events == tuple(story.events)
 
 
-async def test_wal_size_is_bounded(open_store: Open, path: Path) -> None:
-    """Checkpoints let the log begin anew, reads in between included."""
+async def test_wal_size_is_bounded_by_checkpoints(open_store: Open, path: Path) -> None:
     store = open_store(checkpoint_pages=50)
-    (story,) = await started(store, "a")
+    (story,) = await start_stories(store, "a")
     log = path.with_name(f"{path.name}-wal")
     sizes = []
     for place in range(300):
@@ -347,15 +251,14 @@ async def test_wal_size_is_bounded(open_store: Open, path: Path) -> None:
     assert max(sizes) <= 2 * 50 * (4096 + 24)
 
 
-async def test_log_that_a_reader_keeps_long_is_reported_once_and_emptied_later(
+async def test_wal_kept_by_a_reader_is_reported_once_and_emptied_later(
     open_store: Open, path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An open transaction of another program keeps the log from being emptied: commits go on, and one warning says why."""
     monkeypatch.setattr(commit_sink, "LONG_LOG", 50)
     monkeypatch.setattr(commit_sink, "LOG_WAIT_MS", 1)
     monkeypatch.setattr(commit_sink, "LOG_PAUSE", 0.0)
     store = open_store(checkpoint_pages=10)
-    (story,) = await started(store, "a")
+    (story,) = await start_stories(store, "a")
     reader = sqlite3.connect(path, isolation_level=None)
     reader.execute("BEGIN")
     reader.execute("SELECT count(*) FROM runs").fetchall()
@@ -369,16 +272,14 @@ async def test_log_that_a_reader_keeps_long_is_reported_once_and_emptied_later(
     for _ in range(20):
         await store.durable(store.append(story.signal(4000)))
     assert log.stat().st_size < long / 2
-    stored = store.load("a")
-    assert stored is not None
-    assert stored.events == tuple(story.events)
+    assert load(store, "a").events == tuple(story.events)
 
 
 @pytest.mark.parametrize(("code", "ends"), [(sqlite3.SQLITE_FULL, False), (sqlite3.SQLITE_IOERR_WRITE, True)])
-async def test_checkpoint_that_fails(
+async def test_failing_checkpoint_ends_the_store_only_after_an_io_error(
     open_store: Open, monkeypatch: pytest.MonkeyPatch, code: int, ends: bool
 ) -> None:
-    """Without disk space the log just stays, because it has everything; an I/O error ends the store as in a commit."""
+    """Without disk space the WAL remains, which contains everything."""
 
     def fails(mode: str = "") -> int:
         error = sqlite3.OperationalError("a checkpoint fails")
@@ -386,7 +287,7 @@ async def test_checkpoint_that_fails(
         raise error
 
     store = open_store(checkpoint_pages=1)
-    (story,) = await started(store, "a")
+    (story,) = await start_stories(store, "a")
     with monkeypatch.context() as patch:
         patch.setattr(store._writer, "checkpoint", fails)
         with pytest.raises(StorageError) if ends else contextlib.nullcontext():
@@ -395,28 +296,22 @@ async def test_checkpoint_that_fails(
     assert (store.failure is not None) is ends
 
 
-def test_closing_without_a_last_checkpoint_loses_nothing(
+async def test_closing_without_a_final_checkpoint_loses_nothing(
     open_store: Open, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The log stays beside the file and is read at the next opening; a warning says why."""
-
     def fails(mode: str = "") -> int:
         raise sqlite3.OperationalError("disk I/O error")
 
-    async def work() -> None:
-        store = open_store()
-        await started(store, "a")
-        with monkeypatch.context() as patch:
-            patch.setattr(store._writer, "checkpoint", fails)
-            store.close()
-
-    go(work())
+    store = open_store()
+    await start_stories(store, "a")
+    with monkeypatch.context() as patch:
+        patch.setattr(store._writer, "checkpoint", fails)
+        store.close()
     assert "was closed without a final checkpoint" in caplog.text
     assert open_store().load("a") is not None
 
 
-async def test_change_of_an_unknown_run_is_refused(open_store: Open) -> None:
-    """A change of an open run that the file does not have is not written: a hole is no run. Others are."""
+async def test_change_of_an_unknown_run_is_rejected(open_store: Open) -> None:
     store = open_store()
     story = Story("a")
     story.start()
@@ -427,28 +322,13 @@ async def test_change_of_an_unknown_run_is_refused(open_store: Open) -> None:
 
 
 async def test_runs_beyond_the_key_cache_are_found(open_store: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs whose keys fell out of memory are found in the file again."""
     monkeypatch.setattr("hourglass._embedded.store.sqlite.batches.CACHED_RUNS", 3)
 
     store = open_store()
-    stories = await started(store, *(f"r{place}" for place in range(10)))
+    stories = await start_stories(store, *(f"r{place}" for place in range(10)))
     for _ in range(3):
         for story in stories:
             number = store.append(story.signal())
         await store.durable(number)
     for story in stories:
-        stored = store.load(story.run_id)
-        assert stored is not None
-        assert stored.events == tuple(story.events)
-
-
-async def test_follow_up_run_shares_the_change_number(open_store: Open) -> None:
-    """A run that comes along with a change is durable under the change's number."""
-    store = open_store()
-    (story,) = await started(store, "a", workflow_id="w")
-    follower = Story("b", "w")
-    change = msgspec.structs.replace(story.close(), also=(follower.start(),))
-    assert store.append(change) == 2
-    await store.durable(2)
-    assert store.current("w") == "b"
-    assert store.load("b") is not None
+        assert load(store, story.run_id).events == tuple(story.events)

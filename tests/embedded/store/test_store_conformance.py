@@ -1,4 +1,4 @@
-"""Every store keeps what the engine relies on: the one in memory, and the one in a file."""
+"""The conformance suite for the store in memory and the store in a file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .store_conformance import CHECKS, Check, Place
 
 
 class InMemory:
-    """One store, which stays when it is closed."""
+    """One store, which keeps its data when it is closed."""
 
     def __init__(self) -> None:
         self._store = memory_store()
@@ -23,8 +23,6 @@ class InMemory:
 
 
 class InFile:
-    """A file, opened anew each time."""
-
     def __init__(self, path: Path) -> None:
         self._path = path
 
@@ -35,7 +33,6 @@ class InFile:
 @pytest.mark.parametrize("kind", ["memory", "file"])
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 async def test_store_passes_conformance_check(check: Check, kind: str, tmp_path: Path) -> None:
-    """Each check of the suite, on each store."""
     place: Place = InMemory() if kind == "memory" else InFile(tmp_path / "a.db")
 
     await check(place)

@@ -1,4 +1,4 @@
-"""Group commits: order, sharing, holding and the end, on a sink that fails when told to."""
+"""Group commits: order, batching, retries and the end of the thread, with a scripted sink."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def failing(code: int) -> sqlite3.OperationalError:
 
 
 class Sink:
-    """Notes what is committed; waits at each commit until it may."""
+    """Records commits; waits at each commit until the test releases it."""
 
     def __init__(self, failures: Sequence[Exception | None] = ()) -> None:
         self.may_commit = threading.Semaphore(0)
@@ -55,7 +55,7 @@ class Sink:
 
 
 class World:
-    """A thread over a sink, and what it reported."""
+    """A store thread with a sink, and its reports."""
 
     def __init__(self, sink: Sink) -> None:
         self.sink = sink
@@ -66,7 +66,7 @@ class World:
         )
         self.thread.start()
 
-    def give(self, *numbers: int) -> None:
+    def put(self, *numbers: int) -> None:
         for number in numbers:
             self.thread.put(Turn((), number))
 
@@ -75,12 +75,11 @@ class World:
         self.thread.close()
 
 
-def test_queued_changes_share_a_commit() -> None:
-    """A lone turn is committed at once; those that come while it is being committed go together."""
+def test_changes_queued_during_a_commit_share_the_next() -> None:
     world = World(Sink())
-    world.give(1)
+    world.put(1)
     world.sink.committing.acquire()
-    world.give(2, 3, 4)
+    world.put(2, 3, 4)
     world.close()
     assert world.sink.batches == [[1], [2, 3, 4]]
     assert world.committed == [1, 4]
@@ -88,9 +87,8 @@ def test_queued_changes_share_a_commit() -> None:
 
 
 def test_durability_is_reported_after_the_commit() -> None:
-    """While the commit runs, nothing is said to be durable."""
     world = World(Sink())
-    world.give(1)
+    world.put(1)
     world.sink.committing.acquire()
     assert world.committed == []
     world.close()
@@ -98,12 +96,11 @@ def test_durability_is_reported_after_the_commit() -> None:
 
 
 def test_long_queue_is_committed_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A long queue is committed in portions, in order."""
     monkeypatch.setattr(commit_thread, "MOST_CHANGES", 3)
     story = Story("a")
     change = story.start()
     world = World(Sink())
-    world.give(1)
+    world.put(1)
     world.sink.committing.acquire()
     for number in range(2, 9):
         world.thread.put(Turn((change,), number))
@@ -112,24 +109,22 @@ def test_long_queue_is_committed_in_batches(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_sink_with_more_work_gets_further_commits() -> None:
-    """With an empty queue its commits repeat the last number, until it has nothing more to do."""
     sink = Sink()
     sink.more = 3
     world = World(sink)
     sink.may_commit.release(3)
-    world.give(1)
+    world.put(1)
     for _ in range(3):
         assert sink.committing.acquire(timeout=60)
-    world.give(2)
+    world.put(2)
     world.close()
     assert sink.batches == [[1], [1], [1], [2]]
 
 
 @pytest.mark.parametrize("code", [sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, 4874, 261])
-def test_transient_error_is_retried(code: int, caplog: pytest.LogCaptureFixture) -> None:
-    """The same batch is tried until it succeeds, with one loud line and one when it is over."""
+def test_transient_error_is_retried_and_logged_once(code: int, caplog: pytest.LogCaptureFixture) -> None:
     world = World(Sink([failing(code)] * 3))
-    world.give(1)
+    world.put(1)
     world.sink.may_commit.release(4)
     for _ in range(4):
         world.sink.committing.acquire()
@@ -145,15 +140,14 @@ def test_transient_error_is_retried(code: int, caplog: pytest.LogCaptureFixture)
     "code", [sqlite3.SQLITE_IOERR, 1034, 778, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_READONLY, 0]
 )
 def test_permanent_error_ends_the_thread(code: int) -> None:
-    """After an error of the disk nothing more is tried or reported, whatever is still queued."""
     error = failing(code)
     world = World(Sink([None, error]))
-    world.give(1)
+    world.put(1)
     world.sink.committing.acquire()
-    world.give(2)
+    world.put(2)
     world.sink.may_commit.release()
     world.sink.committing.acquire()
-    world.give(3)
+    world.put(3)
     world.close()
     assert world.sink.batches == [[1]]
     assert world.committed == [1]
@@ -163,10 +157,9 @@ def test_permanent_error_ends_the_thread(code: int) -> None:
 @pytest.mark.parametrize(
     "error", [OverflowError(), TypeError(), failing(sqlite3.SQLITE_TOOBIG), failing(2067)]
 )
-def test_batch_with_an_unwritable_change_is_split(error: Exception) -> None:
-    """A batch with a change that cannot be written is made again, in the way that leaves such changes out."""
+def test_batch_with_an_unwritable_change_is_built_separately(error: Exception) -> None:
     world = World(Sink([error]))
-    world.give(1)
+    world.put(1)
     world.sink.may_commit.release(2)
     world.close()
     assert world.sink.batches == [[-1]]
@@ -175,10 +168,9 @@ def test_batch_with_an_unwritable_change_is_split(error: Exception) -> None:
 
 
 def test_closing_does_not_wait_for_disk_space() -> None:
-    """Who closes while commits are held gets one more try, and then the end."""
     error = failing(sqlite3.SQLITE_FULL)
     world = World(Sink([error] * 1000))
-    world.give(1)
+    world.put(1)
     world.sink.may_commit.release(2)
     world.sink.committing.acquire()
     world.sink.committing.acquire()

@@ -1,4 +1,4 @@
-"""What happened to runs goes into all tables by one statement, whole or not at all."""
+"""Changes of runs are written to all tables by one atomic statement."""
 
 from __future__ import annotations
 
@@ -47,7 +47,6 @@ def named(number: int) -> tuple[object, ...]:
 
 @pytest.mark.parametrize("count", [1, 2, 5, 33, 256, 257, 600])
 def test_any_number_of_rows_is_written(connection: sqlite3.Connection, count: int) -> None:
-    """However many rows there are, each is written once and nothing besides."""
     steps = [
         row
         for number in range(count)
@@ -60,7 +59,6 @@ def test_any_number_of_rows_is_written(connection: sqlite3.Connection, count: in
 
 
 def test_step_statement_is_atomic(connection: sqlite3.Connection) -> None:
-    """If one row cannot be written none is, without a transaction around it."""
     run_rows.write(connection, run_rows.rows(1, named(1), (1, b"e"), [], [], []))
     steps = [
         *run_rows.rows(2, named(2), (1, b"e"), [], [], []),
@@ -72,17 +70,15 @@ def test_step_statement_is_atomic(connection: sqlite3.Connection) -> None:
     assert [row[0] for row in rows_of(connection, "runs")] == [1]
 
 
-def test_file_contains_no_temporary_view(connection: sqlite3.Connection, path: Path) -> None:
-    """View and trigger belong to the connection: others who open the file see tables alone."""
+def test_view_and_trigger_are_not_stored_in_the_file(connection: sqlite3.Connection, path: Path) -> None:
     other = sqlite3.connect(path)
     kinds = {kind for (kind,) in other.execute("SELECT type FROM sqlite_master")}
     other.close()
     assert kinds <= {"table", "index"}
 
 
-def test_visibility_is_written_with_the_step(connection: sqlite3.Connection) -> None:
-    """A run that lists must show as it is now is entered by the same statement, and entered anew by a later one."""
-    asked = made(
+def test_list_entry_is_written_with_the_step(connection: sqlite3.Connection) -> None:
+    started = made(
         WorkflowExecutionStarted,
         workflow_id="w",
         workflow_type="T",
@@ -90,7 +86,7 @@ def test_visibility_is_written_with_the_step(connection: sqlite3.Connection) -> 
         original_run_id="r",
         first_run_id="r",
     )
-    run = Run(run_id="r", started=asked, start_ns=5_000_000)
+    run = Run(run_id="r", started=started, start_ns=5_000_000)
     closed = msgspec.structs.replace(run, status=WorkflowStatus.COMPLETED, close_ns=9_000_000, length=3)
     for each in (run, closed):
         run_rows.write(
@@ -119,17 +115,14 @@ MEMO = {"note": Payload(b'"y"', "json/plain")}
     ],
     ids=["plain", "from-the-start", "given", "taken"],
 )
-def test_stepwise_writing_equals_writing_at_once(
+def test_stepwise_writing_equals_writing_in_one_batch(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     shown: dict[str, Any],
     commands: tuple[c.Command, ...],
     is_plain: bool,
 ) -> None:
-    """Steps that change nothing but the state leave the rest of the row alone, and an end changes no more of what lists
-    show than it must: the tables say the same as if all had been written together, and as if nothing was remembered of
-    the run from one step to the next. Of a run without a memo and attributes each is one statement, remembered or not.
-    """
+    """With and without cached runs. Steps of a run without memo and attributes are single statements."""
     life = Life("r", **shown)
     changes = [
         life.change(wake_ns=1),
@@ -139,7 +132,7 @@ def test_stepwise_writing_equals_writing_at_once(
         life.go(lambda run, now: transitions.heartbeat(run, run.activities[5], (), now), wake_ns=77),
         life.terminate(),
     ]
-    found = []
+    contents = []
     steps = [[each] for each in changes]
     for name, batches, remembered in (("steps", steps, 4096), ("once", [changes], 4096), ("anew", steps, 0)):
         monkeypatch.setattr(batch_module, "CACHED_RUNS", remembered)
@@ -155,9 +148,9 @@ def test_stepwise_writing_equals_writing_at_once(
             opened.writer.execute(f"SELECT * FROM {table} ORDER BY 1").fetchall()
             for table in ("runs", "visibility", "visibility_attributes", "pending")
         ]
-        found.append(tables)
+        contents.append(tables)
         if len(batches) > 1:
             assert [wake for ((wake, _),) in seen] == [1, 1, 1, 1, 77, 0]
         inherited.close(opened.reader)
         inherited.close(opened.writer)
-    assert found[0] == found[1] == found[2]
+    assert contents[0] == contents[1] == contents[2]

@@ -1,4 +1,4 @@
-"""The list of runs in SQLite: what is written, what is found, in which order and how."""
+"""Workflow lists in SQLite: contents, filters, order and cost."""
 
 from __future__ import annotations
 
@@ -54,30 +54,28 @@ def table() -> Iterator[ListTable]:
 
 
 def ids(table: ListTable, text: str = "", limit: int = 100) -> list[int]:
-    found = table.page(text, b"", limit).workflows
-    return [int(each.workflow_id.removeprefix("w-")) for each in found]
+    summaries = table.page(text, b"", limit).workflows
+    return [int(each.workflow_id.removeprefix("w-")) for each in summaries]
 
 
 def test_listed_run_round_trips(table: ListTable) -> None:
-    """A listed run has the same properties, memo and search attributes as the run that was written."""
-    given_run = run(
+    original = run(
         1,
         closed=7,
         memo={"note": Payload(b"\x00\xff", "binary/plain", {"k": b"v"})},
         search_attributes={"Region": attribute('"eu"'), "Odd": Payload(b"\x01", "binary/odd")},
     )
-    table.write([given_run])
+    table.write([original])
     (found,) = table.page("", b"", 10).workflows
-    assert (found.memo, found.search_attributes) == (given_run.memo, given_run.search_attributes)
+    assert (found.memo, found.search_attributes) == (original.memo, original.search_attributes)
     assert (found.workflow_id, found.run_id, found.workflow_type) == ("w-1", "run-1", "W")
     assert found.status is WorkflowStatus.COMPLETED
-    assert (found.start_time_ns, found.close_time_ns) == (given_run.start_ns, given_run.close_ns)
+    assert (found.start_time_ns, found.close_time_ns) == (original.start_ns, original.close_ns)
     assert (found.task_queue, found.history_length) == ("q", 5)
     assert (found.root_workflow_id, found.root_run_id, found.parent_workflow_id) == ("w-1", "run-1", "")
 
 
-def test_history_length_is_known_after_the_close(table: ListTable) -> None:
-    """Length, size and duration are missing while a run is open, as on Temporal."""
+def test_history_length_and_duration_are_listed_only_for_closed_runs(table: ListTable) -> None:
     table.write([run(1), run(2, closed=1)])
     for name in ("HistoryLength", "HistorySizeBytes", "ExecutionDuration", "CloseTime"):
         assert ids(table, f"{name} IS NULL") == [1]
@@ -86,15 +84,13 @@ def test_history_length_is_known_after_the_close(table: ListTable) -> None:
     assert table.page("WorkflowId = 'w-1'", b"", 1).workflows[0].history_length == 0
 
 
-def test_order_of_listed_runs(table: ListTable) -> None:
-    """Open runs first, newest start first; then closed ones, latest close first; at one instant, newest first."""
+def test_open_runs_are_listed_first_and_newest_first(table: ListTable) -> None:
     table.write([run(1, closed=100), run(2), run(3, closed=1), run(4), run(5, closed=96)])
     table.write([run(6, start_ns=START + 4 * SECOND)])
     assert ids(table) == [6, 4, 2, 5, 1, 3]
 
 
-def test_new_state_replaces_the_old(table: ListTable) -> None:
-    """A run is listed once, as it was written last, also when both states come at once."""
+def test_latest_state_of_a_run_replaces_earlier_ones(table: ListTable) -> None:
     first = run(1, search_attributes={"Region": attribute('"eu"'), "Tags": attribute('["a", "b"]')})
     table.write([first])
     changed = msgspec.structs.replace(first, search_attributes={"Region": attribute('"us"')})
@@ -105,18 +101,16 @@ def test_new_state_replaces_the_old(table: ListTable) -> None:
 
 
 def test_removed_run_is_not_listed(table: ListTable) -> None:
-    """A removed run and its search attributes are deleted; the attribute types remain."""
     runs = [run(n, search_attributes={"Amount": attribute(str(n))}) for n in range(600)]
     table.write(runs)
     table.remove([each.run_id for each in runs[:-1]])
     assert ids(table, "Amount >= 0") == [599]
-    table.remove(["run-599", "nobody"])
+    table.remove(["run-599", "unknown"])
     assert ids(table, "Amount >= 0") == []
     assert table.database.execute("SELECT count(*) FROM visibility_attributes").fetchone() == (0,)
 
 
-def test_runs_are_written_with_few_statements(table: ListTable) -> None:
-    """Many runs are written by few statements, and again by the same texts."""
+def test_many_runs_are_written_with_few_statements(table: ListTable) -> None:
     seen: list[str] = []
     runs = [run(n, search_attributes={"Amount": attribute(str(n))}) for n in range(200)]
     table.database.execute("BEGIN")
@@ -127,8 +121,7 @@ def test_runs_are_written_with_few_statements(table: ListTable) -> None:
     assert table.count("Amount IS NOT NULL").count == 200
 
 
-def test_memo_and_attribute_changes_are_visible() -> None:
-    """A new memo and new search attributes of an open run show in lists; a step of the work does not."""
+def test_only_memo_attribute_and_status_changes_update_the_list() -> None:
     before = run(1, memo={"a": attribute("1")})
     shown = Written(1, ("run", "workflow"), before.memo, before.search_attributes)
     assert shown.shows(msgspec.structs.replace(before, length=9, task_count=3))
@@ -137,8 +130,8 @@ def test_memo_and_attribute_changes_are_visible() -> None:
     assert not shown.shows(run(1, memo=before.memo, search_attributes={"x": attribute("1")}))
 
 
-def test_types_of_untyped_attributes(table: ListTable) -> None:
-    """An attribute that does not say its type has that of its first value; what does not fit is not found by it."""
+def test_untyped_attribute_has_the_type_of_its_first_value(table: ListTable) -> None:
+    """Values that do not fit the type are not found."""
     first = {
         "K": attribute('"x"'),
         "I": attribute("1"),
@@ -164,8 +157,7 @@ def test_types_of_untyped_attributes(table: ListTable) -> None:
         ids(table, "N IS NULL")
 
 
-def test_declared_attributes(table: ListTable) -> None:
-    """A declared attribute is known before its first use, and its type applies to values without one."""
+def test_declared_attribute_type_applies_before_its_first_use(table: ListTable) -> None:
     table.declare({"Note": "Text", "When": "Datetime"})
     assert ids(table, "Note = 'fox'") == []
     table.write([run(1, search_attributes={"Note": attribute('"The fox."')})])
@@ -176,15 +168,13 @@ def test_declared_attributes(table: ListTable) -> None:
         table.declare({"WorkflowId": "Text"})
 
 
-def test_system_attributes_that_runs_carry(table: ListTable) -> None:
-    """Predefined attributes have their types from the start, and are found once a run has them."""
+def test_predefined_attributes_have_their_types(table: ListTable) -> None:
     assert ids(table, "TemporalChangeVersion = 'p-1'") == []
     table.write([run(1, search_attributes={"TemporalChangeVersion": attribute('["p-1"]')})])
     assert ids(table, "ChangeVersion = 'p-1'") == [1]
 
 
-def test_list_pages_are_stable(table: ListTable) -> None:
-    """A run that closes or starts between two pages makes no other appear twice or be missed."""
+def test_list_pages_are_stable_while_runs_change(table: ListTable) -> None:
     table.write([run(n) for n in range(10)])
     first = table.page("", b"", 4)
     table.write([run(9, closed=50), run(3, closed=50), run(11)])
@@ -205,14 +195,12 @@ def test_list_pages_are_stable(table: ListTable) -> None:
 
 @pytest.mark.parametrize("token", [b"x", b"[1]", b'["a", 1, 2]', b"5"])
 def test_malformed_page_token_is_rejected(token: bytes, table: ListTable) -> None:
-    """A page token that we never gave is refused."""
     with pytest.raises(ServiceError, match="page token") as caught:
         table.page("", token, 10)
     assert caught.value.status == "INVALID_ARGUMENT"
 
 
-def test_counts_by_status(table: ListTable) -> None:
-    """Counts are of what would be listed, altogether or by status."""
+def test_counts_are_grouped_by_status(table: ListTable) -> None:
     table.write([run(1), run(2), run(3, closed=1), run(4, closed=1, kind="V")])
     assert table.count("WorkflowType = 'W'").count == 3
     assert table.count("GROUP BY ExecutionStatus").count == 4
@@ -231,8 +219,7 @@ def test_counts_by_status(table: ListTable) -> None:
         ("WorkflowId = 'w-1'", "visibility_by_workflow_id"),
     ],
 )
-def test_common_lists_need_no_sorting(text: str, index: str, table: ListTable) -> None:
-    """Listing all runs, or by status, type or id, reads an index in its order, from the first page to the last."""
+def test_common_lists_are_read_from_an_index_without_sorting(text: str, index: str, table: ListTable) -> None:
     for token in (b"", b"[1, 2, 3]"):
         seen: list[str] = []
         table.database.set_trace_callback(seen.append)
@@ -243,8 +230,7 @@ def test_common_lists_need_no_sorting(text: str, index: str, table: ListTable) -
         assert "TEMP B-TREE" not in plan
 
 
-def test_attributes_are_found_by_their_index(table: ListTable) -> None:
-    """A filter by a custom attribute looks its value up."""
+def test_attribute_filter_uses_the_index(table: ListTable) -> None:
     table.declare({"Region": "Keyword"})
     where = table.where("Region = 'eu'")
     sql = f"EXPLAIN QUERY PLAN SELECT run_id FROM visibility WHERE {where.text}"
@@ -267,8 +253,7 @@ def test_attributes_are_found_by_their_index(table: ListTable) -> None:
         "/*",
     ],
 )
-def test_sql_injections_are_values(value: str, table: ListTable) -> None:
-    """Text that looks like SQL is treated as a value: it matches runs that have it, and has no other effect."""
+def test_sql_injection_is_treated_as_a_value(value: str, table: ListTable) -> None:
     payload = Payload(msgspec.json.encode(value), "json/plain", {"type": b"Keyword"})
     table.write([run(1, search_attributes={value: payload, "K": payload}), run(2)])
     quoted = "'" + value.replace("\\", "\\\\").replace("'", "''") + "'"

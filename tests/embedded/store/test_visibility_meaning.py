@@ -1,4 +1,4 @@
-"""What filters mean: SQL against a reading of the same condition in plain Python, over generated conditions."""
+"""Meaning of list filters: SQL compared with an evaluation in plain Python, for generated conditions."""
 
 from __future__ import annotations
 
@@ -84,48 +84,48 @@ CONDITIONS: st.SearchStrategy[f.Condition] = st.recursive(
 # --- the same in plain Python: True, False, or None where a comparison is with what is missing ------------------------
 
 
-def holds(condition: f.Condition, row: dict[str, Any]) -> bool | None:
+def evaluate(condition: f.Condition, row: dict[str, Any]) -> bool | None:
     match condition:
         case f.Not(inner):
-            return _not(holds(inner, row))
+            return _not(evaluate(inner, row))
         case f.And(conditions):
-            return _all([holds(each, row) for each in conditions])
+            return _all([evaluate(each, row) for each in conditions])
         case f.Or(conditions):
-            return _not(_all([_not(holds(each, row)) for each in conditions]))
+            return _not(_all([_not(evaluate(each, row)) for each in conditions]))
         case f.Missing(name, negated):
             return (row.get(name) in (None, [])) is not negated
         case f.Membership(name, values, negated):
-            found = _not(_all([_not(compared(name, "=", value, row)) for value in values]))
+            found = _not(_all([_not(compare(name, "=", value, row)) for value in values]))
             return _not(found) if negated else found
         case f.Between(name, low, high, negated):
-            within = _all([compared(name, ">=", low, row), compared(name, "<=", high, row)])
+            within = _all([compare(name, ">=", low, row), compare(name, "<=", high, row)])
             return _not(within) if negated else within
         case f.Comparison(name, operator, value):
-            return compared(name, operator, value, row)
+            return compare(name, operator, value, row)
 
 
-def compared(name: str, operator: str, value: Any, row: dict[str, Any]) -> bool | None:
-    mine: Any = row.get(name)
+def compare(name: str, operator: str, value: Any, row: dict[str, Any]) -> bool | None:
+    actual: Any = row.get(name)
     if name == "L":
-        return (value.lower() in [each.lower() for each in mine or []]) is (operator == "=")
+        return (value.lower() in [each.lower() for each in actual or []]) is (operator == "=")
     if name == "X":
-        text = f" {(mine or '').lower()} "
+        text = f" {(actual or '').lower()} "
         return any(f" {word.replace('-', ' ')} " in text for word in value.lower().split()) is (
             operator == "="
         )
-    if mine is None:
+    if actual is None:
         return None
     if name == "T":
-        return compared("", operator, datetime.fromisoformat(value), {"": datetime.fromisoformat(mine)})
+        return compare("", operator, datetime.fromisoformat(value), {"": datetime.fromisoformat(actual)})
     match operator:
         case "STARTS_WITH" | "NOT STARTS_WITH":
-            return bool(mine.lower().startswith(value.lower())) is (operator == "STARTS_WITH")
+            return bool(actual.lower().startswith(value.lower())) is (operator == "STARTS_WITH")
         case "=" | "!=":
-            return bool(mine == value) is (operator == "=")
+            return bool(actual == value) is (operator == "=")
         case "<" | ">=":
-            return bool(mine < value) is (operator == "<")
+            return bool(actual < value) is (operator == "<")
         case _:
-            return bool(mine > value) is (operator == ">")
+            return bool(actual > value) is (operator == ">")
 
 
 def _not(value: bool | None) -> bool | None:
@@ -158,7 +158,7 @@ def _run(number: int, workflow_id: str, attributes: dict[str, Any]) -> Run:
 
 @pytest.fixture(scope="module")
 def database() -> Iterator[sqlite3.Connection]:
-    """The rows, listed."""
+    """The rows as listed runs."""
     connection = sqlite3.connect(":memory:")
     connection.executescript(visibility.SCHEMA)
     visibility.declare(connection, TYPES)
@@ -170,7 +170,6 @@ def database() -> Iterator[sqlite3.Connection]:
 @settings(deadline=None, max_examples=cases(60, 1000))
 @given(condition=CONDITIONS)
 def test_sql_filter_matches_python_evaluation(condition: f.Condition, database: sqlite3.Connection) -> None:
-    """Every condition finds exactly the runs for which a plain reading of it holds."""
     found = visibility.page(database, written(condition), b"", 10).workflows
-    expected = {name for name, row in ROWS.items() if holds(condition, {"WorkflowId": name, **row})}
+    expected = {name for name, row in ROWS.items() if evaluate(condition, {"WorkflowId": name, **row})}
     assert {each.workflow_id for each in found} == expected

@@ -1,4 +1,4 @@
-"""Lists of runs that are kept in memory."""
+"""Workflow lists of the in-memory store."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from hourglass._embedded.transitions.run import Run
 from .test_visibility import attribute, run
 
 
-@pytest.fixture(params=["at once", "on a thread"], autouse=True)
+@pytest.fixture(params=["on the loop", "on a thread"], autouse=True)
 def _where(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is small is answered at once, and all else on a thread: the answers are the same."""
+    """Answer small lists on the loop and others on a thread, or all on a thread: the answers are equal."""
     if request.param == "on a thread":
         monkeypatch.setattr(listing, "PORTION", 1)
         monkeypatch.setattr(listing, "LOOP_INSTRUCTIONS", 1)
@@ -25,8 +25,7 @@ async def ids(listing: MemoryListing, text: str) -> list[str]:
     return [each.workflow_id for each in (await listing.page(text, b"", 10)).workflows]
 
 
-async def test_lists_follow_the_table() -> None:
-    """A list is of the runs as they are now: new ones, changed ones, and none that are gone."""
+async def test_memory_lists_follow_changed_and_deleted_runs() -> None:
     runs: dict[str, Run] = {"run-1": run(1)}
     listing = MemoryListing(runs, real_time=True)
     assert await ids(listing, "") == ["w-1"]
@@ -43,8 +42,7 @@ async def test_lists_follow_the_table() -> None:
     listing.close()
 
 
-async def test_dropped_index_is_rebuilt() -> None:
-    """After `close` a listing answers as before."""
+async def test_closed_index_is_rebuilt_on_demand() -> None:
     listing = MemoryListing({"run-1": run(1), "run-2": run(2)}, real_time=True)
     listing.close()
     assert (await listing.count("")).count == 2
@@ -54,8 +52,7 @@ async def test_dropped_index_is_rebuilt() -> None:
 
 
 async def test_concurrent_lists_get_their_own_answers() -> None:
-    """Lists that wait for one another on the thread get their own answers."""
     listing = MemoryListing({f"run-{number}": run(number) for number in range(1, 40)}, real_time=True)
-    asked = [listing.count(f"WorkflowId != 'w-{number}'") for number in range(1, 20)]
-    assert [each.count for each in await asyncio.gather(*asked)] == [38] * 19
+    calls = [listing.count(f"WorkflowId != 'w-{number}'") for number in range(1, 20)]
+    assert [each.count for each in await asyncio.gather(*calls)] == [38] * 19
     listing.close()

@@ -1,4 +1,4 @@
-"""Lists show the names of runs as they were given, whatever characters are in them."""
+"""Lists show workflow ids with any characters unchanged."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from hourglass.client import Client
 
 
 @pytest.mark.parametrize("name", ["a\x00b", "q\"uo'te\\", "\\u0000", "\x01 \n \U0001f600"])
-def test_id_with_a_null_character_is_listed(tmp_path: Path, name: str) -> None:
-    """One with a zero in it, too: cut off there it would be the id of another workflow."""
+def test_workflow_id_with_special_characters_is_listed_unchanged(tmp_path: Path, name: str) -> None:
+    """A null character must not cut it off."""
     with Client.connect(f"local:{tmp_path}/runs.db") as client:
         client.start_workflow("any", id=name)
         assert [each.id for each in client.list_workflows()] == [name]

@@ -1,4 +1,4 @@
-"""Activities on the in-memory engine: results, retries, every timeout, heartbeats and the three ways to cancel."""
+"""Activities on the in-memory engine: results, retries, timeouts, heartbeats, cancellation."""
 
 from __future__ import annotations
 
@@ -31,18 +31,8 @@ def schedule(seq: int = 1, **more: object) -> c.ScheduleActivity:
     return made(c.ScheduleActivity, seq=seq, activity_id=str(seq), activity_type="act", **options)  # type: ignore[arg-type]
 
 
-async def begun(world: World, *commands: c.Command, **start: object) -> str:
-    """Start a run, answer its first task with these commands; gives its run id."""
-    await world.start(**start)
-    run_id = (await world.activation()).run_id
-    await world.complete(run_id, *commands)
-    return run_id
-
-
-async def test_sequence_of_activities_completes() -> None:
-    """Three activities, one after another, give a completed run and the history that Temporal would write."""
-    world = await World.new()
-    run_id = await begun(world, schedule(1))
+async def test_sequence_of_activities_writes_the_history_of_temporal(world: World) -> None:
+    run_id = await world.start_run(schedule(1))
     for seq in (1, 2, 3):
         task = await world.activity()
         assert (task.activity_id, task.attempt, task.workflow_id) == (str(seq), 1, "w")
@@ -63,13 +53,11 @@ async def test_sequence_of_activities_completes() -> None:
     ]
     first = ["WorkflowExecutionStarted", *step[3:]]
     assert world.kinds() == [*first, *step, *step, *step, "WorkflowExecutionCompleted"]
-    await world.close()
 
 
-async def test_failed_attempt_is_retried_with_backoff() -> None:
-    """Attempts follow at 1, 2 and 4 seconds; the last one's result counts and the failures leave no event."""
-    world = await World.new()
-    await begun(world, schedule(retry_policy=RetryRule()))
+async def test_failed_attempt_is_retried_with_backoff(world: World) -> None:
+    """Failures with a retry write no events."""
+    await world.start_run(schedule(retry_policy=RetryRule()))
     for attempt, wait in ((1, 1.0), (2, 2.0), (3, 4.0)):
         task = await world.activity()
         assert task.attempt == attempt
@@ -82,7 +70,6 @@ async def test_failed_attempt_is_retried_with_backoff() -> None:
     await world.handle.complete_activity(ActivityOk(task.token, text("ok")))
     assert (await world.activation()).events == (e.ActivityCompleted(1, text("ok")),)
     assert world.kinds().count("ActivityTaskStarted") == 1
-    await world.close()
 
 
 @pytest.mark.parametrize(
@@ -95,11 +82,9 @@ async def test_failed_attempt_is_retried_with_backoff() -> None:
     ],
 )
 async def test_final_failure_is_wrapped_like_cores(
-    rule: RetryRule, failure: Failure, state: RetryState
+    world: World, rule: RetryRule, failure: Failure, state: RetryState
 ) -> None:
-    """The worker gets an activity failure with ids and the reason for giving up; the cause is what was raised."""
-    world = await World.new()
-    await begun(world, schedule(retry_policy=rule, schedule_to_close_timeout=30.0))
+    await world.start_run(schedule(retry_policy=rule, schedule_to_close_timeout=30.0))
     task = await world.activity()
     await world.handle.complete_activity(AttemptFailed(task.token, failure))
     info = ActivityFailure(
@@ -112,15 +97,11 @@ async def test_final_failure_is_wrapped_like_cores(
     )
     expected = e.ActivityFailed(1, Failure("Activity task failed", info, cause=failure))
     assert (await world.activation()).events == (expected,)
-    await world.close()
 
 
-async def test_retry_is_stored_with_its_attempt() -> None:
-    """That the time of a retry has come is no change of its own: a worker that waits takes the attempt, and one change is
-    stored; where none waits, the store knows when the run must be looked at next.
-    """
-    world = await World.new()
-    await begun(world, schedule(retry_policy=RetryRule()))
+async def test_retry_is_stored_together_with_its_attempt(world: World) -> None:
+    """A due retry is no change of its own: one change is stored when a worker receives the attempt."""
+    await world.start_run(schedule(retry_policy=RetryRule()))
     task = await world.activity()
     await world.handle.complete_activity(AttemptFailed(task.token, app_failure("no")))
     poll = asyncio.ensure_future(world.handle.poll_activity())
@@ -135,34 +116,29 @@ async def test_retry_is_stored_with_its_attempt() -> None:
     await world.handle.complete_activity(AttemptFailed(second.token, app_failure("no")))
     world.clock.advance(2.0)
     await settle()
-    record = world.engine.current("w")
-    assert record is not None
+    record = world.record()
     assert record.stored_wake_ns == record.wake_ns(world.clock.now_ns())
     before = world.engine.runs.writes.appended
     third = await world.activity()
     assert third.attempt == 3
     assert world.engine.runs.writes.appended == before + 1
-    await world.close()
 
 
-async def test_failure_can_set_the_next_retry_delay() -> None:
-    """`next_retry_delay` of an application failure replaces the policy's interval once."""
-    world = await World.new()
-    await begun(world, schedule())
+async def test_next_retry_delay_of_a_failure_replaces_the_backoff_once(world: World) -> None:
+    await world.start_run(schedule())
     task = await world.activity()
     await world.handle.complete_activity(AttemptFailed(task.token, app_failure("no", next_retry_delay=77.0)))
     before = world.clock.now_ns()
     assert world.clock.advance_to_next()
     assert world.clock.now_ns() - before == 77 * 10**9
     assert (await world.activity()).attempt == 2
-    await world.close()
 
 
 ONCE = RetryRule(maximum_attempts=1)
 
 
 @pytest.mark.parametrize(
-    ("options", "taken", "after", "kind", "message", "state"),
+    ("options", "started", "after", "kind", "message", "state"),
     [
         (
             {"start_to_close_timeout": 5.0, "retry_policy": ONCE},
@@ -216,13 +192,17 @@ ONCE = RetryRule(maximum_attempts=1)
         ),
     ],
 )
-async def test_timeouts_have_the_servers_messages(
-    options: dict[str, object], taken: bool, after: int, kind: TimeoutType, message: str, state: RetryState
+async def test_timeouts_have_the_messages_of_the_server(
+    world: World,
+    options: dict[str, object],
+    started: bool,
+    after: int,
+    kind: TimeoutType,
+    message: str,
+    state: RetryState,
 ) -> None:
-    """The four timeouts pass at their time, with the message, type and retry state that a real server gives."""
-    world = await World.new()
-    await begun(world, schedule(**options))
-    if taken:
+    await world.start_run(schedule(**options))
+    if started:
         await world.activity()
     before = world.clock.now_ns()
     world.clock.advance_to_next()
@@ -233,15 +213,12 @@ async def test_timeouts_have_the_servers_messages(
     assert isinstance(event.failure.info, ActivityFailure)
     assert event.failure.info.retry_state is state
     assert event.failure.cause == Failure(message, TimeoutFailure(kind), source="Server")
-    if taken:
+    if started:
         assert (await world.cancel()).reason == "TIMED_OUT"
-    await world.close()
 
 
-async def test_schedule_to_close_timeout_ends_a_later_attempt() -> None:
-    """The second attempt has what is left of the time for all attempts, not its own start-to-close timeout."""
-    world = await World.new()
-    await begun(world, schedule(start_to_close_timeout=5.0, schedule_to_close_timeout=7.0))
+async def test_schedule_to_close_timeout_ends_a_later_attempt(world: World) -> None:
+    await world.start_run(schedule(start_to_close_timeout=5.0, schedule_to_close_timeout=7.0))
     before = world.clock.now_ns()
     await world.activity()
     world.clock.advance(5)
@@ -254,13 +231,11 @@ async def test_schedule_to_close_timeout_ends_a_later_attempt() -> None:
     assert isinstance(event, e.ActivityFailed)
     assert event.failure.cause is not None
     assert event.failure.cause.info == TimeoutFailure(TimeoutType.SCHEDULE_TO_CLOSE)
-    await world.close()
 
 
 async def test_heartbeat_details_reach_the_next_attempt() -> None:
-    """Each heartbeat moves the heartbeat timeout; after one is missed, the next attempt gets the last details."""
     world = await World.new(heartbeat_throttle=0.0)
-    await begun(world, schedule(start_to_close_timeout=100.0, heartbeat_timeout=3.0))
+    await world.start_run(schedule(start_to_close_timeout=100.0, heartbeat_timeout=3.0))
     task = await world.activity()
     for _ in range(5):
         world.clock.advance(2)
@@ -273,10 +248,8 @@ async def test_heartbeat_details_reach_the_next_attempt() -> None:
     await world.close()
 
 
-async def test_late_result_of_a_timed_out_attempt_is_dropped() -> None:
-    """A late result of attempt 1 does not end attempt 2."""
-    world = await World.new()
-    await begun(world, schedule(start_to_close_timeout=1.0))
+async def test_late_result_of_a_timed_out_attempt_is_dropped(world: World) -> None:
+    await world.start_run(schedule(start_to_close_timeout=1.0))
     late = await world.activity()
     world.clock.advance(1)
     world.clock.advance(1)
@@ -287,26 +260,24 @@ async def test_late_result_of_a_timed_out_attempt_is_dropped() -> None:
     assert world.connection.engine.current("w").run.task is None  # type: ignore[union-attr]
     await world.handle.complete_activity(ActivityOk(now.token, text("now")))
     assert (await world.activation()).events == (e.ActivityCompleted(1, text("now")),)
-    await world.close()
 
 
-def _cancelled_at_once(seq: int = 1) -> e.ActivityCancelled:
+def _cancelled_immediately(seq: int = 1) -> e.ActivityCancelled:
     info = ActivityFailure(activity_type="act", activity_id=str(seq), retry_state=RetryState.CANCEL_REQUESTED)
     return e.ActivityCancelled(
         seq, Failure("Activity cancelled", info, cause=Failure(info=CanceledFailure()))
     )
 
 
-async def test_try_cancel_resolves_at_once() -> None:
-    """The worker hears of it in the same task; the running attempt is told; its end is no longer of interest."""
-    world = await World.new()
-    run_id = await begun(world, schedule(1), c.StartTimer(1, 10**9))
+async def test_try_cancel_resolves_immediately(world: World) -> None:
+    """The running attempt is cancelled too; its end is recorded without an activation."""
+    run_id = await world.start_run(schedule(1), c.StartTimer(1, 10**9))
     task = await world.activity()
     world.clock.advance(1)
     assert (await world.activation()).events == (e.TimerFired(1),)
     await world.complete(run_id, c.RequestCancelActivity(1))
     second = await world.activation()
-    assert second.events == (_cancelled_at_once(),)
+    assert second.events == (_cancelled_immediately(),)
     assert second.history_length == world.seen[-2].history_length
     await world.complete(run_id)
     assert (await world.cancel()).reason == "CANCELLED"
@@ -321,61 +292,50 @@ async def test_try_cancel_resolves_at_once() -> None:
         "WorkflowTaskStarted",
         "WorkflowTaskCompleted",
     ]
-    await world.close()
 
 
-async def test_wait_cancellation_completed_resolves_at_the_end() -> None:
-    """WAIT_CANCELLATION_COMPLETED resolves with the attempt's own cancellation, details included."""
-    world = await World.new()
-    wait = ActivityCancellationType.WAIT_CANCELLATION_COMPLETED
-    run_id = await begun(world, schedule(1, cancellation_type=wait), c.StartTimer(1, 10**9))
+async def request_cancellation(world: World, kind: ActivityCancellationType) -> tuple[str, ActivityTask]:
+    """Start a run and an attempt, and cancel the activity in a later task. Return the run id and the attempt."""
+    run_id = await world.start_run(schedule(1, cancellation_type=kind), c.StartTimer(1, 10**9))
     task = await world.activity()
     world.clock.advance(1)
     await world.activation()
     await world.complete(run_id, c.RequestCancelActivity(1))
+    return run_id, task
+
+
+async def test_wait_cancellation_completed_resolves_when_the_attempt_ends(world: World) -> None:
+    _, task = await request_cancellation(world, ActivityCancellationType.WAIT_CANCELLATION_COMPLETED)
     assert (await world.cancel()).token == task.token
     failure = Failure("cancelled", CanceledFailure((text("half"),)))
     await world.handle.complete_activity(AttemptCancelled(task.token, failure))
     (event,) = (await world.activation()).events
     assert isinstance(event, e.ActivityCancelled)
     assert event.failure.cause == Failure(info=CanceledFailure((text("half"),)))
-    await world.close()
 
 
-async def test_abandon_resolves_at_once() -> None:
-    """ABANDON leaves no event; the attempt goes on and its result is ignored."""
-    world = await World.new()
-    abandon = ActivityCancellationType.ABANDON
-    run_id = await begun(world, schedule(1, cancellation_type=abandon), c.StartTimer(1, 10**9))
-    task = await world.activity()
-    world.clock.advance(1)
-    await world.activation()
-    await world.complete(run_id, c.RequestCancelActivity(1))
-    assert (await world.activation()).events == (_cancelled_at_once(),)
+async def test_abandoned_activity_resolves_immediately(world: World) -> None:
+    """The attempt continues, and its result is ignored."""
+    run_id, task = await request_cancellation(world, ActivityCancellationType.ABANDON)
+    assert (await world.activation()).events == (_cancelled_immediately(),)
     await world.complete(run_id)
     assert "ActivityTaskCancelRequested" not in world.kinds()
     await world.handle.complete_activity(ActivityOk(task.token, None))
     await settle()
     assert world.handle.stepper.next_activation() is None
-    await world.close()
 
 
-async def test_activity_cancelled_before_scheduling_leaves_nothing() -> None:
-    """Scheduling and cancelling, starting and cancelling in one completion: no event, but the worker hears."""
-    world = await World.new()
-    run_id = await begun(
-        world, schedule(1), c.StartTimer(1, 10**9), c.CancelTimer(1), c.RequestCancelActivity(1)
+async def test_activity_cancelled_in_its_scheduling_task_writes_no_events(world: World) -> None:
+    run_id = await world.start_run(
+        schedule(1), c.StartTimer(1, 10**9), c.CancelTimer(1), c.RequestCancelActivity(1)
     )
-    assert (await world.activation()).events == (_cancelled_at_once(),)
+    assert (await world.activation()).events == (_cancelled_immediately(),)
     await world.complete(run_id, c.StartTimer(2, 10**9))
     assert world.kinds()[4:] == ["TimerStarted"]
-    await world.close()
 
 
-async def test_activity_is_completed_asynchronously() -> None:
-    """A deferred attempt is ended by its token or by its ids; a wrong name is refused; heartbeats count."""
-    world = await World.new()
-    run_id = await begun(world, schedule(1), schedule(2))
+async def test_activity_can_be_completed_asynchronously_by_token_or_ids(world: World) -> None:
+    run_id = await world.start_run(schedule(1), schedule(2))
     first, second = await world.activity(), await world.activity()
     for task in (first, second):
         await world.handle.complete_activity(ActivityDeferred(task.token))
@@ -396,29 +356,23 @@ async def test_activity_is_completed_asynchronously() -> None:
     (pending,) = description.pending_activities
     assert (pending.activity_id, pending.attempt, pending.state) == ("2", 2, "SCHEDULED")
     assert pending.last_failure == app_failure("no")
-    await world.close()
 
 
-async def test_attempt_of_a_closed_run_is_cancelled() -> None:
-    """When the run is terminated, the attempt that still runs is cancelled as not found."""
-    world = await World.new()
-    await begun(world, schedule(1))
+async def test_attempt_of_a_terminated_run_is_cancelled(world: World) -> None:
+    await world.start_run(schedule(1))
     task = await world.activity()
     await world.call(TerminateWorkflow(workflow_id="w"))
     cancel = await world.cancel()
     assert (cancel.token, cancel.reason) == (task.token, "NOT_FOUND")
     await world.handle.complete_activity(ActivityOk(task.token, None))
     assert world.kinds()[-1] == "WorkflowExecutionTerminated"
-    await world.close()
 
 
-async def test_heartbeats_are_throttled_and_the_last_details_kept() -> None:
-    """The first is recorded at once, then the newest once per interval; a failure takes along what was kept back."""
+async def test_heartbeats_are_throttled_without_losing_the_last_details() -> None:
     world = await World.new(heartbeat_throttle=5.0)
-    await begun(world, schedule(start_to_close_timeout=100.0))
+    await world.start_run(schedule(start_to_close_timeout=100.0))
     task = await world.activity()
-    record = world.engine.current("w")
-    assert record is not None
+    record = world.record()
 
     def recorded() -> tuple[Payload, ...]:
         return record.run.activities[5].heartbeat_details

@@ -1,4 +1,4 @@
-"""Children, and what runs do to each other: exactly once, in one change, whatever the process does."""
+"""Children, and signals and cancellations between runs: exactly once, in one change, also across crashes."""
 
 from __future__ import annotations
 
@@ -31,13 +31,11 @@ def child(seq: int = 1, name: str = "c", **more: Any) -> c.StartChildWorkflow:
     return made(c.StartChildWorkflow, seq=seq, workflow_id=name, workflow_type="C", **more)
 
 
-def told(seen: Sequence[e.Event], kind: type[e.Event]) -> Any:
-    """The events of a kind that a run was told."""
+def of_kind(seen: Sequence[e.Event], kind: type[e.Event]) -> Any:
     return [event for event in seen if isinstance(event, kind)]
 
 
-def stored(store: Store) -> dict[str, tuple[Run, tuple[h.HistoryEvent, ...]]]:
-    """All runs of a store."""
+def stored_runs(store: Store) -> dict[str, tuple[Run, tuple[h.HistoryEvent, ...]]]:
     return {run_id: (store._runs[run_id], tuple(store._events[run_id])) for run_id in store._runs}
 
 
@@ -47,7 +45,7 @@ def stored(store: Store) -> dict[str, tuple[Run, tuple[h.HistoryEvent, ...]]]:
 @settings(max_examples=cases(30, 600), deadline=None, derandomize=True)
 @given(seed=st.integers(0, 10**6), cache=st.sampled_from([0, 1, 1000]))
 def test_parents_and_children_agree_and_replay(seed: int, cache: int) -> None:
-    """After every change what runs say of each other is true, and replayed they are told what they were told."""
+    """The histories of related runs agree after every change."""
 
     async def body() -> None:
         store = Noted()
@@ -67,7 +65,7 @@ def test_parents_and_children_agree_and_replay(seed: int, cache: int) -> None:
         disk = memory_store()
         for change in store.changes:
             disk.append(change)
-            check_agreement(stored(disk))
+            check_agreement(stored_runs(disk))
         await world.close()
 
     run_async(body)
@@ -75,9 +73,7 @@ def test_parents_and_children_agree_and_replay(seed: int, cache: int) -> None:
 
 @settings(max_examples=cases(20, 300), deadline=None, derandomize=True)
 @given(seed=st.integers(0, 10**6), data=st.data())
-def test_parents_and_children_survive_crashes(seed: int, data: st.DataObject) -> None:
-    """A process that dies after any change leaves a family that goes on as if nothing had been."""
-
+def test_parents_and_children_agree_after_a_crash_at_any_change(seed: int, data: st.DataObject) -> None:
     async def body() -> None:
         store, clock = Noted(), VirtualClock()
         world = await World.new(store=store, clock=clock)
@@ -90,11 +86,11 @@ def test_parents_and_children_survive_crashes(seed: int, data: st.DataObject) ->
             disk.append(change)
         await world.close()
         again = await World.new(store=disk, clock=clock, opened=True)
-        heir = Family(again, seed, family.known)
+        successor = Family(again, seed, family.known)
         for record in list(again.engine.runs.records()):
-            heir.known[record.run.run_id] = family.known.get(record.run.run_id, [])
-        await heir.live(12)
-        check_agreement(stored(disk))
+            successor.known[record.run.run_id] = family.known.get(record.run.run_id, [])
+        await successor.live(12)
+        check_agreement(stored_runs(disk))
         await again.close()
 
     run_async(body)
@@ -104,7 +100,7 @@ def test_parents_and_children_survive_crashes(seed: int, data: st.DataObject) ->
 
 
 async def test_child_and_parent_change_together() -> None:
-    """A child's start, its end, a signal and a parent's end are each one change of the store."""
+    """A child's start, its end, and the end of its parent are each one change of the store."""
     store = Noted()
     world = await World.new(store=store)
     parent = (await world.start()).run_id
@@ -125,24 +121,22 @@ async def test_child_and_parent_change_together() -> None:
 
 
 def family_script(journal: list[e.Event], new: Sequence[e.Event]) -> list[c.Command]:
-    """A parent that waits for its child; a child that waits for a signal of its parent."""
+    """A parent that waits for its child, and a child that waits for a signal of its parent."""
     seen = [*journal, *new]
-    (start,) = told(seen, e.RunStarted)
+    (start,) = of_kind(seen, e.RunStarted)
     if start.workflow_type == "C":
-        return [c.CompleteRun(text("heard"))] if told(new, e.SignalReceived) else []
-    if told(new, e.RunStarted):
+        return [c.CompleteRun(text("heard"))] if of_kind(new, e.SignalReceived) else []
+    if of_kind(new, e.RunStarted):
         return [child()]
-    if told(new, e.ChildStarted):
+    if of_kind(new, e.ChildStarted):
         return [c.SignalExternalWorkflow(seq=1, workflow_id="c", signal_name="s", is_child=True)]
-    for completed in told(new, e.ChildCompleted):
+    for completed in of_kind(new, e.ChildCompleted):
         return [c.CompleteRun(completed.result)]
     return []
 
 
-async def test_parent_and_child_survive_a_crash_at_any_change() -> None:
-    """A parent, its child and a signal end the same after a crash behind each of their changes."""
-
-    async def play(store: Store, clock: VirtualClock, opened: bool) -> None:
+async def test_parent_and_child_complete_after_a_crash_at_any_change() -> None:
+    async def run_to_completion(store: Store, clock: VirtualClock, opened: bool) -> None:
         world = await World.new(store=store, clock=clock, opened=opened)
         if not opened:
             await world.start()
@@ -150,40 +144,37 @@ async def test_parent_and_child_survive_a_crash_at_any_change() -> None:
             await world.step(family_script)
         assert await world.outcome() == RunCompleted((text("heard"),))
         assert await world.outcome("c") == RunCompleted((text("heard"),))
-        check_agreement(stored(store))
+        check_agreement(stored_runs(store))
         await world.close()
 
-    whole, clock = Noted(), VirtualClock()
-    await play(whole, clock, opened=False)
-    assert len(whole.changes) > 8
-    for count in range(1, len(whole.changes)):
+    complete, clock = Noted(), VirtualClock()
+    await run_to_completion(complete, clock, opened=False)
+    assert len(complete.changes) > 8
+    for count in range(1, len(complete.changes)):
         disk = memory_store()
-        for change in whole.changes[:count]:
+        for change in complete.changes[:count]:
             disk.append(change)
-        await play(disk, clock, opened=True)
+        await run_to_completion(disk, clock, opened=True)
 
 
 async def test_pending_child_is_restored_from_a_file(tmp_path: Path) -> None:
-    """Pending children come back from a file, and a parent that sleeps there hears of its child's end."""
     clock = VirtualClock()
     world = await World.new(store=open_sqlite(tmp_path / "runs.db"), clock=clock)
     await world.start(memo={"note": text("n")})
     parent = (await world.activation()).run_id
     await world.complete(parent, child())
-    record = world.engine.current("w")
-    assert record is not None
+    record = world.record()
     pending = record.run.children
     assert [(each.initiated.workflow_id, each.started_event_id) for each in pending.values()] == [("c", 6)]
     await world.engine.durable(world.engine.writes.newest)
     await world.close()
     world = await World.new(store=open_sqlite(tmp_path / "runs.db"), clock=clock, opened=True)
-    record = world.engine.record(parent)
-    assert record is not None
+    record = world.record(run_id=parent)
     assert record.run.children == pending
     (described,) = (await world.call(DescribeWorkflow(workflow_id="w"))).pending_children
     assert (described.workflow_id, described.workflow_type) == ("c", "C")
-    found = (await world.call(ListWorkflows(query="ParentWorkflowId = 'w'"))).workflows
-    assert [(each.workflow_id, each.root_workflow_id) for each in found] == [("c", "w")]
+    summaries = (await world.call(ListWorkflows(query="ParentWorkflowId = 'w'"))).workflows
+    assert [(each.workflow_id, each.root_workflow_id) for each in summaries] == [("c", "w")]
     while not isinstance(await world.outcome(), RunCompleted):
         await world.step(family_script)
     await world.close()
@@ -207,9 +198,7 @@ async def test_pending_child_is_restored_from_a_file(tmp_path: Path) -> None:
     ],
 )
 async def test_too_many_pending_requests_fail_the_task(command: Any, name: str) -> None:
-    """More children, signals or cancels than may be pending fail the task that asks for them, and nothing of it counts; the
-    limit itself passes.
-    """
+    """The limit itself is allowed."""
     world = await World.new(limits=Limits(pending=2))
     run_id = (await world.start()).run_id
     await world.activation()
@@ -227,39 +216,26 @@ async def test_too_many_pending_requests_fail_the_task(command: Any, name: str) 
     await world.close()
 
 
-async def test_child_cancelled_externally_in_its_starting_task_fails_the_task() -> None:
-    """The task fails, in a server's words."""
-    world = await World.new()
-    run_id = (await world.start()).run_id
-    await world.activation()
-    await world.complete(run_id, child(), c.RequestCancelExternal(seq=1, workflow_id="c"))
+async def test_cancelling_a_child_in_its_starting_task_fails_the_task(world: World) -> None:
+    await world.start_run(child(), c.RequestCancelExternal(seq=1, workflow_id="c"))
     assert b"is not allowed in same workflow task" in (await world.history())[-1]
-    await world.close()
 
 
-async def test_requests_to_another_namespace_fail() -> None:
-    """A file is one namespace: children, signals and cancels elsewhere are refused."""
-    world = await World.new()
-    run_id = (await world.start()).run_id
-    await world.activation()
-    await world.complete(
-        run_id,
-        child(namespace="elsewhere"),
-        c.SignalExternalWorkflow(seq=1, workflow_id="x", signal_name="s", namespace="elsewhere"),
-        c.RequestCancelExternal(seq=1, workflow_id="x", namespace="elsewhere"),
+async def test_requests_to_another_namespace_fail(world: World) -> None:
+    await world.start_run(
+        child(namespace="other"),
+        c.SignalExternalWorkflow(seq=1, workflow_id="x", signal_name="s", namespace="other"),
+        c.RequestCancelExternal(seq=1, workflow_id="x", namespace="other"),
     )
     seen = (await world.activation()).events
-    assert told(seen, e.ChildStartFailed) == [e.ChildStartFailed(1, "c", "C", already_exists=False)]
-    (signal,), (cancel,) = told(seen, e.ExternalSignalResolved), told(seen, e.ExternalCancelResolved)
+    assert of_kind(seen, e.ChildStartFailed) == [e.ChildStartFailed(1, "c", "C", already_exists=False)]
+    (signal,), (cancel,) = of_kind(seen, e.ExternalSignalResolved), of_kind(seen, e.ExternalCancelResolved)
     assert signal.failure.info.type == cancel.failure.info.type == "NamespaceNotFound"
-    await world.close()
 
 
-async def test_termination_ends_all_descendants() -> None:
-    """Three hundred generations are ended by one termination, in one change."""
-
+async def test_termination_ends_all_descendants_in_one_change() -> None:
     def script(journal: list[e.Event], new: Sequence[e.Event]) -> list[c.Command]:
-        for start in told(new, e.RunStarted):
+        for start in of_kind(new, e.RunStarted):
             depth = int(start.workflow_id[1:])
             return [child(1, f"g{depth + 1}")] if depth < 300 else []
         return []
@@ -274,53 +250,47 @@ async def test_termination_ends_all_descendants() -> None:
     await world.call(TerminateWorkflow(workflow_id="g0", reason="enough"))
     change = store.changes[before]
     assert len({each.run.run_id for each in (change, *change.also)}) == 301
-    last = world.engine.current("g300")
-    assert last is not None
+    last = world.record("g300")
     assert last.run.final == h.WorkflowExecutionTerminated(
         reason="by parent close policy", identity="history-service"
     )
     await world.close()
 
 
-async def test_unreadable_run_does_not_affect_its_relatives(caplog: pytest.LogCaptureFixture) -> None:
-    """A damaged run takes nobody along: its id is taken, signals to it do not arrive, its parent's end passes it over."""
+async def test_unreadable_run_does_not_affect_its_parent(caplog: pytest.LogCaptureFixture) -> None:
     store, clock = Blind(), VirtualClock()
     world = await World.new(store=store, clock=clock)
-    await world.start("sick")
-    sick = world.engine.current("sick")
-    assert sick is not None
+    await world.start("damaged")
+    damaged = world.record("damaged")
     await world.close()
-    store.unreadable = sick.run.run_id
+    store.unreadable = damaged.run.run_id
     world = await World.new(store=store, clock=clock)
-    run_id = (await world.start()).run_id
-    await world.activation()
-    await world.complete(
-        run_id, child(name="sick"), c.SignalExternalWorkflow(seq=1, workflow_id="sick", signal_name="s")
+    await world.start_run(
+        child(name="damaged"), c.SignalExternalWorkflow(seq=1, workflow_id="damaged", signal_name="s")
     )
     seen = (await world.activation()).events
-    assert told(seen, e.ChildStartFailed)
-    (signal,) = told(seen, e.ExternalSignalResolved)
+    assert of_kind(seen, e.ChildStartFailed)
+    (signal,) = of_kind(seen, e.ExternalSignalResolved)
     assert signal.failure.info.type == "ExternalWorkflowExecutionNotFound"
     assert "cannot be read" in caplog.text
     await world.close()
 
 
-async def test_child_failure_is_reported_once() -> None:
-    """The parent is told the child's failure, wrapped as Core wraps it, and replayed it is told the same."""
+async def test_child_failure_is_reported_once_to_its_parent() -> None:
     world = await World.new(max_cached_workflows=0)
     parent = (await world.start()).run_id
-    ends: list[e.Event] = []
+    failures: list[e.Event] = []
 
     def script(journal: list[e.Event], new: Sequence[e.Event]) -> list[c.Command]:
-        (start,) = told([*journal, *new], e.RunStarted)
+        (start,) = of_kind([*journal, *new], e.RunStarted)
         if start.workflow_type == "C":
             return [c.FailRun(app_failure("sad"))]
-        ends.extend(told(new, e.ChildFailed))
-        return [child()] if told(new, e.RunStarted) else []
+        failures.extend(of_kind(new, e.ChildFailed))
+        return [child()] if of_kind(new, e.RunStarted) else []
 
-    while not ends:
+    while not failures:
         await world.step(script)
-    (first,) = set(ends)
+    (first,) = set(failures)
     assert isinstance(first, e.ChildFailed)
     info: Any = first.failure.info
     assert (first.failure.message, info.workflow_id, info.namespace) == (
@@ -330,7 +300,6 @@ async def test_child_failure_is_reported_once() -> None:
     )
     assert (info.initiated_event_id, info.started_event_id) == (5, 6)
     assert first.failure.cause == app_failure("sad")
-    record = world.engine.record(parent)
-    assert record is not None
+    record = world.record(run_id=parent)
     assert sum(isinstance(each.attributes, o.ChildEnd) for each in record.events) == 1
     await world.close()

@@ -1,4 +1,4 @@
-"""How runs of the in-memory engine end, what follows them, who waits for it, and whose id is taken."""
+"""The end of runs, the next run of a chain, waits for the end, and the reuse of workflow ids."""
 
 from __future__ import annotations
 
@@ -20,12 +20,9 @@ def signal(name: str = "s", request_id: str = "") -> wf.SignalWorkflow:
     return wf.SignalWorkflow(workflow_id="w", signal_name=name, request_id=request_id)
 
 
-async def test_cancel_and_terminate_a_run() -> None:
-    """Cancellation is an event for the run; termination ends it unasked; a closed run takes neither signal nor end."""
-    world = await World.new()
-    run_id = (await world.start()).run_id
-    await world.activation()
-    await world.complete(run_id)
+async def test_run_can_be_cancelled_or_terminated_until_it_closes(world: World) -> None:
+    """Cancellation is an event for the run, termination closes it; requests to a closed run are rejected."""
+    run_id = await world.start_run()
     for _ in range(2):
         await world.call(wf.CancelWorkflow(workflow_id="w", request_id="", reason="stop"))
     assert (await world.activation()).events == (e.CancelRequested("stop"),)
@@ -38,44 +35,35 @@ async def test_cancel_and_terminate_a_run() -> None:
     for request in (
         signal(),
         wf.TerminateWorkflow(workflow_id="v"),
-        wf.DescribeWorkflow(workflow_id="nobody"),
+        wf.DescribeWorkflow(workflow_id="unknown"),
         wf.TerminateWorkflow(workflow_id="v", first_execution_run_id="another"),
     ):
         with pytest.raises(WorkflowNotFoundError):
             await world.call(request)  # type: ignore[arg-type]
-    await world.close()
 
 
-async def test_terminated_cached_run_is_evicted() -> None:
-    """The worker is told to forget a run that was ended from outside."""
-    world = await World.new()
-    run_id = (await world.start()).run_id
-    await world.activation()
-    await world.complete(run_id)
+async def test_terminated_run_is_evicted_from_its_worker(world: World) -> None:
+    run_id = await world.start_run()
     await world.call(wf.TerminateWorkflow(workflow_id="w"))
     (evicted,) = (await world.activation()).events
     assert evicted == e.RunEvicted("WORKFLOW_EXECUTION_ENDING", "the run has closed")
     await world.complete(run_id)
-    await world.close()
 
 
-async def test_run_timeout_ends_the_run() -> None:
-    """The run timeout ends a run, also one that nobody works on."""
-    world = await World.new()
+async def test_run_timeout_closes_a_run_without_a_worker(world: World) -> None:
     await world.start(run_timeout=60.0)
     world.clock.advance(59)
     assert isinstance(await world.outcome(), wf.StillOpen)
     world.clock.advance(1)
     assert await world.outcome() == wf.RunTimedOut()
-    await world.close()
 
 
-async def test_continue_as_new_and_retries_form_a_chain() -> None:
-    """Continue-as-new begins the next run at once, a failed attempt after its back-off; both know whence they come."""
-    world = await World.new()
-    first = (await world.start(retry_policy=RetryRule(maximum_attempts=2), memo={"m": text("1")})).run_id
-    await world.activation()
-    await world.complete(first, c.ContinueAsNew(arguments=(text("next"),)))
+async def test_continue_as_new_and_retries_form_a_chain(world: World) -> None:
+    first = await world.start_run(
+        c.ContinueAsNew(arguments=(text("next"),)),
+        retry_policy=RetryRule(maximum_attempts=2),
+        memo={"m": text("1")},
+    )
     outcome = await world.outcome(run_id=first)
     assert isinstance(outcome, wf.RunContinued)
     await world.activation()
@@ -97,12 +85,9 @@ async def test_continue_as_new_and_retries_form_a_chain() -> None:
     assert (third.attempt, third.last_failure) == (2, app_failure("no"))
     await world.complete(failed.new_run_id, c.FailRun(app_failure("no")))
     assert await world.outcome() == wf.RunFailed(app_failure("no"))
-    await world.close()
 
 
-async def test_waiter_wakes_when_the_run_closes() -> None:
-    """A waiter gets the outcome when the run closes, and StillOpen when its patience ends first."""
-    world = await World.new()
+async def test_wait_for_close_returns_when_the_run_closes(world: World) -> None:
     run_id = (await world.start()).run_id
     assert await world.outcome() == wf.StillOpen(run_id)
     waiting = asyncio.create_task(world.call(wf.WaitForClose(workflow_id="w")))
@@ -110,12 +95,9 @@ async def test_waiter_wakes_when_the_run_closes() -> None:
     assert not waiting.done()
     await world.complete(run_id, c.CompleteRun(text("r")))
     assert await waiting == wf.RunCompleted((text("r"),))
-    await world.close()
 
 
-async def test_history_request_waits_for_new_events() -> None:
-    """`wait_new` gives what is there, then waits for more, and ends with the run."""
-    world = await World.new()
+async def test_history_request_waits_for_new_events(world: World) -> None:
     run_id = (await world.start()).run_id
     page = await world.call(wf.GetHistory(workflow_id="w", wait_new=True))
     assert (len(page.events), page.next_page_token) == (2, b"2")
@@ -128,20 +110,18 @@ async def test_history_request_waits_for_new_events() -> None:
     await world.complete(run_id, c.CompleteRun(text("r")))
     last = await world.call(wf.GetHistory(workflow_id="w", wait_new=True, next_page_token=b"3"))
     assert (len(last.events), last.next_page_token) == (2, b"")
-    await world.close()
 
 
 # --- ids --------------------------------------------------------------------------------------------------
 
 
-async def test_id_of_an_open_run_is_in_use() -> None:
-    """By default a second start fails; policies use or replace the open run; the same request id is the same start."""
-    world = await World.new()
+async def test_id_conflict_policies_apply_to_an_open_run(world: World) -> None:
+    """By default a second start fails; a repeated request returns the same run."""
     first = (await world.start(request_id="r")).run_id
     assert (await world.start(request_id="r")).run_id == first
-    with pytest.raises(WorkflowAlreadyStartedError) as taken:
+    with pytest.raises(WorkflowAlreadyStartedError) as caught:
         await world.start(request_id="other")
-    assert taken.value.run_id == first
+    assert caught.value.run_id == first
     used = await world.start(id_conflict_policy=wf.IdConflictPolicy.USE_EXISTING)
     assert used == wf.Started(first, started=False)
     assert (await world.start(signal_name="hello")).run_id == first
@@ -149,43 +129,34 @@ async def test_id_of_an_open_run_is_in_use() -> None:
     replaced = await world.start(id_conflict_policy=wf.IdConflictPolicy.TERMINATE_EXISTING)
     assert replaced.run_id != first
     assert isinstance(await world.outcome(run_id=first), wf.RunTerminated)
-    await world.close()
 
 
-async def test_id_reuse_policies_of_a_closed_run() -> None:
-    """REJECT_DUPLICATE never reuses an id; ALLOW_DUPLICATE_FAILED_ONLY does after a bad end alone."""
-    world = await World.new()
+async def test_id_reuse_policies_apply_to_a_closed_run(world: World) -> None:
     await world.start()
     await world.call(wf.TerminateWorkflow(workflow_id="w"))
     with pytest.raises(WorkflowAlreadyStartedError):
         await world.start(id_reuse_policy=IdReusePolicy.REJECT_DUPLICATE)
     failed_only = IdReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY
-    run_id = (await world.start(id_reuse_policy=failed_only)).run_id
-    await world.activation()
-    await world.complete(run_id, c.CompleteRun(text("r")))
+    await world.start_run(c.CompleteRun(text("r")), id_reuse_policy=failed_only)
     with pytest.raises(WorkflowAlreadyStartedError):
         await world.start(id_reuse_policy=failed_only)
     await world.start()
-    await world.close()
 
 
-async def test_list_pages_are_current() -> None:
-    """Filters choose, open runs come first, pages follow each other; what is no filter is an error."""
-    world = await World.new()
+async def test_workflow_lists_are_filtered_and_paged(world: World) -> None:
     for number in range(3):
         await world.start(f"w{number}", workflow_type="A" if number else "B")
     await world.call(wf.TerminateWorkflow(workflow_id="w2"))
 
     async def ids(query: str) -> list[str]:
         page = await world.call(wf.ListWorkflows(query=query))
-        return [each.workflow_id for each in page.workflows]
+        return [summary.workflow_id for summary in page.workflows]
 
     assert await ids("") == ["w1", "w0", "w2"]
     assert await ids("WorkflowType = 'A' AND ExecutionStatus='Running'") == ["w1"]
     assert await world.call(wf.CountWorkflows(query="WorkflowType = 'A'")) == wf.Count(2)
     page = await world.call(wf.ListWorkflows(page_size=2))
-    rest = await world.call(wf.ListWorkflows(page_size=2, next_page_token=page.next_page_token))
-    assert (len(page.workflows), len(rest.workflows), rest.next_page_token) == (2, 1, b"")
+    second_page = await world.call(wf.ListWorkflows(page_size=2, next_page_token=page.next_page_token))
+    assert (len(page.workflows), len(second_page.workflows), second_page.next_page_token) == (2, 1, b"")
     with pytest.raises(ServiceError):
         await ids("WorkflowId = 'a' AND")
-    await world.close()

@@ -1,4 +1,4 @@
-"""A run that continues with the history of another one, from another engine: what continues, and which histories cannot."""
+"""Import of a history from another engine: which runs continue, and which histories are rejected."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ SIGNAL = c.SignalExternalWorkflow(seq=1, workflow_id="other", signal_name="s")
 
 
 async def history_of(*commands: c.Command, task: bool = False) -> tuple[bytes, ...]:
-    """Return the history of a run whose first task was completed with these commands; with `task` a worker has its next one."""
+    """Return the history of a run whose first task was completed with these commands; with `task` its next task is in
+    progress.
+    """
     world = await World.new()
-    run_id = (await world.start()).run_id
-    await world.activation()
-    await world.complete(run_id, *commands)
+    await world.start_run(*commands)
     if task:
         await world.call(wf.SignalWorkflow(workflow_id="w", signal_name="s", request_id=""))
         await world.activation()
@@ -35,15 +35,14 @@ async def history_of(*commands: c.Command, task: bool = False) -> tuple[bytes, .
     return tuple(page.events)
 
 
-async def put_in(world: World, events: tuple[bytes, ...], **more: Any) -> wf.Started:
+async def import_history(world: World, events: tuple[bytes, ...], **more: Any) -> wf.Started:
     return await world.call(wf.ImportWorkflow(workflow_id="w", events=events, request_id="r", **more))
 
 
-async def test_imported_run_continues() -> None:
-    """Its timer and its activity are pending again under the new run id, and the worker is given the whole history."""
+async def test_imported_run_continues(world: World) -> None:
+    """Its timer and its activity are pending under the new run id, and the worker receives the complete history."""
     events = await history_of(ACTIVITY, c.StartTimer(1, 60 * SECOND))
-    world = await World.new()
-    run_id = (await put_in(world, events)).run_id
+    run_id = (await import_history(world, events)).run_id
     task = await world.activity()
     assert (task.activity_id, task.run_id) == ("1", run_id)
     await world.handle.complete_activity(ActivityOk(task.token, text("ok")))
@@ -55,41 +54,32 @@ async def test_imported_run_continues() -> None:
     assert activation.events == (e.ActivityCompleted(1, text("ok")),)
     await world.complete(run_id, c.CompleteRun(text("done")))
     assert await world.outcome() == wf.RunCompleted((text("done"),))
-    await world.close()
 
 
-async def test_task_in_progress_fails_and_is_scheduled_again() -> None:
-    """The worker of the other engine has it no longer."""
+async def test_task_in_progress_fails_on_import_and_is_scheduled_again(world: World) -> None:
+    """The worker of the other engine no longer has it."""
     events = await history_of(c.StartTimer(1, 60 * SECOND), task=True)
-    world = await World.new()
-    await put_in(world, events)
+    await import_history(world, events)
     kinds = world.kinds()
     assert kinds[len(events) :] == ["WorkflowTaskFailed", "WorkflowTaskScheduled"]
-    await world.close()
 
 
-async def test_repeated_import_is_one_run() -> None:
-    """The second request under the same id names the run of the first; another request is rejected."""
+async def test_repeated_import_is_one_run(world: World) -> None:
     events = await history_of(c.StartTimer(1, 60 * SECOND))
-    world = await World.new()
-    first = await put_in(world, events)
-    assert (await put_in(world, events)).run_id == first.run_id
+    first = await import_history(world, events)
+    assert (await import_history(world, events)).run_id == first.run_id
     with pytest.raises(ServiceError):
         await world.call(wf.ImportWorkflow(workflow_id="w", events=events, request_id="another"))
-    await world.close()
 
 
-async def test_dry_run_changes_nothing() -> None:
-    """It only tells whether the history can be continued."""
-    world = await World.new()
-    started = await put_in(world, await history_of(c.StartTimer(1, 60 * SECOND)), dry_run=True)
+async def test_dry_run_of_an_import_changes_nothing(world: World) -> None:
+    started = await import_history(world, await history_of(c.StartTimer(1, 60 * SECOND)), dry_run=True)
     assert started.run_id == ""
     assert world.engine.current("w") is None
-    await world.close()
 
 
 @pytest.mark.parametrize(
-    ("commands", "cut", "words"),
+    ("commands", "cut", "message"),
     [
         ((), slice(0, 0), "does not begin with WorkflowExecutionStarted"),
         ((), slice(1, None), "does not begin with WorkflowExecutionStarted"),
@@ -101,13 +91,10 @@ async def test_dry_run_changes_nothing() -> None:
     ids=["empty", "no start", "gaps", "ended", "child", "external signal"],
 )
 async def test_history_that_cannot_be_continued_is_rejected(
-    commands: tuple[c.Command, ...], cut: slice, words: str
+    world: World, commands: tuple[c.Command, ...], cut: slice, message: str
 ) -> None:
-    """The error says why, and there is no run."""
     events = (await history_of(*commands))[cut]
-    world = await World.new()
     for dry_run in (True, False):
-        with pytest.raises(ServiceError, match=words):
-            await put_in(world, events, dry_run=dry_run)
+        with pytest.raises(ServiceError, match=message):
+            await import_history(world, events, dry_run=dry_run)
     assert world.engine.current("w") is None
-    await world.close()

@@ -1,4 +1,4 @@
-"""Temporal's limits hold: what grows beyond them is refused, or ended, in Temporal's words."""
+"""Temporal's limits: what exceeds them is rejected, or terminated, with Temporal's messages."""
 
 from __future__ import annotations
 
@@ -40,22 +40,20 @@ def schedule(count: int) -> list[c.Command]:
     ]
 
 
-def test_limits_default_to_temporals() -> None:
-    """2 MB, 51,200 events, 50 MB, 2,000 pending, advice at 4,096 events or 4 MB."""
+def test_default_limits_equal_temporals() -> None:
     limits = Limits()
     assert (limits.blob_bytes, limits.history_events, limits.pending) == (2 << 20, 51_200, 2_000)
     assert (limits.history_bytes, limits.suggest_events, limits.suggest_bytes) == (50 << 20, 4096, 4 << 20)
 
 
 async def test_run_with_too_many_events_is_terminated() -> None:
-    """The event that passes the limit is still written; the next one ends the run, and its sender hears why."""
     world = await World.new(limits=Limits(history_events=20))
     await world.start()
     for number in range(19):
         await world.call(signal(number))
-    with pytest.raises(ServiceError, match=TOO_MANY_EVENTS) as refused:
+    with pytest.raises(ServiceError, match=TOO_MANY_EVENTS) as caught:
         await world.call(signal(99))
-    assert refused.value.status == "INVALID_ARGUMENT"
+    assert caught.value.status == "INVALID_ARGUMENT"
     assert world.kinds()[-2:] == ["WorkflowExecutionSignaled", "WorkflowExecutionTerminated"]
     assert len(world.kinds()) == 22
     assert await world.outcome() == wf.RunTerminated(TOO_MANY_EVENTS)
@@ -63,33 +61,25 @@ async def test_run_with_too_many_events_is_terminated() -> None:
 
 
 async def test_run_with_too_large_a_history_is_terminated() -> None:
-    """Its worker does not get the next task: the run is ended and evicted."""
     world = await World.new(limits=Limits(history_bytes=5000))
-    run_id = (await world.start()).run_id
-    await world.activation()
-    await world.complete(run_id, c.StartTimer(1, 10**9))
+    run_id = await world.start_run(c.StartTimer(1, 10**9))
     await world.call(signal(1, 6000))
-    record = world.engine.record(run_id)
-    assert record is not None
+    record = world.record(run_id=run_id)
     assert record.run.history_size > 6000
-    (evicted,) = (await world.activation()).events  # nobody gets its task any more
+    (evicted,) = (await world.activation()).events
     assert isinstance(evicted, e.RunEvicted)
     assert await world.outcome() == wf.RunTerminated(TOO_LARGE_HISTORY)
     await world.close()
 
 
 async def test_too_many_pending_activities_fail_the_task() -> None:
-    """As on a server: its own cause, nothing of the answer counts, and the task is wanted again."""
     world = await World.new(limits=Limits(pending=3))
-    run_id = (await world.start()).run_id
-    await world.activation()
-    await world.complete(run_id, *schedule(4))
+    run_id = await world.start_run(*schedule(4))
     (evicted,) = (await world.activation()).events
     assert isinstance(evicted, e.RunEvicted)
     await world.complete(run_id)
     assert world.kinds()[-1] == "WorkflowTaskFailed"
-    record = world.engine.record(run_id)
-    assert record is not None
+    record = world.record(run_id=run_id)
     failed = record.events[-1].attributes
     assert isinstance(failed, h.WorkflowTaskFailed)
     assert failed.cause == h.PENDING_ACTIVITIES_LIMIT_EXCEEDED
@@ -106,7 +96,7 @@ LARGE = Payload(b"x" * 101)
 
 
 @pytest.mark.parametrize(
-    ("commands", "cause", "words"),
+    ("commands", "cause", "message"),
     [
         (
             [msgspec.structs.replace(schedule(1)[0], arguments=(LARGE,))],
@@ -121,25 +111,21 @@ LARGE = Payload(b"x" * 101)
         ),
     ],
 )
-async def test_invalid_commands_fail_the_task(commands: list[c.Command], cause: int, words: str) -> None:
-    """Values that are too large, and an id that another pending activity has: the task fails, nothing is kept."""
+async def test_invalid_commands_fail_the_task(commands: list[c.Command], cause: int, message: str) -> None:
     world = await World.new(limits=Limits(blob_bytes=100))
-    run_id = (await world.start()).run_id
-    await world.activation()
-    await world.complete(run_id, *commands)
-    record = world.engine.record(run_id)
-    assert record is not None
+    run_id = await world.start_run(*commands)
+    record = world.record(run_id=run_id)
     failed = record.events[-1].attributes
     assert isinstance(failed, h.WorkflowTaskFailed)
     assert failed.cause == cause
     assert failed.failure is not None
-    assert words in failed.failure.message
+    assert message in failed.failure.message
     assert record.run.activities == {}
     await world.close()
 
 
-async def test_too_large_value_is_rejected() -> None:
-    """In a start, a signal, a query or the end of an activity; exactly the limit passes."""
+async def test_oversized_payload_is_rejected() -> None:
+    """The limit itself is allowed."""
     world = await World.new(limits=Limits(blob_bytes=100))
     large = Payload(b"x" * 101)
     for request in (
@@ -164,8 +150,7 @@ async def test_too_large_value_is_rejected() -> None:
 
 
 @pytest.mark.parametrize("limits", [Limits(suggest_events=6), Limits(suggest_bytes=2000)])
-async def test_continue_as_new_is_suggested_for_a_long_run(limits: Limits) -> None:
-    """From so many events, or so many bytes, on; the size is told in the task's start."""
+async def test_continue_as_new_is_suggested_for_a_long_history(limits: Limits) -> None:
     world = await World.new(limits=limits)
     run_id = (await world.start()).run_id
     assert not (await world.activation()).continue_as_new_suggested
@@ -174,25 +159,20 @@ async def test_continue_as_new_is_suggested_for_a_long_run(limits: Limits) -> No
     activation = await world.activation()
     assert activation.continue_as_new_suggested
     assert activation.history_size > 2000
-    record = world.engine.record(run_id)
-    assert record is not None
-    begun = record.events[-1].attributes
-    assert isinstance(begun, h.WorkflowTaskStarted)
-    assert begun.history_size == activation.history_size
+    record = world.record(run_id=run_id)
+    task_started = record.events[-1].attributes
+    assert isinstance(task_started, h.WorkflowTaskStarted)
+    assert task_started.history_size == activation.history_size
     await world.close()
 
 
-async def test_held_events_are_bounded() -> None:
-    """Too much happens while a task is out: the task is taken back, as a server does, and all of it is delivered."""
+async def test_too_many_held_events_fail_the_task_and_are_delivered() -> None:
     world = await World.new(limits=Limits(held_events=10))
-    run_id = (await world.start()).run_id
-    await world.activation()
-    await world.complete(run_id, *(c.StartTimer(seq, 10**9) for seq in range(11)))
+    run_id = await world.start_run(*(c.StartTimer(seq, 10**9) for seq in range(11)))
     await world.call(signal(0))
     await world.activation()
     world.clock.advance(2)
-    record = world.engine.record(run_id)
-    assert record is not None
+    record = world.record(run_id=run_id)
     assert record.run.held == ()
     failed = next(
         event.attributes for event in record.events if isinstance(event.attributes, h.WorkflowTaskFailed)
@@ -210,23 +190,22 @@ async def test_held_events_are_bounded() -> None:
     await world.close()
 
 
-async def test_senders_wait_while_too_many_events_are_held() -> None:
-    """A signal that would make the task fail waits until it has ended, and goes to the run that there is then."""
+async def test_signals_wait_while_too_many_events_are_held() -> None:
     world = await World.new(limits=Limits(held_events=3))
     run_id = (await world.start()).run_id
     await world.activation()
     await world.call(signal(99))
-    await world.complete(run_id, c.ContinueAsNew())  # refused: as on a server the task is done again
+    await world.complete(run_id, c.ContinueAsNew())  # rejected: as on a server the task is repeated
     await world.activation()
     await world.complete(run_id)
     await world.activation()
     for number in range(3):
         await world.call(signal(number))
-    waits = [asyncio.ensure_future(world.call(signal(number))) for number in (3, 4)]
+    calls = [asyncio.ensure_future(world.call(signal(number))) for number in (3, 4)]
     await settle()
-    assert not any(each.done() for each in waits)
+    assert not any(each.done() for each in calls)
     await world.complete(run_id, c.ContinueAsNew())
-    await asyncio.gather(*waits)
+    await asyncio.gather(*calls)
     assert world.kinds() == [
         "WorkflowExecutionStarted",
         *["WorkflowExecutionSignaled"] * 3,
@@ -237,17 +216,15 @@ async def test_senders_wait_while_too_many_events_are_held() -> None:
 
 
 async def test_number_of_signals_is_limited() -> None:
-    """The one beyond the limit is refused, also one that comes with a start; one that was taken before is acknowledged
-    again, and a sender that is a workflow is told why.
-    """
+    """A repeated signal is acknowledged again."""
     world = await World.new(limits=Limits(signals=3))
     run_id = (await world.start()).run_id
     await world.activation()
     for number in range(3):  # these are held until the task ends
         await world.call(signal(number))
-    with pytest.raises(ServiceError, match=TOO_MANY_SIGNALS) as refused:
+    with pytest.raises(ServiceError, match=TOO_MANY_SIGNALS) as caught:
         await world.call(signal(3))
-    assert refused.value.status == "INVALID_ARGUMENT"
+    assert caught.value.status == "INVALID_ARGUMENT"
     await world.call(signal(2))
     await world.complete(run_id, c.StartTimer(1, 10**12))
     with pytest.raises(ServiceError, match=TOO_MANY_SIGNALS):
@@ -256,14 +233,13 @@ async def test_number_of_signals_is_limited() -> None:
     await world.close()
 
 
-async def test_too_large_task_completion_ends_its_run() -> None:
-    """More than a row of the file could hold is refused before it is written, as a server refuses its transactions."""
+async def test_oversized_task_completion_terminates_its_run() -> None:
     world = await World.new(limits=Limits(transaction_bytes=10_000))
     run_id = (await world.start()).run_id
     await world.start("other")
     await world.activation()
-    many = [msgspec.structs.replace(each, arguments=(Payload(b"x" * 1000),)) for each in schedule(20)]
-    await world.complete(run_id, *many)
+    activities = [msgspec.structs.replace(each, arguments=(Payload(b"x" * 1000),)) for each in schedule(20)]
+    await world.complete(run_id, *activities)
     outcome = await world.outcome()
     assert isinstance(outcome, wf.RunTerminated)
     assert outcome.reason.startswith(TOO_LARGE_TRANSACTION)
@@ -278,29 +254,25 @@ async def test_too_large_task_completion_ends_its_run() -> None:
     await world.close()
 
 
-async def test_size_of_held_events_is_limited() -> None:
-    """Large signals during one task are written by failing it, long before they fill a row."""
+async def test_large_held_events_fail_the_task_before_they_fill_a_row() -> None:
     world = await World.new(limits=Limits(held_bytes=10_000))
     await world.start()
     await world.activation()
     for number in range(11):
         await world.call(signal(number, 1000))
     assert "WorkflowTaskFailed" in world.kinds()
-    record = world.engine.current("w")
-    assert record is not None
+    record = world.record()
     assert len(record.run.held) < 11
     await world.close()
 
 
-def test_allowed_sizes_fit_into_a_row() -> None:
-    """A step, and what is held, stay far below the gigabyte of SQLite's rows."""
+def test_default_sizes_fit_into_a_row_of_sqlite() -> None:
     limits = Limits()
     assert limits.transaction_bytes + limits.blob_bytes < 500_000_000
     assert limits.held_bytes + limits.blob_bytes < limits.transaction_bytes
 
 
-async def test_signal_beyond_the_limit_fails_in_the_workflow() -> None:
-    """What a client is refused a workflow is told as the failure of its signal, with the server's cause."""
+async def test_signal_above_the_limit_fails_in_the_sending_workflow() -> None:
     world = await World.new(limits=Limits(signals=1))
     await world.start(task_queue="elsewhere")
     await world.call(signal(1))
@@ -308,9 +280,9 @@ async def test_signal_beyond_the_limit_fails_in_the_workflow() -> None:
     await world.activation()
     send = c.SignalExternalWorkflow(seq=1, workflow_id="w", signal_name="s")
     await world.complete(sender, send)
-    (told,) = (await world.activation()).events
-    assert isinstance(told, e.ExternalSignalResolved)
-    assert told.failure is not None
-    assert "signal limit was exceeded" in told.failure.message
+    (event,) = (await world.activation()).events
+    assert isinstance(event, e.ExternalSignalResolved)
+    assert event.failure is not None
+    assert "signal limit was exceeded" in event.failure.message
     assert b"SIGNAL_COUNT_LIMIT_EXCEEDED" in b"".join(await world.history("sender"))
     await world.close()

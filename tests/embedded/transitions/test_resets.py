@@ -1,4 +1,4 @@
-"""Resets on the engine: what is kept, what is sent again, one change in the store, the same request again."""
+"""Resets on the engine: kept history, repeated messages, one change in the store, repeated requests."""
 
 from __future__ import annotations
 
@@ -55,43 +55,33 @@ async def signal(world: World, name: str = "s") -> None:
     await world.call(SignalWorkflow(workflow_id="w", signal_name=name, request_id=""))
 
 
-def latest(world: World) -> Any:
-    record = world.engine.current("w")
-    assert record is not None
-    return record
-
-
-async def begun(**config: Any) -> tuple[World, str]:
-    """A run with an activity, a timer and a memo, after its first task; its second task has come by a signal."""
-    world = await World.new(**config)
-    run_id = (await world.start()).run_id
-    await world.activation()
-    await world.complete(run_id, *FIRST)
+async def start_with_two_tasks(world: World) -> str:
+    """Start a run whose first task scheduled an activity, a timer and a memo, and whose second task received a signal."""
+    run_id = await world.start_run(*FIRST)
     await signal(world, "first")
     await world.activation()
     await world.complete(run_id)
-    return world, run_id
+    return run_id
 
 
-async def evicted(world: World, run_id: str) -> None:
-    """The worker forgets the old run."""
+async def expect_eviction(world: World, run_id: str) -> None:
     activation = await world.activation()
     assert activation.run_id == run_id
     assert isinstance(activation.events[0], e.RunEvicted)
     await world.complete(run_id)
 
 
-async def test_reset_terminates_the_open_run() -> None:
-    """The old run is terminated; the new one has its history up to the task, and what was pending."""
-    world, run_id = await begun()
-    old = latest(world)
+async def test_reset_terminates_the_open_run(world: World) -> None:
+    """The new run has the history up to the reset point, and its pending timer and activity."""
+    run_id = await start_with_two_tasks(world)
+    old = world.record()
     task = await world.activity()
     done = [event.id for event in old.events if isinstance(event.attributes, h.WorkflowTaskCompleted)]
     world.clock.advance(7)
     new = await reset(world, done[1])
     assert isinstance(await world.outcome(run_id=run_id), RunTerminated)
     assert old.run.reset_run_id == new.run_id
-    record = latest(world)
+    record = world.record()
     assert record.run.run_id == new.run_id
     assert record.events[: done[1] - 1] == old.events[: done[1] - 1]
     assert [type(event.attributes).__name__ for event in record.events[done[1] - 1 :]] == [
@@ -105,7 +95,7 @@ async def test_reset_terminates_the_open_run() -> None:
     assert record.run.memo == {"m": text("v")}
     await world.cancel()  # the old run's attempt is told to stop
     await world.handle.complete_activity(ActivityOk(task.token, text("too late")))
-    await evicted(world, run_id)
+    await expect_eviction(world, run_id)
     first = await world.activation()
     assert [type(each) for each in first.events] == [e.RunStarted]
     assert first.is_replaying
@@ -117,32 +107,29 @@ async def test_reset_terminates_the_open_run() -> None:
     await world.complete(new.run_id, c.CompleteRun(text("end")))
     described = await world.call(DescribeWorkflow(workflow_id="w"))
     assert (described.summary.run_id, described.first_execution_run_id) == (new.run_id, run_id)
-    await world.close()
 
 
-async def test_held_signals_survive_a_reset() -> None:
-    """A signal that came while a worker had the task is sent to the new run too."""
-    world, _ = await begun()
+async def test_signals_held_during_a_task_are_sent_to_the_new_run(world: World) -> None:
+    await start_with_two_tasks(world)
     await signal(world, "second")
     await world.activation()
     await signal(world, "held")
     await reset(world, 4)
     names = [
         event.attributes.signal_name
-        for event in latest(world).events
+        for event in world.record().events
         if isinstance(event.attributes, h.WorkflowExecutionSignaled)
     ]
     assert names == ["first", "second", "held"]
-    await world.close()
 
 
 async def test_updates_are_admitted_again_after_a_reset() -> None:
-    """Accepted after the point: written as admitted, given to the worker, accepted again; and after a crash too."""
+    """An update accepted after the reset point is delivered and accepted again, also after a crash."""
     store = memory_store()
     world = await World.new(store=store)
     run_id = (await world.start()).run_id
     await world.activation()
-    asked = asyncio.ensure_future(
+    call = asyncio.ensure_future(
         world.call(
             UpdateWorkflow(workflow_id="w", update_id="u", update_name="do", wait_stage=UpdateStage.COMPLETED)
         )
@@ -150,9 +137,9 @@ async def test_updates_are_admitted_again_after_a_reset() -> None:
     await world.complete(run_id, c.StartTimer(1, 60 * SECOND))
     await world.activation()
     await world.complete(run_id, c.AcceptUpdate("u"), c.CompleteUpdate("u", text("old")))
-    assert (await asked).result == text("old")
+    assert (await call).result == text("old")
     new = await reset(world, 4)
-    assert [type(event.attributes).__name__ for event in latest(world).events[3:]] == [
+    assert [type(event.attributes).__name__ for event in world.record().events[3:]] == [
         "WorkflowTaskFailed",
         "WorkflowExecutionUpdateAdmitted",
         "WorkflowTaskScheduled",
@@ -164,7 +151,7 @@ async def test_updates_are_admitted_again_after_a_reset() -> None:
     assert [type(each) for each in activation.events] == [e.RunStarted, e.SeedChanged, e.UpdateReceived]
     await after.complete(new.run_id, c.AcceptUpdate("u"), c.CompleteUpdate("u", text("new")))
     assert (await after.call(poll)).result == text("new")
-    accepted = latest(after).events[-2].attributes
+    accepted = after.record().events[-2].attributes
     assert (accepted.sequencing_event_id, accepted.request) == (5, None)  # type: ignore[attr-defined]
     # Replayed, it is the same.
     after.handle.request_eviction(new.run_id)
@@ -178,38 +165,33 @@ async def test_updates_are_admitted_again_after_a_reset() -> None:
     await after.close()
 
 
-async def test_readmitted_update_can_be_rejected() -> None:
-    """It is over: no later task brings it, and nobody finds it any more."""
-    world = await World.new()
+async def test_readmitted_update_can_be_rejected(world: World) -> None:
     run_id = (await world.start()).run_id
     await world.activation()
-    asked = asyncio.ensure_future(
-        world.call(UpdateWorkflow(workflow_id="w", update_id="u", update_name="do"))
-    )
+    call = asyncio.ensure_future(world.call(UpdateWorkflow(workflow_id="w", update_id="u", update_name="do")))
     await world.complete(run_id, c.StartTimer(1, 60 * SECOND))
     await world.activation()
     await world.complete(run_id, c.AcceptUpdate("u"))
-    await asked
+    await call
     new = await reset(world, 4)
-    await evicted(world, run_id)
+    await expect_eviction(world, run_id)
     await world.activation()
-    waits = asyncio.ensure_future(world.call(PollUpdate(workflow_id="w", update_id="u")))
+    poll = asyncio.ensure_future(world.call(PollUpdate(workflow_id="w", update_id="u")))
     await asyncio.sleep(0)
     failure = app_failure("no")
     await world.complete(new.run_id, c.StartTimer(1, 60 * SECOND), c.RejectUpdate("u", failure))
-    assert (await waits).failure == failure
+    assert (await poll).failure == failure
     await signal(world)
     assert [type(each) for each in (await world.activation()).events] == [e.SignalReceived]
     await world.complete(new.run_id)
     with pytest.raises(ServiceError):
         await world.call(PollUpdate(workflow_id="w", update_id="u"))
-    await world.close()
 
 
 async def test_repeated_reset_request_is_one_reset() -> None:
-    """It is one reset, in this epoch and in the next."""
     store = memory_store()
-    world, _ = await begun(store=store)
+    world = await World.new(store=store)
+    await start_with_two_tasks(world)
     first = await reset(world, 4, request_id="r")
     assert await reset(world, 4, request_id="r") == first
     after = await World.new(store=store, clock=world.clock, opened=True)
@@ -218,61 +200,52 @@ async def test_repeated_reset_request_is_one_reset() -> None:
     await after.close()
 
 
-async def test_reset_is_one_change() -> None:
-    """The end of the old run and the beginning of the new one become durable together."""
-    world, run_id = await begun()
+async def test_reset_is_one_change(world: World) -> None:
+    run_id = await start_with_two_tasks(world)
     before = world.engine.writes.newest
     await reset(world, 4)
     assert world.engine.writes.newest == before + 1
-    old = world.engine.record(run_id)
-    assert old is not None
-    assert old.number == latest(world).number == before + 1
-    await world.close()
+    old = world.record(run_id=run_id)
+    assert old.number == world.record().number == before + 1
 
 
 @pytest.mark.parametrize("event_id", [0, 1, 2, 5, 6, 7, 8, 100])
-async def test_invalid_reset_points_are_rejected(event_id: int) -> None:
-    """They are refused, and nothing has changed."""
-    world, run_id = await begun()
+async def test_invalid_reset_points_are_rejected(world: World, event_id: int) -> None:
+    run_id = await start_with_two_tasks(world)
     before = world.kinds()
     with pytest.raises(ServiceError) as caught:
         await reset(world, event_id)
     assert caught.value.status == "INVALID_ARGUMENT"
     assert world.kinds() == before
-    assert latest(world).run.run_id == run_id
-    await world.close()
+    assert world.record().run.run_id == run_id
 
 
-async def test_reset_of_a_continued_chain() -> None:
-    """What was sent to the runs that followed is sent to the new run, which takes the place of the last."""
-    world = await World.new()
-    run_id = (await world.start()).run_id
-    await world.activation()
-    await world.complete(run_id, c.ContinueAsNew())
-    await evicted(world, run_id)
+async def test_reset_of_a_continued_run_replaces_its_successor(world: World) -> None:
+    """Signals to the successor are sent to the new run."""
+    run_id = await world.start_run(c.ContinueAsNew())
+    await expect_eviction(world, run_id)
     second = (await world.activation()).run_id
     await world.complete(second, c.StartTimer(1, SECOND))
     await signal(world, "late")
     await reset(world, 4, run_id=run_id)
     assert isinstance(await world.outcome(run_id=second), RunTerminated)
-    assert [type(event.attributes).__name__ for event in latest(world).events[3:]] == [
+    assert [type(event.attributes).__name__ for event in world.record().events[3:]] == [
         "WorkflowTaskFailed",
         "WorkflowExecutionSignaled",
         "WorkflowTaskScheduled",
     ]
-    await world.close()
 
 
 @settings(max_examples=cases(50, 1000), deadline=None, derandomize=True)
 @given(seed=st.integers(0, 10**6))
 def test_run_rebuilt_from_history_equals_the_original(seed: int) -> None:
-    """Read from its history, a random run has pending what the engine has pending, and can be reset to any task."""
+    """A random run can also be reset to any of its tasks."""
 
     async def body() -> None:
         world = await World.new()
         life = Life(world, seed)
         await life.live(40)
-        record = latest(world)
+        record = world.record()
         run = record.run
         rebuilt, _ = rebuild("other", record.events, 1)
         assert rebuilt.length == run.length
@@ -286,8 +259,8 @@ def test_run_rebuilt_from_history_equals_the_original(seed: int) -> None:
         ends = [event.id for event in record.events if isinstance(event.attributes, h.WorkflowTaskCompleted)]
         for end in ends[:: max(1, len(ends) // 5)]:
             new = await reset(world, end, run_id=run.run_id)
-            assert latest(world).run.run_id == new.run_id
-            assert latest(world).run.is_open
+            assert world.record().run.run_id == new.run_id
+            assert world.record().run.is_open
         await world.close()
 
     run_async(body)

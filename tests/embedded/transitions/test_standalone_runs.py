@@ -1,4 +1,4 @@
-"""The run of an activity without a workflow never gets a workflow task: neither as time passes nor by any request."""
+"""The run of a standalone activity never gets a workflow task: neither as time passes nor by any request."""
 
 from __future__ import annotations
 
@@ -42,18 +42,16 @@ KINDS = sorted(
 )
 
 
-async def started(world: World, **options: Any) -> Any:
+async def start_standalone(world: World, **options: Any) -> Any:
     """Start the standalone activity `held` and return its run."""
-    begun = await world.call(
+    started = await world.call(
         made(StartActivity, activity_id="held", activity_type="A", task_queue="q", request_id="", **options)
     )
-    record = world.engine.record(begun.run_id)
-    assert record is not None
-    return record
+    return world.record(run_id=started.run_id)
 
 
 def request_of(kind: type[Request[Any]], run_id: str) -> Request[Any]:
-    """A request of this kind to the workflow whose id is that of the activity's run."""
+    """Return a request of this kind to the workflow whose id is that of the activity's run."""
     required = [field.name for field in msgspec.structs.fields(kind) if field.required]
     options: dict[str, Any] = {name: REQUIRED[name] for name in required if name != "workflow_id"}
     if "run_id" in kind.__struct_fields__:
@@ -70,8 +68,8 @@ async def is_rejected(world: World, request: Request[Any]) -> bool:
     return False
 
 
-def assert_no_task(world: World, record: Any) -> None:
-    """Nothing of the run is for a workflow worker, now or later."""
+def assert_no_workflow_task(world: World, record: Any) -> None:
+    """Check that no workflow task of the run exists or will be scheduled."""
     assert (record.run.task, record.run.task_count) == (None, 0)
     assert world.wake_ns(record.run) == 0
     assert not world.engine.queues.waiting_tasks()
@@ -79,52 +77,44 @@ def assert_no_task(world: World, record: Any) -> None:
 
 @pytest.mark.parametrize("names_run", [False, True], ids=["latest run", "run id"])
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-async def test_no_request_to_a_workflow_changes_a_standalone_activity(
-    kind: type[Request[Any]], names_run: bool
+async def test_workflow_requests_do_not_change_a_standalone_activity(
+    world: World, kind: type[Request[Any]], names_run: bool
 ) -> None:
-    """A request that names the activity's run as a workflow leaves the run as it is."""
-    world = await World.new()
-    record = await started(world, start_delay=60)
+    record = await start_standalone(world, start_delay=60)
     before = record.run
     await is_rejected(world, request_of(kind, record.run.run_id if names_run else ""))
     await settle()
     assert record.run == before
-    assert_no_task(world, record)
-    await world.close()
+    assert_no_workflow_task(world, record)
 
 
-async def test_update_with_start_is_rejected() -> None:
-    """Neither the start nor the update reaches the activity's run."""
-    world = await World.new()
-    record = await started(world, start_delay=60)
+async def test_update_with_start_on_a_standalone_activity_is_rejected(world: World) -> None:
+    record = await start_standalone(world, start_delay=60)
     before = record.run
     start, update = (request_of(kind, "") for kind in (StartWorkflow, UpdateWorkflow))
     assert isinstance(start, StartWorkflow)
     assert isinstance(update, UpdateWorkflow)
     assert await is_rejected(world, UpdateWithStart(start=start, update=update, rpc_timeout=0.0))
     assert record.run == before
-    assert_no_task(world, record)
-    await world.close()
+    assert_no_workflow_task(world, record)
 
 
 @pytest.mark.parametrize("start_delay", [0.0, 5.0])
-async def test_time_schedules_no_workflow_task(start_delay: float) -> None:
-    """Delays, retries and timeouts of a standalone activity lead to attempts alone."""
-    world = await World.new()
-    record = await started(
+async def test_standalone_activity_schedules_no_workflow_task(world: World, start_delay: float) -> None:
+    """Neither delays, retries nor timeouts lead to one."""
+    record = await start_standalone(
         world, start_delay=start_delay, start_to_close_timeout=30.0, schedule_to_close_timeout=100.0
     )
     await settle()
-    assert_no_task(world, record)
+    assert_no_workflow_task(world, record)
     world.clock.advance(start_delay)
     attempt = await world.activity()
-    assert_no_task(world, record)
+    assert_no_workflow_task(world, record)
     await world.handle.complete_activity(AttemptFailed(attempt.token, app_failure("first attempt")))
     for _ in range(8):
         await settle()
-        assert_no_task(world, record)
+        assert_no_workflow_task(world, record)
         world.clock.advance(20.0)
     await settle()
     assert not record.run.is_open
-    assert_no_task(world, record)
-    await world.close()
+    assert_no_workflow_task(world, record)

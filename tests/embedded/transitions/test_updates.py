@@ -1,4 +1,4 @@
-"""Updates on the engine: what stands in the history, what leaves no trace, what survives, and the limits."""
+"""Updates on the engine: history, rejection, persistence, limits."""
 
 from __future__ import annotations
 
@@ -30,6 +30,9 @@ from hourglass.errors import ServiceError, WorkflowNotFoundError
 
 from ..memory_world import World, app_failure, settle, text
 
+TIMER = c.StartTimer(1, 10**12)
+"""The command of a run's first task."""
+
 
 def request(update_id: str = "u", stage: UpdateStage = UpdateStage.COMPLETED, **more: Any) -> UpdateWorkflow:
     return UpdateWorkflow(
@@ -43,7 +46,7 @@ def request(update_id: str = "u", stage: UpdateStage = UpdateStage.COMPLETED, **
     )
 
 
-def ask(world: World, *args: Any, **more: Any) -> asyncio.Task[UpdateState]:
+def start_update(world: World, *args: Any, **more: Any) -> asyncio.Task[UpdateState]:
     return asyncio.ensure_future(world.call(request(*args, **more)))
 
 
@@ -55,41 +58,30 @@ def done(update_id: str = "u", result: str = "r") -> c.Command:
     return c.CompleteUpdate(update_id, text(result))
 
 
-def refuse(update_id: str = "u") -> c.Command:
+def reject(update_id: str = "u") -> c.Command:
     return c.RejectUpdate(update_id, app_failure("no"))
 
 
-async def begun(**config: Any) -> tuple[World, str]:
-    """A world with a run whose first task is done, and which waits for a timer."""
-    world = await World.new(**config)
-    run_id = (await world.start()).run_id
-    await world.activation()
-    await world.complete(run_id, c.StartTimer(1, 10**12))
-    return world, run_id
-
-
-async def received(world: World) -> list[str]:
-    """The updates of the next activation, which brings nothing else."""
+async def received_updates(world: World) -> list[str]:
+    """Return the updates of the next activation, which has no other events."""
     activation = await world.activation()
     updates = [each for each in activation.events if isinstance(each, e.UpdateReceived)]
     assert len(updates) == len(activation.events), activation.events
     return [each.id for each in updates]
 
 
-async def test_update_events_in_the_history() -> None:
-    """Accepted and done in one task: both events, with what Core reads of them."""
-    world, run_id = await begun()
-    asked = ask(world)
+async def test_accepted_and_completed_update_writes_two_events(world: World) -> None:
+    run_id = await world.start_run(TIMER)
+    call = start_update(world)
     activation = await world.activation()
     assert activation.events == (
         e.UpdateReceived(id="u", protocol_instance_id="u", name="do", arguments=(text("x"),)),
     )
     assert not activation.is_replaying
     await world.complete(run_id, accept(), done())
-    state = await asked
+    state = await call
     assert (state.stage, state.result, state.failure) == (UpdateStage.COMPLETED, text("r"), None)
-    record = world.engine.current("w")
-    assert record is not None
+    record = world.record()
     accepted, completed = (event.attributes for event in record.events[-2:])
     assert accepted == u.WorkflowExecutionUpdateAccepted(
         update_id="u",
@@ -99,27 +91,26 @@ async def test_update_events_in_the_history() -> None:
     assert completed == u.WorkflowExecutionUpdateCompleted(
         update_id="u", accepted_event_id=9, identity="asker", result=text("r")
     )
-    await world.close()
 
 
-async def test_rejected_update_leaves_no_trace() -> None:
-    """The task's events vanish; the cached run goes on from where it was, and is not replayed."""
-    world, run_id = await begun()
+async def test_rejected_update_leaves_no_trace_in_the_history(world: World) -> None:
+    """The cached run continues and is not replayed."""
+    run_id = await world.start_run(TIMER)
     before = world.kinds()
     for _ in range(3):
-        asked = ask(world)
-        assert await received(world) == ["u"]
+        call = start_update(world)
+        assert await received_updates(world) == ["u"]
         assert world.kinds() == before
-        await world.complete(run_id, refuse())
-        state = await asked
+        await world.complete(run_id, reject())
+        state = await call
         assert state.failure == app_failure("no")
     assert world.kinds() == before
     query = asyncio.ensure_future(world.call(QueryWorkflow(workflow_id="w", query_name="q")))
     activation = await world.activation()
     assert activation.history_length == len(before)
-    (question,) = activation.events
-    assert isinstance(question, e.QueryReceived)
-    await world.complete(run_id, c.AnswerQuery(question.id, text("a")))
+    (query_event,) = activation.events
+    assert isinstance(query_event, e.QueryReceived)
+    await world.complete(run_id, c.AnswerQuery(query_event.id, text("a")))
     assert (await query).result == (text("a"),)
     await world.call(SignalWorkflow(workflow_id="w", signal_name="s", request_id=""))
     activation = await world.activation()
@@ -127,19 +118,17 @@ async def test_rejected_update_leaves_no_trace() -> None:
     assert activation.history_length == len(before) + 3
     await world.complete(run_id, c.CompleteRun(text("end")))
     assert "WorkflowExecutionCompleted" in world.kinds()
-    await world.close()
 
 
-async def test_signal_during_a_rejected_update() -> None:
-    """A signal that comes while the refused update is out has a task of its own; the refused one's is gone."""
-    world, run_id = await begun()
+async def test_signal_during_a_rejected_update_has_its_own_task(world: World) -> None:
+    run_id = await world.start_run(TIMER)
     before = world.kinds()
-    asked = ask(world)
-    await received(world)
+    call = start_update(world)
+    await received_updates(world)
     await world.call(SignalWorkflow(workflow_id="w", signal_name="s", request_id=""))
     assert world.kinds() == before
-    await world.complete(run_id, refuse())
-    assert (await asked).failure is not None
+    await world.complete(run_id, reject())
+    assert (await call).failure is not None
     activation = await world.activation()
     assert [type(each) for each in activation.events] == [e.SignalReceived]
     assert world.kinds() == [
@@ -148,37 +137,33 @@ async def test_signal_during_a_rejected_update() -> None:
         "WorkflowTaskScheduled",
         "WorkflowTaskStarted",
     ]
-    await world.close()
 
 
-async def test_signal_before_an_update() -> None:
-    """One ordinary task brings both, the signal first."""
-    world, run_id = await begun()
+async def test_signal_precedes_an_update_in_the_same_task(world: World) -> None:
+    run_id = await world.start_run(TIMER)
     before = world.kinds()
     world.handle.request_eviction(run_id)
     await world.activation()  # while the eviction is out nothing is taken
-    asked = ask(world)
+    call = start_update(world)
     await settle()
     await world.call(SignalWorkflow(workflow_id="w", signal_name="s", request_id=""))
     await world.complete(run_id)
     assert world.kinds() == [*before, "WorkflowExecutionSignaled", "WorkflowTaskScheduled"]
     replayed = await world.activation()
     assert replayed.is_replaying
-    await world.complete(run_id, c.StartTimer(1, 10**12))
+    await world.complete(run_id, TIMER)
     activation = await world.activation()
     assert [type(each) for each in activation.events] == [e.SignalReceived, e.UpdateReceived]
-    await world.complete(run_id, refuse())
-    assert (await asked).failure is not None
+    await world.complete(run_id, reject())
+    assert (await call).failure is not None
     assert world.kinds()[-1] == "WorkflowTaskCompleted"
-    await world.close()
 
 
-async def test_failed_task_redelivers_its_updates() -> None:
-    """The failure is written, for everybody to see; the update comes with the next task."""
-    world, run_id = await begun()
+async def test_failed_task_redelivers_its_updates(world: World) -> None:
+    run_id = await world.start_run(TIMER)
     before = world.kinds()
-    asked = ask(world)
-    await received(world)
+    call = start_update(world)
+    await received_updates(world)
     await world.fail(run_id)
     assert isinstance((await world.activation()).events[0], e.RunEvicted)
     await world.complete(run_id)
@@ -189,172 +174,159 @@ async def test_failed_task_redelivers_its_updates() -> None:
         "WorkflowTaskScheduled",
     ]
     assert (await world.activation()).is_replaying
-    await world.complete(run_id, c.StartTimer(1, 10**12))
-    assert await received(world) == ["u"]
+    await world.complete(run_id, TIMER)
+    assert await received_updates(world) == ["u"]
     await world.complete(run_id, accept(), done())
-    assert (await asked).result == text("r")
-    await world.close()
+    assert (await call).result == text("r")
 
 
-async def test_timed_out_task_redelivers_its_updates() -> None:
-    """A worker that does not answer in time loses the update to the next task."""
-    world, run_id = await begun()
-    asked = ask(world)
-    await received(world)
+async def test_timed_out_task_redelivers_its_updates(world: World) -> None:
+    run_id = await world.start_run(TIMER)
+    call = start_update(world)
+    await received_updates(world)
     world.clock.advance(10)
     assert world.kinds()[-2:] == ["WorkflowTaskTimedOut", "WorkflowTaskScheduled"]
     await world.complete(run_id, accept(), done(result="late"))
     assert isinstance((await world.activation()).events[0], e.RunEvicted)
     await world.complete(run_id)
     await world.activation()
-    await world.complete(run_id, c.StartTimer(1, 10**12))
-    assert await received(world) == ["u"]
+    await world.complete(run_id, TIMER)
+    assert await received_updates(world) == ["u"]
     await world.complete(run_id, accept(), done())
-    assert (await asked).result == text("r")
-    await world.close()
+    assert (await call).result == text("r")
 
 
-async def test_unanswered_update_is_rejected() -> None:
-    """An update that a worker neither accepts nor refuses is refused in its name."""
-    world, run_id = await begun()
+async def test_unanswered_update_is_rejected(world: World) -> None:
+    run_id = await world.start_run(TIMER)
     before = world.kinds()
-    asked = ask(world)
-    await received(world)
+    call = start_update(world)
+    await received_updates(world)
     await world.complete(run_id)
-    failure = (await asked).failure
+    failure = (await call).failure
     assert failure is not None
     assert "wasn't processed" in failure.message
     assert world.kinds() == before
-    await world.close()
 
 
 @pytest.mark.parametrize("commands", [(done(),), (accept(), accept()), (accept("other"),)])
-async def test_invalid_update_responses_fail_the_task(commands: tuple[c.Command, ...]) -> None:
-    """A worker that completes what it did not accept, or accepts twice or something else, fails its task."""
-    world, run_id = await begun()
-    asked = ask(world)
-    await received(world)
+async def test_invalid_update_responses_fail_the_task(world: World, commands: tuple[c.Command, ...]) -> None:
+    run_id = await world.start_run(TIMER)
+    call = start_update(world)
+    await received_updates(world)
     await world.complete(run_id, *commands)
     evicted = (await world.activation()).events[0]
     assert isinstance(evicted, e.RunEvicted)
     assert "out of order" in evicted.message
-    asked.cancel()
-    await world.close()
+    call.cancel()
 
 
-async def test_updates_during_a_task_come_with_the_next() -> None:
-    """They come with the next one, together, in order."""
-    world, run_id = await begun()
-    first = ask(world, "a")
-    assert await received(world) == ["a"]
-    others = [ask(world, "b"), ask(world, "c")]
+async def test_updates_during_a_task_are_delivered_with_the_next(world: World) -> None:
+    run_id = await world.start_run(TIMER)
+    first = start_update(world, "a")
+    assert await received_updates(world) == ["a"]
+    others = [start_update(world, "b"), start_update(world, "c")]
     await settle()
-    await world.complete(run_id, refuse("a"))
+    await world.complete(run_id, reject("a"))
     assert (await first).failure is not None
-    assert await received(world) == ["b", "c"]
+    assert await received_updates(world) == ["b", "c"]
     await world.complete(run_id, accept("c"), accept("b"), done("b"), done("c"))
     assert [(await each).result for each in others] == [text("r")] * 2
-    await world.close()
 
 
-async def test_update_wait_stages() -> None:
-    """Whoever waits for acceptance hears of that, and can wait on; the failure of a handler is an outcome."""
-    world, run_id = await begun()
-    asked = ask(world, "u", UpdateStage.ACCEPTED)
-    await received(world)
+async def test_update_call_returns_at_its_wait_stage(world: World) -> None:
+    run_id = await world.start_run(TIMER)
+    call = start_update(world, "u", UpdateStage.ACCEPTED)
+    await received_updates(world)
     poll = PollUpdate(workflow_id="w", update_id="u", rpc_timeout=0.0)
     assert (await world.call(poll)).stage is UpdateStage.ADMITTED
     await world.complete(run_id, accept())
-    assert (await asked).stage is UpdateStage.ACCEPTED
+    assert (await call).stage is UpdateStage.ACCEPTED
     assert (await world.call(poll)).stage is UpdateStage.ACCEPTED
-    waits = asyncio.ensure_future(world.call(PollUpdate(workflow_id="w", update_id="u")))
+    poll_call = asyncio.ensure_future(world.call(PollUpdate(workflow_id="w", update_id="u")))
     await world.call(SignalWorkflow(workflow_id="w", signal_name="s", request_id=""))
     await world.activation()
-    await world.complete(run_id, refuse())
-    assert (await waits).failure == app_failure("no")
+    await world.complete(run_id, reject())
+    assert (await poll_call).failure == app_failure("no")
     assert (await world.call(request())).failure == app_failure("no")
     with pytest.raises(WorkflowNotFoundError, match='update "v" not found'):
         await world.call(PollUpdate(workflow_id="w", update_id="v"))
-    await world.close()
 
 
-async def test_replay_repeats_accepted_updates() -> None:
-    """A worker that lost its cache hears of accepted updates at their place, without their validators."""
-    world, run_id = await begun(max_cached_workflows=0)
+async def test_replay_repeats_accepted_updates_without_their_validators() -> None:
+    world = await World.new(max_cached_workflows=0)
+    run_id = await world.start_run(TIMER)
     await world.activation()
     await world.complete(run_id)
-    told: list[e.Activation] = []
-    for name, answer in (("a", (accept("a"), done("a"))), ("b", (refuse("b"),)), ("c", (accept("c"),))):
-        asked = ask(world, name, UpdateStage.ACCEPTED)
-        told = []
+    activations: list[e.Activation] = []
+    for name, answer in (("a", (accept("a"), done("a"))), ("b", (reject("b"),)), ("c", (accept("c"),))):
+        call = start_update(world, name, UpdateStage.ACCEPTED)
+        activations = []
         while True:
             activation = await world.activation()
-            told.append(activation)
+            activations.append(activation)
             if isinstance(activation.events[0], e.RunStarted):
-                await world.complete(run_id, c.StartTimer(1, 10**12))
+                await world.complete(run_id, TIMER)
             elif activation.is_replaying:
                 await world.complete(run_id, accept("a"), done("a"))
             else:
                 break
         await world.complete(run_id, *answer)
-        await asked
+        await call
         await world.activation()
         await world.complete(run_id)
-    assert [[type(each).__name__ for each in each.events] for each in told] == [
+    assert [[type(event).__name__ for event in activation.events] for activation in activations] == [
         ["RunStarted"],
         ["UpdateReceived"],
         ["UpdateReceived"],
     ]
-    (again,), (fresh,) = told[1].events, told[2].events
-    assert isinstance(again, e.UpdateReceived)
+    (repeated,), (fresh,) = activations[1].events, activations[2].events
+    assert isinstance(repeated, e.UpdateReceived)
     assert isinstance(fresh, e.UpdateReceived)
-    assert (again.id, again.run_validator) == ("a", False)
+    assert (repeated.id, repeated.run_validator) == ("a", False)
     assert (fresh.id, fresh.run_validator) == ("c", True)
     await world.close()
 
 
-async def test_updates_after_a_crash() -> None:
-    """What was accepted or done is known; what only waited is forgotten, with its task, and is asked for again."""
+async def test_accepted_updates_survive_a_crash_and_unaccepted_ones_are_lost() -> None:
     store = memory_store()
-    world, run_id = await begun(store=store)
-    first = ask(world, "done")
-    await received(world)
+    world = await World.new(store=store)
+    run_id = await world.start_run(TIMER)
+    first = start_update(world, "done")
+    await received_updates(world)
     await world.complete(run_id, accept("done"), done("done"))
     await first
-    second = ask(world, "accepted", UpdateStage.ACCEPTED)
-    await received(world)
+    second = start_update(world, "accepted", UpdateStage.ACCEPTED)
+    await received_updates(world)
     await world.complete(run_id, accept("accepted"))
     await second
-    lost = ask(world, "lost")
-    await received(world)
+    lost = start_update(world, "lost")
+    await received_updates(world)
     before = world.kinds()
     lost.cancel()
     after = await World.new(store=store, clock=world.clock, opened=True)
     assert after.kinds() == before
-    record = after.engine.current("w")
-    assert record is not None
+    record = after.record()
     assert record.run.task is None
     assert (await after.call(request("done"))).result == text("r")
     poll = PollUpdate(workflow_id="w", update_id="accepted", rpc_timeout=0.0)
     assert (await after.call(poll)).stage is UpdateStage.ACCEPTED
     with pytest.raises(WorkflowNotFoundError):
         await after.call(PollUpdate(workflow_id="w", update_id="lost"))
-    again = ask(after, "lost")
-    for commands in ((c.StartTimer(1, 10**12),), (accept("done"), done("done")), (accept("accepted"),)):
+    repeated = start_update(after, "lost")
+    for commands in ((TIMER,), (accept("done"), done("done")), (accept("accepted"),)):
         assert (await after.activation()).is_replaying
         await after.complete(run_id, *commands)
-    assert await received(after) == ["lost"]
+    assert await received_updates(after) == ["lost"]
     await after.complete(run_id, accept("lost"), done("lost"), done("accepted"))
-    assert (await again).result == text("r")
+    assert (await repeated).result == text("r")
     await after.close()
 
 
-async def test_close_fails_open_updates() -> None:
-    """The one that is accepted has failed, the one that was not seen is aborted."""
-    world, run_id = await begun()
-    first = ask(world, "a")
-    await received(world)
-    second = ask(world, "b")
+async def test_closing_run_fails_accepted_updates_and_aborts_others(world: World) -> None:
+    run_id = await world.start_run(TIMER)
+    first = start_update(world, "a")
+    await received_updates(world)
+    second = start_update(world, "b")
     await settle()
     await world.complete(run_id, accept("a"), c.CompleteRun(text("end")))
     failure = (await first).failure
@@ -365,15 +337,14 @@ async def test_close_fails_open_updates() -> None:
         await second
     with pytest.raises(WorkflowNotFoundError, match="already completed"):
         await world.call(request("c"))
-    await world.close()
 
 
-async def test_unseen_update_moves_to_the_next_run() -> None:
-    """A run that continues as new leaves what it has not seen to the next, unless this very run was meant."""
-    world, run_id = await begun()
+async def test_undelivered_update_moves_to_the_next_run(world: World) -> None:
+    """Unless it named the run id."""
+    run_id = await world.start_run(TIMER)
     await world.call(SignalWorkflow(workflow_id="w", signal_name="s", request_id=""))
     await world.activation()
-    anyone, this = ask(world, "a"), ask(world, "b", run_id=run_id)
+    anyone, this = start_update(world, "a"), start_update(world, "b", run_id=run_id)
     await settle()
     await world.complete(run_id, c.ContinueAsNew())
     with pytest.raises(WorkflowNotFoundError, match="aborted by closing workflow"):
@@ -386,43 +357,40 @@ async def test_unseen_update_moves_to_the_next_run() -> None:
     assert [type(each) for each in activation.events] == [e.RunStarted, e.UpdateReceived]
     await world.complete(activation.run_id, accept("a"), done("a"))
     assert (await anyone).run_id == activation.run_id
-    await world.close()
 
 
-async def test_update_ends_a_start_delay() -> None:
-    """A run that waits for its first task has it at once."""
-    world = await World.new()
+async def test_update_ends_a_start_delay(world: World) -> None:
     run_id = (await world.start(start_delay=60.0)).run_id
-    asked = ask(world)
+    call = start_update(world)
     activation = await world.activation()
     assert [type(each) for each in activation.events] == [e.RunStarted, e.UpdateReceived]
     await world.complete(run_id, accept(), done())
-    assert (await asked).result == text("r")
+    assert (await call).result == text("r")
     assert world.kinds()[:4] == [
         "WorkflowExecutionStarted",
         "WorkflowTaskScheduled",
         "WorkflowTaskStarted",
         "WorkflowTaskCompleted",
     ]
-    await world.close()
 
 
 async def test_number_of_updates_is_limited() -> None:
-    """Too many in flight: the next waits for room. Too many ever: it is refused."""
-    world, run_id = await begun(limits=Limits(updates_in_flight=2, updates=3))
-    first, second = ask(world, "a"), ask(world, "b")
+    """Above the limit in flight an update waits; above the total limit it is rejected."""
+    world = await World.new(limits=Limits(updates_in_flight=2, updates=3))
+    run_id = await world.start_run(TIMER)
+    first, second = start_update(world, "a"), start_update(world, "b")
     await settle()
-    third = ask(world, "c")
+    third = start_update(world, "c")
     await settle()
-    assert await received(world) == ["a", "b"]
-    await world.complete(run_id, refuse("a"), accept("b"), done("b"))
+    assert await received_updates(world) == ["a", "b"]
+    await world.complete(run_id, reject("a"), accept("b"), done("b"))
     assert (await first).failure is not None
     assert (await second).result == text("r")
-    assert await received(world) == ["c"]
+    assert await received_updates(world) == ["c"]
     await world.complete(run_id, accept("c"), done("c"))
     await third
-    fourth = ask(world, "d")
-    await received(world)
+    fourth = start_update(world, "d")
+    await received_updates(world)
     await world.complete(run_id, accept("d"), done("d"))
     await fourth
     with pytest.raises(ServiceError) as caught:
@@ -432,39 +400,33 @@ async def test_number_of_updates_is_limited() -> None:
     await world.close()
 
 
-async def test_repeated_update_with_start_is_one_update() -> None:
-    """A lost answer asked for again is one run and one update, even if the run has closed meanwhile."""
-    world = await World.new()
+async def test_repeated_update_with_start_is_one_update(world: World) -> None:
     start = made(StartWorkflow, workflow_id="w", workflow_type="W", task_queue="q", request_id="once")
     both = UpdateWithStart(start=start, update=request())
-    asked = asyncio.ensure_future(world.call(both))
+    call = asyncio.ensure_future(world.call(both))
     activation = await world.activation()
     run_id = activation.run_id
-    again = asyncio.ensure_future(world.call(both))
+    repeated = asyncio.ensure_future(world.call(both))
     await settle()
     await world.complete(run_id, accept(), done(), c.CompleteRun(text("end")))
-    answers = [await asked, await again, await world.call(both)]
+    answers = [await call, await repeated, await world.call(both)]
     assert [each.start.run_id for each in answers] == [run_id] * 3
     assert [each.update.result for each in answers] == [text("r")] * 3
     assert answers[0].start.started
     assert world.kinds().count("WorkflowExecutionUpdateAccepted") == 1
-    await world.close()
 
 
-async def test_update_outlives_its_caller() -> None:
-    """The update goes on without it, and nobody is kept in memory for it."""
-    world, run_id = await begun()
-    asked = ask(world)
-    await received(world)
-    asked.cancel()
+async def test_update_completes_after_its_caller_is_cancelled(world: World) -> None:
+    run_id = await world.start_run(TIMER)
+    call = start_update(world)
+    await received_updates(world)
+    call.cancel()
     await settle()
     await world.complete(run_id, accept(), done())
     assert (await world.call(request())).result == text("r")
     await world.call(TerminateWorkflow(workflow_id="w"))
     await world.activation()
     await world.complete(run_id)
-    record = world.engine.current("w")
-    assert record is not None
+    record = world.record()
     assert not record.users
     assert (await world.call(DescribeWorkflow(workflow_id="w"))).task_attempt == 0
-    await world.close()

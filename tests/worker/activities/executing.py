@@ -8,8 +8,6 @@ from concurrent.futures import Executor
 from contextlib import asynccontextmanager
 from typing import Any
 
-from tests.specs import made
-
 from hourglass._contract.handle import ActivityOk, ActivityResult, ActivityTask, AttemptFailed
 from hourglass._evaluator.specs import Payloads
 from hourglass._worker.activities.attempts import Heartbeat
@@ -65,15 +63,6 @@ class AwaitedExecutor(ActivityExecutor):
 
 
 Script = Callable[[AwaitedExecutor, Beats], Awaitable[Any]]
-
-
-def payloads(*values: Any) -> Payloads:
-    return default_converter.encode_all(values)
-
-
-def attempt(activity_type: str, *args: Any, token: bytes = b"t", **facts: Any) -> ActivityTask:
-    fields = {"activity_id": "1", "workflow_id": "w", "run_id": "r", **facts}
-    return made(ActivityTask, token=token, activity_type=activity_type, arguments=payloads(*args), **fields)
 
 
 @asynccontextmanager

@@ -12,7 +12,8 @@ import uvloop
 
 from hourglass import activity
 
-from .executing import attempt, value, with_executor
+from ..scripted import attempt
+from .executing import value, with_executor
 
 
 @activity.defn

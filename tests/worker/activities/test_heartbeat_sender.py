@@ -11,7 +11,7 @@ from hourglass._contract.handle import HandleBroken
 from hourglass._worker.activities.reporting import HeartbeatSender
 from hourglass.errors import ConnectionFailedError, ServiceError
 
-from .executing import payloads
+from ..scripted import payloads
 
 pytestmark = pytest.mark.usefixtures("each_event_loop")
 

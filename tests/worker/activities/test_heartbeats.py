@@ -24,7 +24,8 @@ from hourglass.client import Client
 from hourglass.converter import default_converter
 from hourglass.worker import Worker
 
-from .executing import attempt, payloads, value, with_executor
+from ..scripted import attempt, payloads
+from .executing import value, with_executor
 
 pytestmark = pytest.mark.usefixtures("each_event_loop")
 

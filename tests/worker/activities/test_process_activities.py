@@ -21,8 +21,9 @@ from hourglass.activity import activity_definition
 from hourglass.converter import Converter, Payload
 from hourglass.errors import DefinitionError
 
+from ..scripted import attempt, payloads
 from . import in_processes
-from .executing import attempt, failure, payloads, running_executor, until, value, with_executor
+from .executing import failure, running_executor, until, value, with_executor
 
 pytestmark = pytest.mark.usefixtures("each_event_loop")
 
@@ -322,8 +323,8 @@ class Outcome:
 
 def start(name):
     async def main():
-        known = Resolver(activities=[where, started, stays])
-        executor = ActivityExecutor(Equipment(), lambda *_: None, worker_runner(known, default_converter, max_threads=1))
+        resolver = Resolver(activities=[where, started, stays])
+        executor = ActivityExecutor(Equipment(), lambda *_: None, worker_runner(resolver, default_converter, max_threads=1))
         try:
             outcome = Outcome()
             executor.begin(ActivityTask(token=b"t", activity_id="1", activity_type=name), outcome)

@@ -22,7 +22,7 @@ from hourglass._worker.activities.reporting import Delivery, ResultSender
 from hourglass.converter import ApplicationFailure, CanceledFailure, Failure, Payload
 from hourglass.errors import ConnectionFailedError, ServiceError
 
-from .executing import payloads
+from ..scripted import payloads
 
 pytestmark = pytest.mark.usefixtures("each_event_loop")
 
@@ -170,7 +170,7 @@ def test_no_result_is_sent_for_an_attempt_completed_async():
 
 class ReversingCodec:
     def encode(self, payloads):
-        return [Payload(each.data[::-1], "backwards") for each in payloads]
+        return [Payload(payload.data[::-1], "backwards") for payload in payloads]
 
     def decode(self, payloads):
         return payloads

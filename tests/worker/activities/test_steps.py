@@ -84,7 +84,7 @@ class AsyncErrands:
 class AsyncStarts:
     @aio.run
     async def run(self, base: int) -> list[Any]:
-        begun = [aio.start_step(add, each, base) for each in range(3)]
+        begun = [aio.start_step(add, number, base) for number in range(3)]
         begun.append(aio.start_step(declared, base))
         failing = aio.start_step(lambda: 1 // 0, name="fails", retry_policy=RetryPolicy(maximum_attempts=1))
         results = await asyncio.gather(*begun, failing, return_exceptions=True)

@@ -21,7 +21,8 @@ from hourglass._worker.activities.activity_threads import ThreadPool
 from hourglass._worker.activities.attempts import Attempt
 from hourglass.errors import ApplicationError
 
-from .executing import attempt, failure, payloads, running_executor, until, value, with_executor
+from ..scripted import attempt, payloads
+from .executing import failure, running_executor, until, value, with_executor
 
 pytestmark = pytest.mark.usefixtures("each_event_loop")
 

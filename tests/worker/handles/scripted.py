@@ -543,8 +543,8 @@ class World:
 
     def is_served(self, queue: str = Q) -> bool:
         """Whether the queue is registered; true also while its handle is being replaced."""
-        found = self.tables.registrations.get(queue)
-        return found is not None and found.was_active
+        registration = self.tables.registrations.get(queue)
+        return registration is not None and registration.was_active
 
     def states(self) -> list[str]:
         return [record.state.value for record in self.tables.records.values()]

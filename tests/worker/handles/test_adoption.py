@@ -49,7 +49,7 @@ EVERY_LOSS = pytest.mark.parametrize("lose", [dies, unregisters_temporarily, hol
 
 
 @EVERY_LOSS
-async def test_restarted_worker_adopts_its_handle_and_the_items_kept_for_it(lose: LoseWorker) -> None:
+async def test_restarted_worker_adopts_its_handle_and_the_tasks_kept_for_it(lose: LoseWorker) -> None:
     world = await World.started(shared=True)
     polling = await start_poll(world)
     await lose(world)
@@ -80,7 +80,7 @@ async def test_adopted_handle_accepts_completions_of_tasks_received_before(lose:
     assert (world.handle.completions, world.handle.results) == ([done()], [ActivityOk(b"a-1")])
 
 
-async def test_adopted_handle_delivers_kept_items_with_a_new_token() -> None:
+async def test_adopted_handle_delivers_kept_tasks_with_a_new_token() -> None:
     world = await World.started()
     polling = await start_poll(world)
     await dies(world)

@@ -150,7 +150,9 @@ def test_requested_eviction_is_delivered_and_the_next_activation_replays(
 
 
 @on_every_handle
-def test_paused_kind_receives_at_most_one_item_until_it_is_resumed(on_a_handle: Callable[..., None]) -> None:
+def test_paused_kind_of_work_receives_at_most_one_task_until_resumed(
+    on_a_handle: Callable[..., None],
+) -> None:
     async def test(world: HandleWorld) -> None:
         world.handle.pause(WorkKind.WORKFLOWS)
         run_ids = {await world.start(f"w{number}") for number in range(4)}

@@ -33,7 +33,7 @@ def receiving_task(world: World, kind: str = "workflow") -> asyncio.Future[Dispa
     return asyncio.ensure_future(poll(world.holder))
 
 
-async def test_handle_is_paused_without_a_receiver_and_loses_no_item() -> None:
+async def test_handle_without_a_poll_loop_is_paused_and_loses_no_task() -> None:
     world = await World.started()
     first = receiving_task(world)
     await settle()
@@ -44,7 +44,7 @@ async def test_handle_is_paused_without_a_receiver_and_loses_no_item() -> None:
     assert (await receive_activation(world.holder)).item.run_id == "run-1"
 
 
-async def test_item_that_arrives_without_a_receiver_is_kept_for_the_next() -> None:
+async def test_task_that_arrives_without_a_poll_loop_is_kept_for_the_next() -> None:
     world = await World.started()
     first = receiving_task(world)
     await settle()
@@ -58,33 +58,33 @@ async def test_item_that_arrives_without_a_receiver_is_kept_for_the_next() -> No
     assert not world.record.activations.kept
 
 
-def serving_task(world: World, kind: str, given: list[DispatchedItem]) -> asyncio.Future[Any]:
+def serving_task(world: World, kind: str, dispatched: list[DispatchedItem]) -> asyncio.Future[Any]:
     """Return a loop that dispatches items until it is cancelled."""
     serve = world.holder.serve_activations if kind == "workflow" else world.holder.serve_activities
     return asyncio.ensure_future(
-        serve(Q, lambda record: lambda item: given.append(DispatchedItem(record, item)))
+        serve(Q, lambda record: lambda item: dispatched.append(DispatchedItem(record, item)))
     )
 
 
 @pytest.mark.parametrize("turns", range(8))
 @pytest.mark.parametrize("kind", ["workflow", "activity"])
-async def test_item_that_arrives_during_a_cancellation_is_not_lost(kind: str, turns: int) -> None:
+async def test_task_that_arrives_while_its_poll_loop_is_cancelled_is_not_lost(kind: str, turns: int) -> None:
     world = await World.started()
-    given: list[DispatchedItem] = []
-    first = serving_task(world, kind, given)
+    dispatched: list[DispatchedItem] = []
+    first = serving_task(world, kind, dispatched)
     await settle()
     world.handle.deliver(activation() if kind == "workflow" else attempt())
     for _ in range(turns):
         await asyncio.sleep(0)
     first.cancel()
     await asyncio.gather(first, return_exceptions=True)
-    second = serving_task(world, kind, given)
+    second = serving_task(world, kind, dispatched)
     await settle()
-    assert [each.item for each in given] == [activation() if kind == "workflow" else attempt()]
+    assert [ticket.item for ticket in dispatched] == [activation() if kind == "workflow" else attempt()]
     second.cancel()
 
 
-async def test_undispatched_item_goes_to_the_next_receiver_with_a_new_token() -> None:
+async def test_undispatched_task_goes_to_the_next_poll_loop_with_a_new_token() -> None:
     world = await World.started()
 
     def fails(item: Activation) -> None:
@@ -106,7 +106,7 @@ async def test_undispatched_item_goes_to_the_next_receiver_with_a_new_token() ->
     assert world.handle.completions == [done()]
 
 
-async def test_dispatched_item_is_not_redelivered_when_its_receiver_ends() -> None:
+async def test_dispatched_task_is_not_redelivered_when_its_poll_loop_ends() -> None:
     world = await World.started()
     world.handle.deliver(activation())
 
@@ -134,7 +134,7 @@ async def test_completed_activation_and_attempt_are_not_redelivered() -> None:
     assert not world.record.activities.kept
 
 
-async def test_end_of_a_receiver_does_not_affect_a_newer_activation_of_the_run() -> None:
+async def test_end_of_a_poll_loop_does_not_affect_a_newer_activation_of_the_run() -> None:
     world = await World.started()
     world.handle.deliver(activation())
     end = asyncio.Event()
@@ -156,7 +156,7 @@ async def test_end_of_a_receiver_does_not_affect_a_newer_activation_of_the_run()
     assert len(world.handle.completions) == 2
 
 
-async def test_newest_receiver_replaces_the_previous_one() -> None:
+async def test_newest_poll_loop_receives_tasks_instead_of_the_previous_one() -> None:
     world = await World.started()
     first: list[DispatchedItem] = []
     second: list[DispatchedItem] = []
@@ -171,13 +171,13 @@ async def test_newest_receiver_replaces_the_previous_one() -> None:
     for number in (1, 2):
         world.handle.deliver(activation(f"run-{number}"))
     await settle()
-    assert [each.item.run_id for each in first] == ["run-0"]
-    assert [each.item.run_id for each in second] == ["run-1", "run-2"]
+    assert [ticket.item.run_id for ticket in first] == ["run-0"]
+    assert [ticket.item.run_id for ticket in second] == ["run-1", "run-2"]
     assert world.handle.active_kinds == 2
     loops[1].cancel()
 
 
-async def test_activity_cancellation_is_delivered_as_an_item() -> None:
+async def test_activity_cancellation_is_delivered_to_the_poll_loop() -> None:
     world = await World.started()
     await dispatch(world, attempt())
     world.handle.deliver(ActivityCancel(b"a-1"))
@@ -186,14 +186,14 @@ async def test_activity_cancellation_is_delivered_as_an_item() -> None:
     assert len(world.record.attempts.open) == 1
 
 
-async def test_items_that_a_receiver_rejects_are_delivered_to_the_next_in_order() -> None:
+async def test_tasks_that_a_poll_loop_rejects_are_delivered_to_the_next_in_order() -> None:
     world = await World.started()
-    given: list[str] = []
+    dispatched: list[str] = []
 
     def until_two(item: Activation) -> None:
-        if len(given) == 2:
+        if len(dispatched) == 2:
             raise LookupError("no evaluator")
-        given.append(item.run_id)
+        dispatched.append(item.run_id)
 
     serving_task = asyncio.ensure_future(world.holder.serve_activations(Q, lambda _: until_two))
     await settle()
@@ -201,18 +201,18 @@ async def test_items_that_a_receiver_rejects_are_delivered_to_the_next_in_order(
         world.handle.deliver(activation(f"run-{number}"))
     with pytest.raises(LookupError):
         await serving_task
-    assert given == ["run-0", "run-1"]
+    assert dispatched == ["run-0", "run-1"]
     serving_task = asyncio.ensure_future(
-        world.holder.serve_activations(Q, lambda _: lambda item: given.append(item.run_id))
+        world.holder.serve_activations(Q, lambda _: lambda item: dispatched.append(item.run_id))
     )
     await settle()
-    assert given == [f"run-{number}" for number in range(5)]
+    assert dispatched == [f"run-{number}" for number in range(5)]
     await world.holder.unregister_worker(Q)
     with pytest.raises(Shutdown):
         await serving_task
 
 
-async def test_cancelled_receiver_gets_no_further_items() -> None:
+async def test_cancelled_poll_loop_receives_no_further_tasks() -> None:
     world = await World.started()
     first: list[str] = []
     serving_task = asyncio.ensure_future(
@@ -233,7 +233,7 @@ async def test_cancelled_receiver_gets_no_further_items() -> None:
     serving_task.cancel()
 
 
-def test_inbox_without_a_receiver_pauses_the_handle_and_keeps_items_in_flight() -> None:
+def test_handle_inbox_without_a_poll_loop_keeps_tasks_in_flight() -> None:
     async def body() -> None:
         world = await World.started()
         await asyncio.gather(receive_activation(world.holder), given_later(world))
@@ -256,7 +256,7 @@ def test_inbox_without_a_receiver_pauses_the_handle_and_keeps_items_in_flight() 
     run(body)
 
 
-async def test_inbox_reports_whether_it_is_open_and_has_a_receiver() -> None:
+async def test_handle_inbox_reports_whether_it_is_open_and_has_a_poll_loop() -> None:
     world = await World.started()
     inbox = world.record.activations
     assert (inbox.is_open, inbox.is_attended, inbox.received) == (True, False, 0)

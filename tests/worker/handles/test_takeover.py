@@ -59,7 +59,7 @@ async def test_polls_of_a_dead_holder_end_with_unregistered() -> None:
         await receive_activation(world.holder)
 
 
-async def test_undispatched_items_of_a_dead_holder_are_failed() -> None:
+async def test_undispatched_tasks_of_a_dead_holder_are_failed() -> None:
     """So that the engine delivers them again."""
     world = await World.started(adoption=0)
     for poll in (receive_activation, receive_activity):
@@ -75,8 +75,8 @@ async def test_undispatched_items_of_a_dead_holder_are_failed() -> None:
     await settle()
     old = world.engine.handles[0]
     assert old.log[:2] == ["shutdown", "begin run-1"]
-    assert [type(each) for each in old.completions] == [TaskFailed]
-    assert [type(each) for each in old.results] == [AttemptFailed]
+    assert [type(completion) for completion in old.completions] == [TaskFailed]
+    assert [type(result) for result in old.results] == [AttemptFailed]
     assert old.finalized == 1
 
 

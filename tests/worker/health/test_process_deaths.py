@@ -78,23 +78,23 @@ def death_counts(folder: Path) -> dict[str, int]:
     return {run_id: incident.times for run_id, incident in incidents._read(folder).items()}
 
 
-def test_death_is_counted_for_each_run_that_was_executing(tmp_path: Path) -> None:
+def test_process_death_is_counted_for_each_run_that_was_executing(tmp_path: Path) -> None:
     folder = tmp_path / "x.db-worker"
     leave_notes(folder, packed("a", "t", "code"), packed("b", "t", "code"))
     with opened(folder) as record:
-        assert sorted((each.run_id, each.times, each.died) for each in record.fresh) == [
+        assert sorted((incident.run_id, incident.times, incident.died) for incident in record.fresh) == [
             ("a", 1, True),
             ("b", 1, True),
         ]
     leave_notes(folder, packed("b", "t", "code"))
     with opened(folder) as record:
         assert death_counts(folder) == {"a": 1, "b": 2}
-        assert [each.run_id for each in record.fresh] == ["b"]
+        assert [incident.run_id for incident in record.fresh] == ["b"]
     with opened(folder) as record:
         assert record.fresh == []
 
 
-def test_death_count_of_a_run_restarts_when_its_code_changes(tmp_path: Path) -> None:
+def test_process_death_count_of_a_run_restarts_when_its_code_changes(tmp_path: Path) -> None:
     folder = tmp_path / "x.db-worker"
     leave_notes(folder, packed("a", "t", "code"), packed("b", "t", "code", "1"), packed("c", "t"))
     leave_notes(folder, packed("a", "t", "other"), packed("b", "t", "code", "2"), packed("c", "t", "code"))
@@ -102,7 +102,7 @@ def test_death_count_of_a_run_restarts_when_its_code_changes(tmp_path: Path) -> 
         assert death_counts(folder) == {"a": 1, "b": 1, "c": 2}
 
 
-def test_process_that_exits_normally_leaves_no_notes(tmp_path: Path) -> None:
+def test_worker_process_that_exits_normally_leaves_no_notes_of_running_workflows(tmp_path: Path) -> None:
     folder = tmp_path / "x.db-worker"
     with opened(folder) as record:
         note = record.notes.note()
@@ -127,7 +127,7 @@ def test_incidents_of_runs_that_progressed_are_removed(tmp_path: Path) -> None:
     assert not folder.exists()
 
 
-def test_only_the_run_that_held_the_gil_is_recorded_as_the_cause(tmp_path: Path) -> None:
+def test_only_the_run_that_held_the_gil_is_recorded_as_the_cause_of_a_killed_process(tmp_path: Path) -> None:
     folder, module = tmp_path / "x.db-worker", tmp_path / "shop.py"
     module.write_text("first")
     stack = HungStack(f'  File "{module}", line 1, in f\n', "shop.py:1 in f")
@@ -150,7 +150,7 @@ sys.stdin.read()
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
             assert process.stdout is not None
             assert process.stdout.readline() == b"noted\n"
-            noted = {each.run_id: each for each in notes_of(process.pid) or ()}
+            noted = {item.run_id: item for item in notes_of(process.pid) or ()}
             blame(process.pid, noted.get(blamed), stack)
             process.kill()
 
@@ -182,12 +182,12 @@ def test_recorded_hangs_are_removed_when_the_process_exits_normally(tmp_path: Pa
     assert death_counts(folder) == {}
 
 
-def test_deaths_are_kept_in_memory_if_the_incident_folder_is_not_writable(tmp_path: Path) -> None:
+def test_process_deaths_are_kept_in_memory_if_the_incident_folder_is_not_writable(tmp_path: Path) -> None:
     folder = tmp_path / "x.db-worker"
     leave_notes(folder, packed("a", "t"))
     folder.touch()  # a file in place of the folder
     with opened(folder) as record:
-        assert [each.run_id for each in record.current()] == ["a"]
+        assert [incident.run_id for incident in record.current()] == ["a"]
         record.forget("a")
         assert record.current() == []
 
@@ -506,7 +506,7 @@ def test_forked_child_of_a_workflow_exits_without_completing_it(tmp_path: Path, 
             time.sleep(0.01)
         process = service._process
         assert process is not None
-        while [each for each in _children(process.pid) if not _is_zombie(each)]:
+        while [pid for pid in _children(process.pid) if not _is_zombie(pid)]:
             time.sleep(0.01)
 
 

@@ -26,7 +26,7 @@ def evaluations(cache: StateCache, queue: str = "q") -> Evaluations:
     return Evaluations(LaneContext(RESOLVER.workflow, RunSettings(task_queue=queue), cache=cache))
 
 
-def test_cached_state_is_visible_only_to_its_owner():
+def test_cached_state_is_visible_only_to_its_lane():
     cache = StateCache()
     cache.admit("one")
     cache.admit("two")
@@ -39,7 +39,7 @@ def test_cached_state_is_visible_only_to_its_owner():
     assert len(cache) == 0
 
 
-def test_handover_moves_all_states_but_one_to_the_new_owner():
+def test_lane_handover_moves_all_cached_states_but_one_to_the_new_lane():
     cache = StateCache()
     cache.admit("old")
     for name in "abc":
@@ -55,7 +55,7 @@ def test_handover_moves_all_states_but_one_to_the_new_owner():
     assert cache.get(Key("q", "a"), "new") is not None
 
 
-def test_handover_copies_journals_without_fibers():
+def test_lane_handover_copies_journals_without_fibers():
     cache = StateCache()
     cache.admit("old")
     kept = entry("r")
@@ -71,7 +71,7 @@ def test_handover_copies_journals_without_fibers():
     assert fresh.run.last is not None
 
 
-def test_closed_run_issues_no_commands_after_a_handover():
+def test_closed_run_issues_no_commands_after_a_lane_handover():
     old = evaluations(StateCache())
     old.evaluate(start("r", "adds", "r"))
     old.evaluate(on("r", done(1, 1)))
@@ -83,7 +83,7 @@ def test_closed_run_issues_no_commands_after_a_handover():
     old.unwind()
 
 
-def test_cache_separates_task_queues_and_generations():
+def test_state_cache_separates_task_queues_and_handle_generations():
     cache = StateCache(CacheLimits(states=1))
     cache.admit("lane")
     for queue, generation in (("q", 1), ("q", 2), ("p", 1)):
@@ -99,7 +99,7 @@ def test_cache_separates_task_queues_and_generations():
     assert cache.to_evict(newest) == []
 
 
-def test_cache_checks_journal_sizes_only_after_significant_growth() -> None:
+def test_state_cache_checks_journal_sizes_only_after_significant_growth() -> None:
     cache = StateCache(CacheLimits(all_journals_bytes=100 * 2**17))
     cache.admit("me")
     idle, busy = entry("idle"), entry("busy")
@@ -113,7 +113,7 @@ def test_cache_checks_journal_sizes_only_after_significant_growth() -> None:
     assert cache.to_evict(busy) == [idle.key]
 
 
-def test_two_lanes_share_a_cache():
+def test_two_lanes_share_a_state_cache():
     stage.__init__()  # type: ignore[misc]
     cache = StateCache()
     one, two = evaluations(cache), evaluations(cache)
@@ -129,7 +129,7 @@ def test_two_lanes_share_a_cache():
     two.close()
 
 
-def test_cache_is_thread_safe_during_handovers():
+def test_state_cache_is_thread_safe_during_lane_handovers():
     cache = StateCache(CacheLimits(states=50))
     errors: list[BaseException] = []
 

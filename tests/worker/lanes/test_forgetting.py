@@ -31,7 +31,7 @@ def test_closed_run_is_evicted_without_an_activation() -> None:
             assert (seen.cached_workflows, seen.live_workflows, seen.activations) == (0, 0, 2 * number)
 
 
-def test_discard_removes_a_state_from_any_owner() -> None:
+def test_discarding_a_cached_state_removes_it_from_any_lane() -> None:
     cache = StateCache()
     for owner, kept in (("one", entry("a")), ("two", entry("b")), ("two", entry("a", generation=1))):
         cache.admit(owner)
@@ -39,6 +39,6 @@ def test_discard_removes_a_state_from_any_owner() -> None:
     cache.hand_over("one", "heir")
     cache.discard(Key("q", "a"))
     cache.discard(Key("q", "unknown"))
-    left: list[Entry] = [each for owner in ("heir", "two") for each in cache.owned(owner)]
-    assert [(each.key.run_id, each.key.generation) for each in left] == [("b", 0), ("a", 1)]
+    left: list[Entry] = [entry for owner in ("heir", "two") for entry in cache.owned(owner)]
+    assert [(entry.key.run_id, entry.key.generation) for entry in left] == [("b", 0), ("a", 1)]
     assert len(cache) == 2

@@ -44,7 +44,7 @@ class BlockedThread:
             self.raised.append("late")
 
 
-def test_undelivered_exception_is_withdrawn_from_a_blocked_thread():
+def test_exception_for_a_blocked_lane_thread_is_withdrawn_if_not_delivered():
     """On Python 3.11 a pending exception would make profiled threads spin."""
     blocked = BlockedThread()
     calls = []
@@ -132,7 +132,7 @@ class FakeLane:
         return self.ended
 
 
-async def test_stopper_retries_and_reports_too_many_stuck_lanes_once():
+async def test_lane_stopper_retries_and_reports_too_many_stuck_lanes_once():
     reports = []
     loop = asyncio.get_running_loop()
     stopper = Stopper(1, lambda: reports.append(stopper.stuck()))
@@ -245,7 +245,7 @@ def test_run_that_hangs_during_import_is_quarantined_until_the_back_off():
     assert quarantine.held("r", None) is None
 
 
-def test_distress_quarantines_the_workflow_after_a_single_hang():
+def test_workflow_is_quarantined_after_a_single_hang_while_too_many_threads_are_stuck():
     clock = Clock()
     quarantine = Quarantine(back_off=10, clock=clock)
     code = new_definition()

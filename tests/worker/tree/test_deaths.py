@@ -68,7 +68,7 @@ async def test_workflow_evaluation_continues_when_its_poll_loop_or_holder_is_kil
         assert stage.evaluations == 1
 
 
-async def test_completion_made_while_the_holder_restarts_is_not_lost():
+async def test_workflow_completion_made_while_the_holder_restarts_is_not_lost():
     async with memory() as world:
         await world.start(slow, 5)
         await begun()

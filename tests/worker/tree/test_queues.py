@@ -13,7 +13,6 @@ import pytest
 from hourglass import Client, Worker, workflow
 from hourglass._worker.handles.life import HandleLimits, HandleState
 from hourglass._worker.tree import processes
-from hourglass.client import AsyncClient
 from hourglass.errors import ConnectionFailedError, NamespaceNotFoundError, UsageError
 from worker.handles.scripted import ScriptedHandle
 
@@ -193,7 +192,7 @@ async def test_workflow_task_on_a_hung_lane_is_retried_by_the_next_worker():
         assert stage.evaluations == 2
 
 
-async def test_tree_lists_the_lanes_of_served_queues():
+async def test_supervision_tree_lists_the_lanes_of_served_queues():
     async with memory() as world:
         await world.serve("second", more={"lanes": 2})
         lanes = {path for path in world.paths() if path.startswith(f"{LANES}/")}
@@ -361,7 +360,7 @@ async def test_unexpected_handle_shutdown_opens_a_new_handle():
         await until(lambda: len(world.engine.handles) == 2 and world.is_polling())
 
 
-async def test_tree_survives_handles_that_break_repeatedly():
+async def test_supervision_tree_survives_handles_that_break_repeatedly():
     def broken(handle: ScriptedHandle) -> None:
         handle.break_poll("workflow", RuntimeError("fatal"))
 
@@ -402,11 +401,3 @@ def test_worker_statistics_count_activations_activities_and_restarts(client):
         client.get_workflow_handle("p").terminate("enough")
     ended = working.statistics()
     assert (ended.state, ended.activations) == ("stopped", 0)
-
-
-async def test_async_worker_runs_in_a_supervision_tree():
-    async with await AsyncClient.connect("local:") as client:
-        async with worker(client) as working:
-            assert WORKERS in await asyncio.to_thread(working.tree.paths)
-            assert await client.execute_workflow(steps, 1, id="w") == 4
-        assert working.statistics().state == "stopped"

@@ -33,14 +33,14 @@ WORKFLOW_POLLS, ACTIVITY_POLLS = PollKind("q", 1, False), PollKind("q", 1, True)
 POLLS_OF_NEXT_HANDLE = PollKind("q", 2, False)
 
 
-def test_advancing_poll_time_is_never_suspicious() -> None:
+def test_handle_whose_poll_time_advances_is_never_suspicious() -> None:
     sightings = Sightings(90.0)
     assert not any(
         sightings.record_answer(WORKFLOW_POLLS, 5_000 - minute, 60.0 * minute) for minute in range(1000)
     )
 
 
-def test_unchanged_poll_time_is_reported_once_until_it_advances() -> None:
+def test_handle_whose_poll_time_does_not_advance_is_reported_once() -> None:
     sightings = Sightings(90.0)
     assert [sightings.record_answer(WORKFLOW_POLLS, 7, now) for now in (0.0, 60.0, 89.9, 90.0)] == [
         False,
@@ -70,7 +70,7 @@ def test_workflow_and_activity_polls_are_checked_separately() -> None:
     assert sightings.record_answer(ACTIVITY_POLLS, 0, 120.0)
 
 
-def test_unknown_poll_time_restarts_the_observation() -> None:
+def test_unknown_poll_time_of_a_handle_restarts_its_observation() -> None:
     sightings = Sightings(90.0)
     assert not sightings.record_answer(WORKFLOW_POLLS, 7, 0.0)
     sightings.forget(WORKFLOW_POLLS)
@@ -122,9 +122,9 @@ async def test_handle_whose_polls_are_not_seen_is_recycled_on_a_new_connection(
         assert len(world.engine.handles) == 1
         reports.times[False] += 1  # only workflow tasks are polled
         await check_sightings(world.app, sightings)
-        assert [each.closing for each in world.engine.handles] == [True, False]
+        assert [handle.closing for handle in world.engine.handles] == [True, False]
         assert len(world.engine.connections) == 1
-        assert {(each.task_queue, each.polled_by) for each in reports.queries} == {("default", "test")}
+        assert {(query.task_queue, query.polled_by) for query in reports.queries} == {("default", "test")}
     assert "has not seen it poll for activities" in caplog.text
 
 
@@ -136,8 +136,8 @@ async def test_unresponsive_connection_is_checked_through_a_new_connection(
         reports.unresponsive.add(reports.shared)
         await check_sightings(world.app, sightings)
         await check_sightings(world.app, sightings)
-        assert [each.closing for each in world.engine.handles] == [True, False]
-        await until(lambda: sum(each.closed for each in world.engine.connections) >= 3)
+        assert [handle.closing for handle in world.engine.handles] == [True, False]
+        await until(lambda: sum(connection.closed for connection in world.engine.connections) >= 3)
 
 
 async def test_unreachable_engine_causes_no_recycle(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,7 +177,7 @@ async def test_worker_without_free_activity_slots_is_not_checked(monkeypatch: py
         for _ in range(5):
             reports.times[False] += 1
             await check_sightings(world.app, sightings)
-        assert not any(each.activities for each in reports.queries)
+        assert not any(query.activities for query in reports.queries)
         assert len(world.engine.handles) == 1
         del record.attempts.open[b"t"]
 

@@ -173,10 +173,10 @@ class ChangeBuilder:
 
     def measure(self) -> int:
         """Return the size of the run's history in bytes. The events of this transition are encoded for the measurement."""
-        count, measured = len(self.written), self._measured
-        if count > measured:  # all events written since the last call are encoded together
-            encoded = encode_events(self.written[measured:] if measured else self.written)
-            self._encoded = self._encoded + encoded if measured else encoded
+        count = len(self.written)
+        if count > self._measured:  # all events written since the last call are encoded together
+            encoded = encode_events(self.written[self._measured :])
+            self._encoded += encoded
             self._measured = count
             self._size += len(encoded)
         return self._size
@@ -354,8 +354,7 @@ class ChangeBuilder:
             self._changed = True
             force_setattr(run, "length", self.length)
             force_setattr(run, "latest_ns", self.time_ns)
-            size = self._size if self._measured == len(written) else self.measure()
-            force_setattr(run, "history_size", size)
+            force_setattr(run, "history_size", self.measure())
         if (
             run.status is not RUNNING
             and before.status is RUNNING

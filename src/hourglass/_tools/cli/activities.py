@@ -87,7 +87,7 @@ def complete(
 ) -> None:
     """Complete an activity by hand. The workflow continues as if it had returned VALUE.
 
-    Also between two attempts. A running attempt is not stopped, but its result no longer counts.
+    This also works between two attempts. A running attempt is not stopped, but its result is ignored.
 
     \b
     Examples:
@@ -109,7 +109,7 @@ def fail(
         str, typer.Option(metavar="NAME", help="The error's type, which workflows can test.")
     ] = "ApplicationError",
     retry: Annotated[
-        bool, typer.Option("--retry", help="Fail only this attempt: it is retried as its policy says.")
+        bool, typer.Option("--retry", help="Fail only this attempt; the activity is retried by its policy.")
     ] = False,
     run_id: RunId = None,
     target: Target = None,
@@ -157,7 +157,7 @@ def reset(
     codec: Codec = None,
     json: Json = False,
 ) -> None:
-    """Retry an activity now, counting attempts from the start. For use after the cause of its failures is fixed.
+    """Retry an activity now, counting attempts from the start. Use this after the cause of its failures is fixed.
 
     A running attempt continues; if it fails, the next one counts as the first.
 

@@ -82,7 +82,7 @@ def build(arguments: list[str]) -> typer.Typer:
     app = typer.Typer(
         name="hourglass",
         help="Durable workflows as plain Python functions, on Temporal or embedded.",
-        epilog="`hourglass COMMAND --help` has examples. The manual begins with `hourglass docs tutorial`.",
+        epilog="`hourglass COMMAND --help` has examples. The manual starts with `hourglass docs tutorial`.",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},

@@ -49,7 +49,9 @@ _HEADERS = "Authorization, Content-Type, X-Namespace"
 def codec_server(
     codec: Codec = None,
     host: Host = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, metavar="N", help="0 for a free one.")] = 8081,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, metavar="N", help="The port; 0 for a free one.")
+    ] = 8081,
     origin: Annotated[
         list[str] | None,
         typer.Option(

@@ -166,7 +166,7 @@ AnyQuery: TypeAlias = Annotated[
     typer.Option(metavar="FILTER", help="All workflows that match a filter, open and closed."),
 ]
 Limit: TypeAlias = Annotated[
-    int, typer.Option("--limit", "-n", min=1, metavar="N", help="The maximum number.")
+    int, typer.Option("--limit", "-n", min=1, metavar="N", help="The maximum number of entries.")
 ]
 Yes: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 Reason: TypeAlias = Annotated[str, typer.Option(metavar="TEXT", help="A reason, recorded in the workflow.")]

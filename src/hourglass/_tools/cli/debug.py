@@ -45,7 +45,7 @@ def debug(
         typer.Option(
             "--what-if",
             metavar="FILE|MODULE",
-            help="The same history on this code, side by side; with --at, at that event.",
+            help="Compare the steps with those of this code; with --at, at that event.",
         ),
     ] = None,
     run_id: RunId = None,

@@ -74,7 +74,7 @@ def dev(
     """Run a worker that reloads when a file changes.
 
     Before it receives tasks, it executes the open runs again with the changed code, and shows which would break, and where.
-    Everything is verified as it runs, and calls that are not deterministic are reported.
+    Runs are verified while they execute, and calls that are not deterministic are reported.
 
     \b
     Examples:

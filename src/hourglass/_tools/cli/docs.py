@@ -96,7 +96,7 @@ def _list(root: Path, search: str | None, json: bool) -> None:
         return
     for line in lines(_COLUMNS, [[(name, ""), (title, "")] for name, title in rows], console.room()):
         console.show(line)
-    begin = "; begin with `hourglass docs tutorial`" if search is None else ""
+    begin = "; start with `hourglass docs tutorial`" if search is None else ""
     console.show(f"`hourglass docs PAGE` shows a page{begin}")
 
 

@@ -43,10 +43,10 @@ def list_(
         bool, typer.Option("--parked", help="Only open workflows that are parked, because their code fails.")
     ] = False,
     failing: Annotated[
-        bool, typer.Option("--failing", help="Only open ones with an activity that keeps failing.")
+        bool, typer.Option("--failing", help="Only open workflows with an activity that keeps failing.")
     ] = False,
     no_worker: Annotated[
-        bool, typer.Option("--no-worker", help="Only open ones without a worker on their task queue.")
+        bool, typer.Option("--no-worker", help="Only open workflows without a worker on their task queue.")
     ] = False,
     watch: Annotated[
         bool,
@@ -54,7 +54,7 @@ def list_(
     ] = False,
     count: Annotated[
         bool,
-        typer.Option("--count", help="Only the number; FILTER may end with GROUP BY ExecutionStatus."),
+        typer.Option("--count", help="Show only the number; FILTER may end with GROUP BY ExecutionStatus."),
     ] = False,
     all_: Annotated[
         bool,
@@ -236,7 +236,7 @@ def describe(
     codec: Codec = None,
     json: Json = False,
 ) -> None:
-    """Describe one workflow. Status, times, memo, pending activities; `hourglass why` shows more.
+    """Describe one workflow. Shows status, times, memo and pending activities; `hourglass why` shows more.
 
     \b
     Example:
@@ -273,5 +273,5 @@ def _facts(run: WorkflowDescription) -> list[tuple[str, object]]:
             wait += f", last failure: {activity.last_failure}"
         facts.append(("waits for", wait))
     for update in run.pending_updates:
-        facts.append(("asked for", f"update {update.name} ({update.id}), not yet accepted by a worker"))
+        facts.append(("waits for", f"update {update.name} ({update.id}), not yet accepted by a worker"))
     return facts

@@ -75,7 +75,7 @@ def move(
         ),
     ],
     query: Annotated[
-        str, typer.Option(metavar="FILTER", help="Only those that match a filter, as in `hourglass list`.")
+        str, typer.Option(metavar="FILTER", help="Move only what matches a filter, as in `hourglass list`.")
     ] = "",
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Move them. Without it, only show what would move.")
@@ -88,8 +88,9 @@ def move(
 ) -> None:
     """Move open workflows and schedules of a file to a server.
 
-    It shows which can move, and why others cannot; without --yes nothing is changed. Stop the file's workers before, and start
-    those of the server afterwards. Schedules are paused in between. It may be interrupted and run again.
+    It shows which of them can move, and why others cannot; without --yes nothing is changed. Stop the file's workers before
+    the move, and start the server's workers afterwards. Schedules are paused during the move. An interrupted move can be run
+    again.
 
     \b
     Examples:

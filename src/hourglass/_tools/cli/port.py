@@ -34,7 +34,7 @@ MODULES = (
 REASONS = {
     "api": "Temporal's own messages are not part of Hourglass; handles and histories are plain data",
     "bridge": "only Hourglass uses Core",
-    "contrib": "see hourglass.contrib; pydantic models need no converter here",
+    "contrib": "see hourglass.contrib; Hourglass converts pydantic models without another converter",
     "converter": "a Converter and a Codec are plain, synchronous objects: see docs/converter.md",
     "nexus": "services and operations of Nexus are plain functions: see docs/howto/nexus.md",
     "plugin": "a plugin is an object of hourglass.plugins.Plugin: see docs/howto/plugins.md",
@@ -46,9 +46,9 @@ def port(
     files: Annotated[list[Path], typer.Argument(metavar="FILE|FOLDER", help="Python files or folders.")],
     write: Annotated[bool, typer.Option("--write", help="Change the files in place.")] = False,
 ) -> None:
-    """Show how a program of temporalio becomes one of Hourglass.
+    """Show the changes that port a program from temporalio to Hourglass.
 
-    Prints a diff of its imports, and what remains to be done by hand.
+    Prints a diff of its imports, and what you must change by hand.
 
     \b
     Examples:

@@ -57,9 +57,9 @@ def replay(
 ) -> None:
     """Check whether code still fits recorded histories.
 
-    The exit code is 1 if a worker of the run's engine would not continue it: with file and line, the expected command
-    and the actual one. It also shows where the embedded engine and a Temporal server differ, and for histories of other SDKs
-    whether the code only does the same in another order.
+    The exit code is 1 if a worker of the run's engine would not continue a run. The output then shows file and line, the
+    expected command and the actual one. It also shows where the embedded engine and a Temporal server differ, and for
+    histories of other SDKs whether the code does the same in another order.
 
     \b
     Examples:
@@ -110,7 +110,7 @@ def _files(paths: list[str]) -> Iterator[Path]:
         if path.is_dir():
             files = sorted([*path.rglob("*.json"), *path.rglob("*.bin")])
             if not files:
-                raise UsageError(f"there are no .json or .bin files in {path}")
+                raise UsageError(f"{path} contains no .json or .bin files")
             yield from files
         elif path.is_file():
             yield path

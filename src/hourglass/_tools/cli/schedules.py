@@ -52,7 +52,9 @@ class Overlap(StrEnum):
 
 OverlapOption = Annotated[
     Overlap | None,
-    typer.Option(help="If the previous workflow still runs.  [default: the schedule's policy]"),
+    typer.Option(
+        help="What to do if the previous workflow is still running.  [default: the schedule's policy]"
+    ),
 ]
 Note = Annotated[str, typer.Option(metavar="TEXT", help="A reason, recorded in the schedule.")]
 
@@ -76,14 +78,17 @@ def create(
     start_at: Annotated[
         str | None, typer.Option(metavar="TIME", help="No start before this time: 2030-01-31T09:00.")
     ] = None,
-    end_at: Annotated[str | None, typer.Option(metavar="TIME", help="Not after.")] = None,
+    end_at: Annotated[str | None, typer.Option(metavar="TIME", help="No start after this time.")] = None,
     jitter: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="Delay each start by a random time, at most this.")
+        str | None, typer.Option(metavar="DURATION", help="Delay each start by a random time up to this.")
     ] = None,
     limit: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="The number of starts.  [default: no limit]")
+        int | None,
+        typer.Option(min=1, metavar="N", help="The maximum number of starts.   [default: no limit]"),
     ] = None,
-    overlap: Annotated[Overlap, typer.Option(help="If the previous workflow still runs.")] = Overlap.skip,
+    overlap: Annotated[
+        Overlap, typer.Option(help="What to do if the previous workflow is still running.")
+    ] = Overlap.skip,
     catchup: Annotated[
         str | None,
         typer.Option(metavar="DURATION", help="After an outage, make up for starts missed within this time."),
@@ -212,7 +217,7 @@ def describe(
     codec: Codec = None,
     json: Json = False,
 ) -> None:
-    """Describe one schedule. Its action, times, recent workflows, and next time.
+    """Describe one schedule. Shows its action, times, recent workflows and next time.
 
     \b
     Example:

@@ -22,7 +22,7 @@ from hourglass.errors import UsageError
 TOKEN = "HOURGLASS_UI_TOKEN"
 
 Port: TypeAlias = Annotated[
-    int | None, typer.Option(min=1, max=65535, metavar="N", help="[default: 8300, or a free one]")
+    int | None, typer.Option(min=1, max=65535, metavar="N", help="The port.  [default: 8300, or a free one]")
 ]
 
 
@@ -94,7 +94,7 @@ def ui(
 ) -> None:
     """Serve the web UI, which shows workflows in a browser.
 
-    It shows their steps, their state, and the reason for which they wait; with their code, also any earlier step.
+    It shows the steps and the state of workflows, and why they wait; with their code, also any earlier step.
 
     \b
     Examples:

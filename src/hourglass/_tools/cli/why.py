@@ -144,7 +144,7 @@ def _causes(faults: tuple[Fault, ...], indent: str) -> Iterator[Text]:
         first = outer.pop(0)
     yield _indented(indent, _fault(first), "red")
     for fault in outer:
-        yield _indented(indent, f"which made: {_fault(fault)}")
+        yield _indented(indent, f"which caused: {_fault(fault)}")
 
 
 def _indented(indent: str, text: str, style: str = "") -> Text:
@@ -271,7 +271,7 @@ def _scheduled(diagnosis: Diagnosis, schedule: ScheduleDescription, options: str
                 if state.paused
                 else ()
             ),
-            Action("See what it started:", f"hourglass list {begun} {options}".rstrip()),
+            Action("List the workflows that it started:", f"hourglass list {begun} {options}".rstrip()),
         ),
     )
 

@@ -198,7 +198,8 @@ def _leave(code: int) -> None:
 StatusAddress: TypeAlias = Annotated[
     str | None,
     typer.Option(
-        metavar="HOST:PORT", help="The address of /live, /ready and /status; of several processes, the first."
+        metavar="HOST:PORT",
+        help="The address of /live, /ready and /status; with several processes, that of the first.",
     ),
 ]
 MaxCached: TypeAlias = Annotated[
@@ -206,7 +207,7 @@ MaxCached: TypeAlias = Annotated[
     typer.Option(
         min=0,
         metavar="N",
-        help="Runs kept in memory between two steps.  [default: 1000; on a file more, as memory allows, while they are busy]",
+        help="Runs kept in memory between two steps.  [default: 1000; with a file more, as memory allows, while they are busy]",
     ),
 ]
 MaxTasks: TypeAlias = Annotated[int, typer.Option(min=1, metavar="N", help="Concurrent workflow tasks.")]
@@ -231,7 +232,7 @@ Retention: TypeAlias = Annotated[
     typer.Option(
         min=0,
         metavar="DAYS",
-        help="How long a file keeps closed workflows.  [default: 30; a server has its own]",
+        help="How long a file keeps closed workflows.  [default: 30; a server has its own setting]",
     ),
 ]
 Processes: TypeAlias = Annotated[
@@ -239,7 +240,7 @@ Processes: TypeAlias = Annotated[
     typer.Option(
         min=1,
         metavar="N",
-        help="Worker processes.  [default: on a file one per processor; on a server 1]",
+        help="Worker processes.  [default: with a file one per processor; with a server 1]",
     ),
 ]
 Pin: TypeAlias = Annotated[
@@ -247,8 +248,10 @@ Pin: TypeAlias = Annotated[
     typer.Option(
         "--pin/--no-pin",
         show_default=False,
-        help="Bind each process to a processor, except activities that run long.  [default: with as many processes "
-        "as processors]",
+        help=(
+            "Bind each process to a processor, except for long activities.  [default: if there are as many processes as "
+            "processors]"
+        ),
     ),
 ]
 Parent: TypeAlias = Annotated[
@@ -285,9 +288,9 @@ def worker(
 ) -> None:
     """Run a production worker.
 
-    It serves task queues until Ctrl-C or SIGTERM, which let tasks in progress finish; a second signal ends it at once.
-    The worker runs in processes of its own. One that crashes or hangs is replaced. On a file the
-    first of them owns it and runs the engine, and all of them work; if the owner ends, another one takes over.
+    It serves task queues until Ctrl-C or SIGTERM, and then finishes the tasks in progress; a second signal ends it at
+    once. The worker runs in its own processes, which are replaced if they crash or hang. With a file, the first process
+    owns the file and runs the engine, and all processes execute tasks; if the owner ends, another process takes over.
 
     \b
     Examples:

@@ -258,7 +258,7 @@ def after_failure(facts: Facts, step: str) -> tuple[Action, ...]:
     again = f"reset {name} --before {shlex.quote(step)}" if step else f"reset {name}"
     return (
         Action("Show what it did:", _command(f"show {name}", options)),
-        Action("Once the cause is fixed, continue from there:", _command(again, options)),
+        Action("Once the cause is fixed, reset the workflow:", _command(again, options)),
     )
 
 

@@ -142,7 +142,7 @@ def ordered_by_syntax(node: ast.AST) -> Iterator[tuple[ast.expr, str]]:
         case ast.FormattedValue(value=value):
             yield value, "the string contains"
         case ast.Call(func=ast.Attribute(value=owner, attr="pop"), args=[]):
-            yield owner, "pop takes any element of"
+            yield owner, "pop removes an arbitrary element of"
         case ast.Call(func=ast.Attribute(attr="join" | "extend" as name), args=[value]):
             yield value, f"{name} iterates over"
         case _:

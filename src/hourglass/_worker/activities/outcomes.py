@@ -148,7 +148,7 @@ def _within(failure: Failure, limit: int | None) -> Failure:
     size = len(msgspec.msgpack.encode(failure))
     if limit is None or size <= limit:
         return failure
-    note = f"(truncated: the failure takes {size:,} bytes, more than the limit of {limit:,})"
+    note = f"(truncated: the failure has {size:,} bytes, more than the limit of {limit:,})"
     info = failure.info
     if isinstance(info, ApplicationFailure):
         info = msgspec.structs.replace(info, type=info.type[:_SHORT], details=())

@@ -36,7 +36,7 @@ class HandleSignal(Enum):
     UNWANTED = "its registration has ended"
     UNREGISTERED = "its worker was unregistered"
     RECYCLED = "a new handle replaces it"
-    DRAINED = "its polls have ended and nothing is open"
+    DRAINED = "its polls have ended and no task is open"
     FREED = "it is finalized"
     OVERDUE = "it did not end in time"
 

@@ -257,7 +257,7 @@ class Registrar:
     def _owner_died(self, registration: Registration) -> None:
         # As after a recycle, the worker's activities may finish: they run outside the dead process, and the next handle
         # is expected soon.
-        message = f"the worker of {registration.queue!r} died"
+        message = f"the worker of {registration.queue!r} failed"
         self._end(registration, Shutdown, message, HandleSignal.RECYCLED)
 
     def _end(

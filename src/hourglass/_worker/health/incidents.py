@@ -261,7 +261,7 @@ def _log(incidents: list[Incident]) -> None:
             times,
             "the code is executed once more"
             if incident.times < incident.limit
-            else "the run is quarantined until its file changes, or for a while",
+            else "the run is quarantined until its file changes, or for a limited time",
         )
 
 

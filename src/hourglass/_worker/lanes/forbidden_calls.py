@@ -26,7 +26,7 @@ CLOCK, RANDOM, SLEEP, IO, THREAD, LOCK = (
     "sleeps",
     "does I/O",
     "starts a thread",
-    "takes a lock",
+    "acquires a lock",
 )
 
 ADVICE = {

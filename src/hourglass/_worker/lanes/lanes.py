@@ -253,7 +253,7 @@ class LaneSet:
             "for the first time" if times == 1 else f"{times} times",
             lane.name,
             reason,
-            "" if times < HANGS else ". The run is quarantined until its code changes, or for a while",
+            "" if times < HANGS else ". The run is quarantined until its code changes, or for a limited time",
             stack.text,
             extra={"run_id": run_id, "workflow_type": "" if definition is None else definition.name},
         )

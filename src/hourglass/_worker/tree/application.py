@@ -239,8 +239,8 @@ class Application:
         queue = plan.config.task_queue
         if queue in self._services:
             raise UsageError(
-                f"this client already runs a worker on task queue {queue!r}: give that worker all workflows and "
-                f"activities, use another task queue, or connect a second client"
+                f"this client already runs a worker on task queue {queue!r}: register all workflows and activities with that "
+                "worker, use another task queue, or connect a second client"
             )
         services = QueueServices(
             plan,

@@ -115,7 +115,7 @@ def _not_ready(
         if queue["trouble"]:
             yield f"task queue {name!r}: {queue['trouble']}"
     if store is not None and store["full"]:
-        yield store["held"] or "there is no space left on the disk of the file"
+        yield store["held"] or "the disk of the file has no space left"
 
 
 def _queue(app: Application, services: QueueServices) -> dict[str, Any]:

@@ -195,8 +195,8 @@ class DurableRunner(Generic[C]):
         """Run the agent outside workflows and stream its events. Raise `UsageError` in a workflow."""
         if workflow.in_workflow():
             raise UsageError(
-                "run_streamed: a workflow cannot read a model's stream, which is received in an activity. Use "
-                "DurableRunner(stream_handler=…), which is called there with each event and can publish it with "
+                "run_streamed is not supported in a workflow, because an activity receives the model's stream. Use "
+                "DurableRunner(stream_handler=…), which the activity calls with each event and which can publish it with "
                 "hourglass.progress, and call run() or run_sync()"
             )
         return Runner.run_streamed(options.pop("starting_agent", None) or self._original, input, **options)

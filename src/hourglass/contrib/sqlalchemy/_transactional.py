@@ -379,7 +379,8 @@ class _Record(NamedTuple):
         row = connection.execute(select(steps.c.result).where(*self._conditions())).one_or_none()
         if row is None:
             raise ApplicationError(
-                f"the record of activity {self.activity_type} has just been removed", type="RecordRemoved"
+                f"the record of activity {self.activity_type} was removed in the meantime",
+                type="RecordRemoved",
             )
         if row.result is None:
             raise _usage_error(

@@ -13,7 +13,7 @@ from hourglass._evaluator.commands import ScheduleActivity, SignalExternalWorkfl
 from hourglass._evaluator.events import AnyEvent, ChildCompleted, ChildStarted, ExternalSignalResolved
 from hourglass.workflow import Channel
 
-from .acts import charge, refund
+from .activities import charge, refund
 from .conftest import Drive
 from .driver import Driver, brief, cancel, encode, signal
 
@@ -71,7 +71,7 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[Driver], list[AnyEvent]]]] =
 @pytest.mark.parametrize("cancel_first", [True, False], ids=["cancel first", "result first"])
 @pytest.mark.parametrize("kind", CASES)
 def test_cancellation_wins_over_a_result_of_the_same_activation(
-    drive: Drive, kind: str, cancel_first: bool
+    begin_run: Drive, kind: str, cancel_first: bool
 ) -> None:
     wait, answer = CASES[kind]
 
@@ -84,8 +84,7 @@ def test_cancellation_wins_over_a_result_of_the_same_activation(
             raise
         return "the result won"
 
-    d = drive(run)
-    d.begin()
+    d = begin_run(run)
     if kind == "child_result":
         d.send(ChildStarted(1, "run"))
     events: list[AnyEvent] = [*answer(d), cancel()]
@@ -97,7 +96,7 @@ def test_cancellation_wins_over_a_result_of_the_same_activation(
     assert d.was_cancelled
 
 
-def test_signal_is_received_before_a_cancellation_of_the_same_activation(drive: Drive) -> None:
+def test_signal_is_received_before_a_cancellation_of_the_same_activation(begin_run: Drive) -> None:
     @workflow.defn
     def run() -> int:
         got = inbox.receive()
@@ -107,13 +106,12 @@ def test_signal_is_received_before_a_cancellation_of_the_same_activation(drive: 
             return got
         return 0
 
-    d = drive(run)
-    d.begin()
+    d = begin_run(run)
     d.send(cancel(), signal("inbox", 7))
     assert d.result == 7
 
 
-def test_cancellation_that_arrives_with_an_external_signal_result_is_delivered(drive: Drive) -> None:
+def test_cancellation_that_arrives_with_an_external_signal_result_is_delivered(begin_run: Drive) -> None:
     @workflow.defn
     def run() -> str:
         try:
@@ -123,15 +121,14 @@ def test_cancellation_that_arrives_with_an_external_signal_result_is_delivered(d
             return "saw it"
         return "lost"
 
-    d = drive(run)
-    d.begin()
+    d = begin_run(run)
     d.send(ExternalSignalResolved(1), cancel())
     while d.terminal is None and d.timers:
         d.send(d.fired())
     assert d.result == "saw it"
 
 
-def test_fiber_of_a_closed_run_issues_no_commands(drive: Drive) -> None:
+def test_fiber_of_a_closed_run_issues_no_commands(begin_run: Drive) -> None:
     @workflow.defn
     def run() -> str:
         def side() -> None:
@@ -145,8 +142,7 @@ def test_fiber_of_a_closed_run_issues_no_commands(drive: Drive) -> None:
         task.cancel()
         return "done"
 
-    d = drive(run)
-    d.begin()
+    d = begin_run(run)
     first = d.send(d.fired())
     assert brief(first)[0] == "CompleteRun"
     assert not any(isinstance(command, ScheduleActivity) for command in first)

@@ -21,9 +21,9 @@ from hourglass.errors import (
     TimedOutError,
 )
 
-from .acts import charge, work
+from .activities import charge, work
 from .conftest import Drive
-from .driver import arguments_of, brief, decode, error_of, run_settings, signal
+from .driver import arguments_of, brief, decode, error_in_workflow, error_of, run_settings, signal
 
 
 class OwnError(ApplicationError): ...
@@ -44,30 +44,29 @@ def raising(make: Callable[[], BaseException], **options: Any) -> Any:
     return run
 
 
-def raise_after_an_activity(drive: Drive, make: Callable[[], BaseException], **options: Any) -> Any:
+def raise_after_an_activity(begin_run: Drive, make: Callable[[], BaseException], **options: Any) -> Any:
     """Return a driver, and the completion of the task in which its workflow raised."""
     settings = options.pop("settings", None)
-    d = drive(raising(make, **options), settings=settings)
-    d.begin()
+    d = begin_run(raising(make, **options), settings=settings)
     return d, d.offer(d.done("work"))
 
 
 @pytest.mark.parametrize(
     "kind", [ApplicationError, OwnError, TimeoutError, TimedOutError], ids=lambda kind: kind.__name__
 )
-def test_uncaught_failure_fails_the_run(drive: Drive, kind: type[Exception]) -> None:
-    d, _ = raise_after_an_activity(drive, lambda: kind("no"))
+def test_uncaught_failure_fails_the_run(begin_run: Drive, kind: type[Exception]) -> None:
+    d, _ = raise_after_an_activity(begin_run, lambda: kind("no"))
     assert isinstance(d.terminal, FailRun)
     assert d.terminal.failure.message == "no"
 
 
-def test_failed_run_keeps_the_fields_of_its_application_error(drive: Drive) -> None:
+def test_failed_run_keeps_the_fields_of_its_application_error(begin_run: Drive) -> None:
     def make() -> Exception:
         error = ApplicationError("no", 1, "two", type="Mine", non_retryable=True)
         error.__cause__ = ValueError("deep down")
         return error
 
-    d, _ = raise_after_an_activity(drive, make)
+    d, _ = raise_after_an_activity(begin_run, make)
     failure = d.terminal.failure
     assert isinstance(failure.info, ApplicationFailure)
     assert (failure.info.type, failure.info.non_retryable) == ("Mine", True)
@@ -75,19 +74,18 @@ def test_failed_run_keeps_the_fields_of_its_application_error(drive: Drive) -> N
     assert failure.cause.message == "deep down"
 
 
-def test_uncaught_activity_error_fails_the_run(drive: Drive) -> None:
+def test_uncaught_activity_error_fails_the_run(begin_run: Drive) -> None:
     @workflow.defn
     def run() -> None:
         charge("a")
 
-    d = drive(run)
-    d.begin()
+    d = begin_run(run)
     d.send(d.failed("charge", "broke"))
     assert isinstance(d.failure, ActivityError)
     assert str(d.failure.cause) == "broke"
 
 
-def test_uncaught_failure_of_gather_fails_the_run(drive: Drive) -> None:
+def test_uncaught_failure_of_gather_fails_the_run(begin_run: Drive) -> None:
     @workflow.defn
     def run() -> None:
         def broken() -> None:
@@ -95,8 +93,7 @@ def test_uncaught_failure_of_gather_fails_the_run(drive: Drive) -> None:
 
         workflow.gather(workflow.spawn(broken), charge.start("a"))
 
-    d = drive(run)
-    d.begin()
+    d = begin_run(run)
     assert str(d.failure) == "from a child"
 
 
@@ -105,8 +102,10 @@ def test_uncaught_failure_of_gather_fails_the_run(drive: Drive) -> None:
     [ValueError, KeyError, UnlistedError, AssertionError, RecursionError],
     ids=lambda kind: kind.__name__,
 )
-def test_uncaught_other_exception_parks_the_run(drive: Drive, kind: type[Exception]) -> None:
-    d, completion = raise_after_an_activity(drive, lambda: kind("bug"))
+def test_uncaught_exception_that_is_not_a_failure_parks_the_run(
+    begin_run: Drive, kind: type[Exception]
+) -> None:
+    d, completion = raise_after_an_activity(begin_run, lambda: kind("bug"))
     assert isinstance(completion, TaskFailed)
     assert "bug" in error_of(completion).message
     assert d.terminal is None
@@ -116,14 +115,14 @@ def test_uncaught_other_exception_parks_the_run(drive: Drive, kind: type[Excepti
 @pytest.mark.parametrize(
     "kind", [SystemExit, KeyboardInterrupt, GeneratorExit], ids=lambda kind: kind.__name__
 )
-def test_system_exit_parks_the_run_and_keeps_the_lane(drive: Drive, kind: type[BaseException]) -> None:
-    d, completion = raise_after_an_activity(drive, kind)
+def test_system_exit_parks_the_run_and_keeps_the_lane(begin_run: Drive, kind: type[BaseException]) -> None:
+    d, completion = raise_after_an_activity(begin_run, kind)
     assert isinstance(completion, TaskFailed)
     assert d.terminal is None
     assert kind.__name__ in str(d.run.error)
 
 
-def test_parked_run_continues_after_the_code_is_fixed(drive: Drive) -> None:
+def test_parked_run_continues_after_the_code_is_fixed(begin_run: Drive) -> None:
     """The failed activation is executed again, from the journal."""
     broken = [True]
 
@@ -134,8 +133,7 @@ def test_parked_run_continues_after_the_code_is_fixed(drive: Drive) -> None:
             raise ValueError("bug")
         return result
 
-    d = drive(run)
-    d.begin()
+    d = begin_run(run)
     activation = d.activation(d.done("charge", "A"))
     assert isinstance(d.deliver(activation), TaskFailed)
     broken.clear()
@@ -143,26 +141,28 @@ def test_parked_run_continues_after_the_code_is_fixed(drive: Drive) -> None:
     assert d.result == "A"
 
 
-def test_failure_exceptions_of_a_workflow_fail_its_runs(drive: Drive) -> None:
-    d, _ = raise_after_an_activity(drive, lambda: KeyError("listed"), failure_exceptions=[LookupError])
+def test_failure_exceptions_of_a_workflow_fail_its_runs(begin_run: Drive) -> None:
+    d, _ = raise_after_an_activity(begin_run, lambda: KeyError("listed"), failure_exceptions=[LookupError])
     assert isinstance(d.terminal, FailRun)
 
 
-def test_failure_exceptions_of_a_worker_fail_its_runs(drive: Drive) -> None:
+def test_failure_exceptions_of_a_worker_fail_its_runs(begin_run: Drive) -> None:
     d, _ = raise_after_an_activity(
-        drive, lambda: UnlistedError("listed"), settings=run_settings(failure_exceptions=(UnlistedError,))
+        begin_run, lambda: UnlistedError("listed"), settings=run_settings(failure_exceptions=(UnlistedError,))
     )
     assert isinstance(d.terminal, FailRun)
 
 
-def test_failure_exceptions_of_a_library_fail_all_runs(drive: Drive, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failure_exceptions_of_a_library_fail_all_runs(
+    begin_run: Drive, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(messages, "_failures", set())
     messages.count_as_failures(UnlistedError)
-    d, _ = raise_after_an_activity(drive, lambda: UnlistedError("the library's"))
+    d, _ = raise_after_an_activity(begin_run, lambda: UnlistedError("the library's"))
     assert isinstance(d.terminal, FailRun)
 
 
-def test_bug_in_a_signal_handler_parks_the_run(drive: Drive) -> None:
+def test_bug_in_a_signal_handler_parks_the_run(begin_run: Drive) -> None:
     @workflow.defn
     class Handled:
         @workflow.run
@@ -173,13 +173,12 @@ def test_bug_in_a_signal_handler_parks_the_run(drive: Drive) -> None:
         def poke(self) -> None:
             raise ZeroDivisionError("in a handler")
 
-    d = drive(Handled)
-    d.begin()
+    d = begin_run(Handled)
     assert isinstance(d.offer(signal("poke")), TaskFailed)
     assert isinstance(d.run.error, ZeroDivisionError)
 
 
-def test_unretrieved_exception_of_a_spawned_task_is_logged_when_the_run_closes(drive: Drive) -> None:
+def test_unretrieved_exception_of_a_spawned_task_is_logged_when_the_run_closes(begin_run: Drive) -> None:
     @workflow.defn
     def run() -> str:
         def broken() -> None:
@@ -189,8 +188,7 @@ def test_unretrieved_exception_of_a_spawned_task_is_logged_when_the_run_closes(d
         work("step")
         return "done"
 
-    d = drive(run)
-    d.begin()
+    d = begin_run(run)
     d.send(d.done("work"))
     assert d.result == "done"
     assert any("broken" in notice and "ValueError" in notice for notice in d.run.notices)
@@ -229,13 +227,12 @@ def test_error_of_an_undecodable_payload_does_not_contain_it(drive: Drive) -> No
     assert "top secret" not in repr(completion) + repr(d.run.error)
 
 
-def test_result_of_an_unknown_command_is_nondeterminism(drive: Drive) -> None:
+def test_result_of_an_unknown_command_is_nondeterminism(begin_run: Drive) -> None:
     @workflow.defn
     def run() -> None:
         workflow.sleep(10)
 
-    d = drive(run)
-    d.begin()
+    d = begin_run(run)
     assert isinstance(d.offer(ActivityCompleted(3)), TaskFailed)
     assert isinstance(d.run.error, NondeterminismError)
     assert "activity number 3" in d.run.error.expected
@@ -244,14 +241,13 @@ def test_result_of_an_unknown_command_is_nondeterminism(drive: Drive) -> None:
 # --- other outcomes ---------------------------------------------------------------------------------------------------
 
 
-def test_continue_as_new_ends_the_run_with_the_next_arguments(drive: Drive) -> None:
+def test_continue_as_new_ends_the_run_with_the_next_arguments(begin_run: Drive) -> None:
     @workflow.defn
     def loop(page: int, size: int = 10) -> None:
         work("page")
         workflow.continue_as_new(page + 1, run_timeout=5, task_queue="other")
 
-    d = drive(loop, 1)
-    d.begin()
+    d = begin_run(loop, 1)
     (command,) = d.send(d.done("work"))
     assert isinstance(command, ContinueAsNew)
     assert arguments_of(command)[0] == 2
@@ -262,17 +258,8 @@ def test_continue_as_new_ends_the_run_with_the_next_arguments(drive: Drive) -> N
     )
 
 
-def test_continue_as_new_rejects_wrong_arguments(drive: Drive) -> None:
-    @workflow.defn
-    def loop(page: int) -> str:
-        try:
-            workflow.continue_as_new(1, 2)
-        except ArgumentError:
-            return "refused"
-
-    d = drive(loop, 1)
-    d.begin()
-    assert d.result == "refused"
+def test_continue_as_new_rejects_wrong_arguments() -> None:
+    assert isinstance(error_in_workflow(lambda: workflow.continue_as_new(1, 2)), ArgumentError)
 
 
 def test_continue_as_new_in_a_nested_call_runs_finally_but_not_except_exception(drive: Drive) -> None:

@@ -14,7 +14,7 @@ from hourglass.workflow import (
     UnfinishedUpdateHandlersWarning,
 )
 
-from .acts import work
+from .activities import work
 from .conftest import Drive
 from .driver import cancel, signal, update
 
@@ -61,10 +61,9 @@ class IgnoresItsHandlers:
         work("abandoned_signal")
 
 
-def test_closing_run_reports_unfinished_handlers(drive: Drive) -> None:
+def test_closing_run_reports_unfinished_handlers(begin_run: Drive) -> None:
     """Handlers with the ABANDON policy are not reported."""
-    d = drive(IgnoresItsHandlers)
-    d.begin()
+    d = begin_run(IgnoresItsHandlers)
     d.send(
         signal("slow"),
         signal("abandoned_signal"),
@@ -78,37 +77,33 @@ def test_closing_run_reports_unfinished_handlers(drive: Drive) -> None:
     assert "all_handlers_finished" in notice
 
 
-def test_unfinished_handlers_are_reported_for_every_kind_of_close(drive: Drive) -> None:
+def test_unfinished_handlers_are_reported_for_every_kind_of_close(begin_run: Drive) -> None:
     for outcome in ("continue", "fail"):
-        d = drive(IgnoresItsHandlers)
-        d.begin()
+        d = begin_run(IgnoresItsHandlers)
         d.send(signal("slow"))
         d.send(signal("end", outcome))
         assert "signal slow" in d.run.notices[0]
-    d = drive(IgnoresItsHandlers)
-    d.begin()
+    d = begin_run(IgnoresItsHandlers)
     d.send(signal("slow"))
     d.send(cancel())
     assert "signal slow" in d.run.notices[0]
 
 
-def test_handler_that_finishes_with_the_run_is_not_reported(drive: Drive) -> None:
-    d = drive(IgnoresItsHandlers)
-    d.begin()
+def test_handler_that_finishes_with_the_run_is_not_reported(begin_run: Drive) -> None:
+    d = begin_run(IgnoresItsHandlers)
     d.send(signal("end", "done"))
     assert d.run.notices == ()
     assert d.result == "done"
 
 
-def test_closing_run_reports_the_number_of_unread_signals(drive: Drive) -> None:
+def test_closing_run_reports_the_number_of_unread_signals(begin_run: Drive) -> None:
     """The report contains no payloads."""
 
     @workflow.defn
     def reads_one() -> str:
         return notes.receive()
 
-    d = drive(reads_one)
-    d.begin()
+    d = begin_run(reads_one)
     d.send(signal("notes", "first"), signal("notes", "secret"), signal("notes", "third"), signal("nots", "x"))
     assert d.result == "first"
     assert [notice.partition(",")[0] for notice in d.run.notices] == [
@@ -118,9 +113,8 @@ def test_closing_run_reports_the_number_of_unread_signals(drive: Drive) -> None:
     assert "secret" not in "".join(d.run.notices)
 
 
-def test_re_execution_does_not_repeat_reports_of_unfinished_handlers(drive: Drive) -> None:
-    d = drive(IgnoresItsHandlers)
-    d.begin()
+def test_re_execution_does_not_repeat_reports_of_unfinished_handlers(begin_run: Drive) -> None:
+    d = begin_run(IgnoresItsHandlers)
     d.send(signal("slow"))
     d.send(signal("end", "done"))
     assert len(d.run.notices) == 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
@@ -13,7 +12,7 @@ from hourglass._evaluator.context import LiveRun
 from hourglass._evaluator.messages import Handlers
 from hourglass._evaluator.scheduler import Future, Scheduler
 
-from .acts import charge, work
+from .activities import charge, work
 from .conftest import Drive
 from .driver import Driver, signal
 
@@ -73,23 +72,16 @@ class HandlerThatWaits:
         work("a")
 
 
-def begin_run(drive: Drive, function: Any) -> Driver:
-    """Return a run that has begun and waits."""
-    d = drive(function)
-    d.begin()
-    return d
-
-
-def closed_run(drive: Drive) -> Driver:
-    d = begin_run(drive, two_activities)
+def closed_run(begin_run: Drive) -> Driver:
+    d = begin_run(two_activities)
     d.send(d.done("charge", "x"))
     d.send(d.done("charge", "y"))
     assert d.result == "xy"
     return d
 
 
-def run_with_waiting_handler(drive: Drive) -> Driver:
-    d = begin_run(drive, HandlerThatWaits)
+def run_with_waiting_handler(begin_run: Drive) -> Driver:
+    d = begin_run(HandlerThatWaits)
     d.send(signal("go"))
     return d
 
@@ -99,16 +91,16 @@ def run_with_waiting_handler(drive: Drive) -> Driver:
     [
         closed_run,
         run_with_waiting_handler,
-        lambda drive: begin_run(drive, waits_for_activity),
-        lambda drive: begin_run(drive, waits_for_time),
-        lambda drive: begin_run(drive, waits_for_condition),
-        lambda drive: begin_run(drive, waits_for_many),
+        lambda begin_run: begin_run(waits_for_activity),
+        lambda begin_run: begin_run(waits_for_time),
+        lambda begin_run: begin_run(waits_for_condition),
+        lambda begin_run: begin_run(waits_for_many),
     ],
     ids=["closed_run", "in a handler", "in an activity", "in a timer", "in a condition", "in several tasks"],
 )
-def test_dropped_run_leaves_no_reference_cycles(drive: Drive, make: Callable[[Drive], Driver]) -> None:
+def test_dropped_run_leaves_no_reference_cycles(begin_run: Drive, make: Callable[[Drive], Driver]) -> None:
     before = live_parts()
-    driver = make(drive)
+    driver = make(begin_run)
     assert live_parts() != before
     driver.run.drop()
     del driver

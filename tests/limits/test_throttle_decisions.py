@@ -64,7 +64,7 @@ def test_repeated_throttle_request_returns_the_same_turn() -> None:
     assert (first, again, same) == (1000, 1000, turns)
 
 
-def test_turn_after_the_deadline_is_left_for_other_requests() -> None:
+def test_throttle_turn_after_the_deadline_is_left_for_other_requests() -> None:
     turns, _ = next_turn(Turns(), "a", Rate(1, 100), 1000, None)
     same, none = next_turn(turns, "b", Rate(1, 100), 1000, 1099)
     assert none is None
@@ -80,7 +80,7 @@ def test_last_turn_of_a_throttle_is_kept_for_one_period() -> None:
 
 
 @given(st.lists(st.integers(0, 3_000_000), max_size=12), st.integers(1, 4), st.booleans(), st.booleans())
-def test_turns_granted_by_a_fast_clock_are_corrected_after_it_is_set_back(
+def test_throttle_turns_granted_by_a_fast_clock_are_corrected_after_it_is_set_back(
     gaps: list[int], limit: int, smooth: bool, reload: bool
 ) -> None:
     """The next turn is as near as it was by the fast clock, also in a process that has only read the turns from disk."""

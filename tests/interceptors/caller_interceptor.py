@@ -40,6 +40,18 @@ from hourglass.interceptors import (
 caller: contextvars.ContextVar[str] = contextvars.ContextVar("caller", default="nobody")
 
 
+def with_outbound(
+    next: WorkflowInboundInterceptor, outbound: type[WorkflowOutboundInterceptor]
+) -> WorkflowInboundInterceptor:
+    """Return an inbound interceptor that only adds this outbound interceptor to the chain."""
+
+    class Inbound(WorkflowInboundInterceptor):
+        def init(self, last: WorkflowOutboundInterceptor) -> None:
+            super().init(outbound(last))
+
+    return Inbound(next)
+
+
 def put_caller(headers: Headers, name: str) -> None:
     headers["who"] = default_converter.encode(name)
 

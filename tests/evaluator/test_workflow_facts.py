@@ -15,12 +15,12 @@ from hourglass._evaluator.commands import SetPatchMarker
 from hourglass._evaluator.events import PatchNoticed, SeedChanged
 from hourglass.errors import NotInWorkflowError, ReadOnlyError
 
-from .acts import work
+from .activities import work
 from .conftest import Drive
 from .driver import EPOCH, SECOND, brief
 
 
-def test_workflow_time_is_constant_within_an_activation(drive: Drive) -> None:
+def test_workflow_time_is_constant_within_an_activation(begin_run: Drive) -> None:
     @workflow.defn
     def run() -> list[Any]:
         first = [workflow.time_ns(), workflow.time(), workflow.now().isoformat()]
@@ -28,8 +28,7 @@ def test_workflow_time_is_constant_within_an_activation(drive: Drive) -> None:
         work("x")
         return [first, same, workflow.time_ns()]
 
-    d = drive(run)
-    d.begin()
+    d = begin_run(run)
     d.send(d.done("work"), timestamp_ns=EPOCH + 5 * SECOND + 123_456_789)
     moment = datetime.fromtimestamp(EPOCH // SECOND, UTC).isoformat()
     assert d.result == [[EPOCH, EPOCH / 1e9, moment], True, EPOCH + 5 * SECOND + 123_456_789]
@@ -47,33 +46,31 @@ def test_workflow_now_keeps_microseconds(drive: Drive) -> None:
     assert d.result == 999_999
 
 
-def test_random_numbers_match_temporalio(drive: Drive) -> None:
+def test_random_numbers_match_temporalio(begin_run: Drive) -> None:
     @workflow.defn
     def run() -> list[Any]:
         return [workflow.random().random(), str(workflow.uuid4()), workflow.random().randint(0, 99)]
 
-    d = drive(run, seed=4711)
-    d.begin()
+    d = begin_run(run, seed=4711)
     generator = random.Random(4711)
     first = generator.random()
     drawn = uuid.UUID(bytes=generator.getrandbits(128).to_bytes(16, "big"), version=4)
     assert d.result == [first, str(drawn), generator.randint(0, 99)]
 
 
-def test_reset_changes_the_random_seed(drive: Drive) -> None:
+def test_reset_changes_the_random_seed(begin_run: Drive) -> None:
     @workflow.defn
     def run() -> list[float]:
         first = workflow.random().random()
         work("x")
         return [first, workflow.random().random()]
 
-    d = drive(run, seed=1)
-    d.begin()
+    d = begin_run(run, seed=1)
     d.send(SeedChanged(2), d.done("work"))
     assert d.result == [random.Random(1).random(), random.Random(2).random()]
 
 
-def test_random_seed_callback_may_neither_wait_nor_draw(drive: Drive) -> None:
+def test_random_seed_callback_may_neither_wait_nor_draw(begin_run: Drive) -> None:
     @workflow.defn
     def run() -> list[Any]:
         observed: list[Any] = []
@@ -90,13 +87,12 @@ def test_random_seed_callback_may_neither_wait_nor_draw(drive: Drive) -> None:
         work("x")
         return [*observed, workflow.random_seed()]
 
-    d = drive(run, seed=1)
-    d.begin()
+    d = begin_run(run, seed=1)
     d.send(SeedChanged(2), d.done("work"))
     assert d.result == [2, "read-only", "read-only", 2]
 
 
-def test_info_describes_the_run(drive: Drive) -> None:
+def test_info_describes_the_run(begin_run: Drive) -> None:
     @workflow.defn
     def run() -> list[Any]:
         info = workflow.info()
@@ -115,8 +111,7 @@ def test_info_describes_the_run(drive: Drive) -> None:
             later.is_continue_as_new_suggested,
         ]
 
-    d = drive(run)
-    d.begin()
+    d = begin_run(run)
     d.send(d.done("work"), continue_as_new_suggested=True)
     assert d.result == ["workflow-1", "run-1", "run", "default", 1, "run-1", None, 3, 6, True]
 
@@ -188,10 +183,11 @@ def logs_twice() -> None:
     workflow.logger.info("done")
 
 
-def test_workflow_logger_adds_workflow_type_and_ids(drive: Drive, caplog: pytest.LogCaptureFixture) -> None:
+def test_workflow_logger_adds_workflow_type_and_ids(
+    begin_run: Drive, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO, "hourglass.workflow")
-    d = drive(logs_twice, shadow=False)
-    d.begin()
+    d = begin_run(logs_twice, shadow=False)
     assert "begun" in caplog.messages[0]
     assert caplog.records[0].hourglass_workflow == {  # type: ignore[attr-defined]
         "attempt": 1,
@@ -231,11 +227,10 @@ def test_workflow_logger_is_silent_during_replay(drive: Drive, caplog: pytest.Lo
 
 
 def test_workflow_logger_is_silent_while_fibers_are_rebuilt(
-    drive: Drive, caplog: pytest.LogCaptureFixture
+    begin_run: Drive, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "hourglass.workflow")
-    d = drive(logs_twice, shadow=False)
-    d.begin()
+    d = begin_run(logs_twice, shadow=False)
     d.run.drop()
     d.send(d.done("work"))
     assert [message.split()[0] for message in caplog.messages] == ["begun", "done"]
