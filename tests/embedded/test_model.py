@@ -216,7 +216,7 @@ class Engines(RuleBasedStateMachine):
             for _ in range(1 + again):
                 run_id = self.go(self.world.start(name, request_id=request_id)).run_id
                 self.current[name] = self.runs.setdefault(run_id, Run(run_id, name))
-            assert len([each for each in self.runs.values() if each.name == name and each.is_open]) == 1
+            assert len([run for run in self.runs.values() if run.name == name and run.is_open]) == 1
         self.check_delivered()
 
     @rule(name=st.sampled_from(NAMES), times=st.integers(1, 2))
@@ -320,7 +320,7 @@ class Engines(RuleBasedStateMachine):
         run.past.append(Batch(run.in_hand, commands))
         run.in_hand = None
         self.go(self.world.complete(run.run_id, *commands))
-        if all(not isinstance(each, (c.CompleteRun, c.FailRun, c.ContinueAsNew)) for each in commands):
+        if all(not isinstance(command, (c.CompleteRun, c.FailRun, c.ContinueAsNew)) for command in commands):
             self.check_delivered()
 
     @precondition(lambda self: bool(self.attempts))

@@ -306,7 +306,7 @@ def test_next_wake_time_includes_jitter_and_ends_with_the_schedule() -> None:
 
 
 def test_pending_jitter_is_not_lost() -> None:
-    """Neither by a step between a time and its jitter, nor by an update there."""
+    """A step or an update between a time and its jitter neither drops nor repeats the action."""
     world = World(3600.0, jitter=1800.0)
     due = world.advance()
     assert due is not None
@@ -369,7 +369,7 @@ def test_full_buffer_drops_and_counts_starts() -> None:
 
 
 def test_paused_schedule_skips_its_times() -> None:
-    """Also a time that came due before the pause and was not processed."""
+    """A time that came due before the pause and was not processed is skipped, too."""
     world = World(policy=SchedulePolicy(overlap=ScheduleOverlapPolicy.ALLOW_ALL))
     world.now += 70 * NANOS  # 12:01 has come, and nobody has looked yet
     world.patch(pause="holidays")
