@@ -138,7 +138,7 @@ async def test_queued_attempts_are_dispatched_before_eager_ones() -> None:
     seen = []
     for _ in ids:
         await settle()
-        (poll,) = (each for each in polls if each.done())
+        (poll,) = (poll for poll in polls if poll.done())
         polls.remove(poll)
         seen.append(poll.result().run_id)
         await world.handle.complete_activity(ActivityOk(poll.result().token, text("r")))

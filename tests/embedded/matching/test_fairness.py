@@ -56,9 +56,9 @@ def test_fairness_keys_are_served_by_weight() -> None:
         for number in range(100):
             queue.put(f"{tenant}-{number}", 3, (tenant, "", ""), weight=weight)
     keys = take(queue, 40)
-    assert Counter(each[0] for each in keys) == {"a": 10, "b": 20, "c": 10}
+    assert Counter(key[0] for key in keys) == {"a": 10, "b": 20, "c": 10}
     for tenant in "abc":
-        mine = [int(each[2:]) for each in keys if each[0] == tenant]
+        mine = [int(key[2:]) for key in keys if key[0] == tenant]
         assert mine == sorted(mine)
 
 
@@ -81,8 +81,8 @@ def test_new_tasks_and_backlog_of_a_type_alternate() -> None:
     for number in range(3):
         queue.put(f"new-{number}", 3, ("", "W", ""))
     keys = take(queue, 6)
-    assert [each for each in keys if each.startswith("new")] == ["new-0", "new-1", "new-2"]
-    assert sum(each.startswith("late") for each in keys) == 3
+    assert [key for key in keys if key.startswith("new")] == ["new-0", "new-1", "new-2"]
+    assert sum(key.startswith("late") for key in keys) == 3
     assert (queue.late(), len(queue)) == (96, 96)
 
 
@@ -140,7 +140,7 @@ def loaded_run_count(engine: Engine) -> int:
 
 
 async def test_backlog_is_loaded_as_it_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only a window of a large backlog is in memory."""
+    """Memory contains only a window of a large backlog."""
     monkeypatch.setattr(upkeep, "WINDOW", 20)
     monkeypatch.setattr(upkeep, "SOME", 5)
 
@@ -175,7 +175,7 @@ async def test_new_workflow_does_not_wait_for_the_backlog(monkeypatch: pytest.Mo
 
 
 async def test_queue_without_a_worker_does_not_delay_other_queues(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its backlog exceeds the window, and grows in memory by a slice per second."""
+    """The backlog of the first queue exceeds the window, and a slice of it is loaded every second."""
     monkeypatch.setattr(upkeep, "WINDOW", 10)
     monkeypatch.setattr(upkeep, "SOME", 4)
 

@@ -82,7 +82,7 @@ def test_reverted_forward_jump_has_no_effect(caplog: pytest.LogCaptureFixture) -
 
 
 def test_time_continues_when_the_wall_clock_is_set_back(caplog: pytest.LogCaptureFixture) -> None:
-    """It runs a tenth slower until the wall clock has caught up."""
+    """Time runs a tenth slower until the wall clock has caught up."""
     clocks = Clocks()
     clocks.advance(TICK)
     before = clocks.clock.now_ns()
@@ -109,13 +109,13 @@ def test_slowed_time_never_goes_back(ahead: int, back: int) -> None:
 
 
 def test_lasting_clock_jump_is_trusted_after_hours() -> None:
-    """Until then trusted time follows the monotonic clock."""
+    """Trusted time follows the monotonic clock until then."""
     clocks = Clocks()
     clocks.advance(TICK, 31 * DAY)
     assert clocks.clock.trusted_ns == clocks.wall - 31 * DAY
     clocks.advance_in_steps(CONFIRMED // 2)
     assert clocks.clock.trusted_ns == clocks.wall - 31 * DAY
-    clocks.advance(TICK, HOUR)  # again: the hours are counted anew
+    clocks.advance(TICK, HOUR)  # a second jump restarts the count of hours
     clocks.advance_in_steps(CONFIRMED - HOUR)
     assert clocks.clock.trusted_ns == clocks.wall - 31 * DAY - HOUR
     clocks.advance_in_steps(2 * HOUR)
@@ -188,7 +188,7 @@ steps = st.lists(
 @settings(max_examples=cases(100, 2000), deadline=None)
 @given(steps)
 def test_trusted_time_is_sound_for_any_wall_clock(moves: list[tuple[int, int]]) -> None:
-    """It never goes back, never exceeds time, and grows no faster than real time unless confirmed."""
+    """Trusted time never goes back, never exceeds time, and grows no faster than real time unless confirmed."""
     clocks = Clocks()
     trusted, steady = clocks.clock.trusted_ns, CONFIRMED
     for passed, jump in moves:

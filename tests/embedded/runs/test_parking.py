@@ -89,7 +89,7 @@ async def parked_run(path: Path) -> tuple[World, str]:
 
 
 async def test_run_parked_by_the_store_can_be_described_and_terminated(tmp_path: Path) -> None:
-    """It accepts signals, and rejects requests that would wait for its code."""
+    """A parked run accepts signals, and rejects requests that would wait for its code."""
     world, _ = await parked_run(tmp_path / "a.db")
     await world.call(wf.SignalWorkflow(workflow_id="bad", signal_name="x", request_id="1"))
     description = await world.call(wf.DescribeWorkflow(workflow_id="bad"))

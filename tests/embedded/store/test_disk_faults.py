@@ -65,7 +65,7 @@ def test_write_error_ends_the_store_without_losing_commits(path: Path) -> None:
     sys.platform != "linux" or platform.machine() not in ("x86_64", "aarch64"), reason="seccomp is Linux's"
 )
 def test_sync_error_ends_the_store(path: Path) -> None:
-    """It is not retried: a second sync could succeed without the lost data."""
+    """A second sync is not tried, because it could succeed without the lost data."""
     run_program("sync_error", path)
 
 

@@ -85,11 +85,11 @@ async def test_other_changes_of_the_batch_are_committed(
     assert store.failure is None
     for story, events in zip(stories, (stories[0].events, before, stories[2].events), strict=True):
         assert load(store, story.run_id).events == tuple(events)
-    assert [(each.number, each.run_ids) for each in refusals] == [(numbers[1], ("b",))]
+    assert [(refusal.number, refusal.run_ids) for refusal in refusals] == [(numbers[1], ("b",))]
 
 
 async def test_changes_depending_on_a_rejected_one_are_rejected(open_store: Open) -> None:
-    """Until the owner of the store has been notified; then the run can be changed again."""
+    """The run can be changed again when the owner of the store has been notified."""
     store = open_store()
     small_rows(store)
     refusals: list[Refusal] = []
@@ -103,7 +103,7 @@ async def test_changes_depending_on_a_rejected_one_are_rejected(open_store: Open
     for number in (bad, both, later):
         with pytest.raises(Unwritable):
             await store.durable(number)
-    assert [each.run_ids for each in refusals] == [("a",), ("a", "b"), ("b",)]
+    assert [refusal.run_ids for refusal in refusals] == [("a",), ("a", "b"), ("b",)]
     one.run, one.events = kept, one.events[: kept.length]
     await store.durable(store.append(one.signal()))
     assert load(store, "a").events == tuple(one.events)
