@@ -247,7 +247,7 @@ async def test_malformed_request_disconnects_its_peer(tmp_path: Path) -> None:
 
 async def test_owner_with_malformed_messages_is_disconnected(tmp_path: Path) -> None:
     async def answer(request: Any) -> Any:
-        return s.Nothing()  # not what was asked for
+        return s.Nothing()  # an answer of another type
 
     async with serve(tmp_path / "a.db", answer):
         link = await reach(tmp_path / "a.db")

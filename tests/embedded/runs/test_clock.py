@@ -115,7 +115,7 @@ def test_lasting_clock_jump_is_trusted_after_hours() -> None:
     assert clocks.clock.trusted_ns == clocks.wall - 31 * DAY
     clocks.advance_in_steps(CONFIRMED // 2)
     assert clocks.clock.trusted_ns == clocks.wall - 31 * DAY
-    clocks.advance(TICK, HOUR)  # again: the hours are counted anew
+    clocks.advance(TICK, HOUR)  # a second jump restarts the count of hours
     clocks.advance_in_steps(CONFIRMED - HOUR)
     assert clocks.clock.trusted_ns == clocks.wall - 31 * DAY - HOUR
     clocks.advance_in_steps(2 * HOUR)

@@ -127,7 +127,7 @@ def _example(kind: object) -> object:
     if "WorkerDeploymentVersion" in inner:
         return WorkerDeploymentVersion("d", "1")
     if "UpdateRequest" in inner:
-        return UpdateRequest(update_id="u", name="n", arguments=(Payload(b"1"),), identity="somebody")
+        return UpdateRequest(update_id="u", name="n", arguments=(Payload(b"1"),), identity="client")
     return msgspec.convert(_PLAIN.get(getattr(kind, "__name__", ""), {"data": "eA=="}), type=kind)
 
 

@@ -497,6 +497,11 @@ class World:
             on_item=self._dispatch,
         )
 
+    async def crash(self) -> None:
+        """Replace the holder by a new one on the same tables, without stopping it."""
+        self.holder = self.new_holder()
+        await self.holder.start()
+
     def _dispatch(self, record: HandleRecord, item: Any) -> None:
         if self.dispatches:
             self.dispatched.append(DispatchedItem(record, item))
