@@ -189,16 +189,14 @@ class CallsUnservedActivity:
             return str(error.cause.type.name)  # type: ignore[union-attr]
 
 
-def test_worker_with_no_remote_activities_leaves_activities_queued() -> None:
-    async def main() -> str:
-        client = await AioClient.connect("local:")
-        async with AioWorker(
-            client,
-            task_queue="own",
-            workflows=[CallsUnservedActivity],
-            activities=[price],
-            no_remote_activities=True,
-        ):
-            return await client.execute_workflow(CallsUnservedActivity.run, id="remote", task_queue="own")
-
-    assert asyncio.run(main()) == "SCHEDULE_TO_START"
+async def test_worker_with_no_remote_activities_leaves_activities_queued() -> None:
+    client = await AioClient.connect("local:")
+    async with AioWorker(
+        client,
+        task_queue="own",
+        workflows=[CallsUnservedActivity],
+        activities=[price],
+        no_remote_activities=True,
+    ):
+        result = await client.execute_workflow(CallsUnservedActivity.run, id="remote", task_queue="own")
+    assert result == "SCHEDULE_TO_START"

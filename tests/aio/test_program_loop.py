@@ -136,41 +136,32 @@ async def wait_for(condition: Callable[[], object]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["memory", "file"])
-def test_async_activity_runs_on_the_loop_and_context_of_the_program(tmp_path: Path, kind: str) -> None:
-    async def main() -> None:
-        shared.loop, shared.event = asyncio.get_running_loop(), asyncio.Event()
-        colour.set("blue")
-        async with running_worker("local:" if kind == "memory" else f"local:{tmp_path}/app.db") as (
-            client,
-            _,
-        ):
-            handle = await client.start_workflow(CallsActivity.run, "uses_event", id="w", task_queue=QUEUE)
-            await wait_until_begun()
-            shared.event.set()
-            assert await handle.result() == [True, "blue"]
-
-    asyncio.run(main())
+async def test_async_activity_runs_on_the_loop_and_context_of_the_program(tmp_path: Path, kind: str) -> None:
+    shared.loop, shared.event = asyncio.get_running_loop(), asyncio.Event()
+    colour.set("blue")
+    async with running_worker("local:" if kind == "memory" else f"local:{tmp_path}/app.db") as (
+        client,
+        _,
+    ):
+        handle = await client.start_workflow(CallsActivity.run, "uses_event", id="w", task_queue=QUEUE)
+        await wait_until_begun()
+        shared.event.set()
+        assert await handle.result() == [True, "blue"]
 
 
-def test_def_activity_runs_in_a_thread_with_context_variables_of_the_program() -> None:
-    async def main() -> None:
-        colour.set("red")
-        async with running_worker() as (client, _):
-            found = await client.execute_workflow(CallsActivity.run, "in_thread", id="w", task_queue=QUEUE)
-            assert found == [False, "red"]
-
-    asyncio.run(main())
+async def test_def_activity_runs_in_a_thread_with_context_variables_of_the_program() -> None:
+    colour.set("red")
+    async with running_worker() as (client, _):
+        found = await client.execute_workflow(CallsActivity.run, "in_thread", id="w", task_queue=QUEUE)
+        assert found == [False, "red"]
 
 
-def test_hourglass_worker_runs_async_activities_on_its_own_loop() -> None:
-    async def main() -> None:
-        client = await hourglass.AsyncClient.connect("local:")
-        async with hourglass.Worker(client, QUEUE, workflows=[CallsActivity], activities=ACTIVITIES):
-            found = await client.execute_workflow(CallsActivity.run, "which_loop", task_queue=QUEUE)
-            assert found != id(asyncio.get_running_loop())
-        await client.close()
-
-    asyncio.run(main())
+async def test_hourglass_worker_runs_async_activities_on_its_own_loop() -> None:
+    client = await hourglass.AsyncClient.connect("local:")
+    async with hourglass.Worker(client, QUEUE, workflows=[CallsActivity], activities=ACTIVITIES):
+        found = await client.execute_workflow(CallsActivity.run, "which_loop", task_queue=QUEUE)
+        assert found != id(asyncio.get_running_loop())
+    await client.close()
 
 
 def is_ready(address: str | None) -> bool:
@@ -185,7 +176,7 @@ def is_ready(address: str | None) -> bool:
 
 
 @pytest.mark.parametrize("blocker", ["an activity", "main"])
-def test_blocked_event_loop_is_logged_and_makes_the_worker_unready(
+async def test_blocked_event_loop_is_logged_and_makes_the_worker_unready(
     caplog: pytest.LogCaptureFixture, blocker: str
 ) -> None:
     caplog.set_level(logging.WARNING, "hourglass.worker")
@@ -196,62 +187,53 @@ def test_blocked_event_loop_is_logged_and_makes_the_worker_unready(
         readiness.append(is_ready(address))
         shared.release.set()
 
-    async def main() -> None:
-        async with running_worker(status_address="127.0.0.1:0") as (client, worker):
-            address = worker.wrapped.status_address
-            await wait_for(lambda: is_ready(address))
-            observer = threading.Thread(target=observe, args=(address,))
-            observer.start()
-            if blocker == "main":
-                shared.release.wait(60)  # a mistake that programs make
-            else:
-                assert (
-                    await client.execute_workflow(CallsActivity.run, "blocks", id="w", task_queue=QUEUE)
-                    == "unblocked"
-                )
-            await asyncio.to_thread(observer.join)
-            await wait_for(lambda: is_ready(address))
-
-    asyncio.run(main())
+    async with running_worker(status_address="127.0.0.1:0") as (client, worker):
+        address = worker.wrapped.status_address
+        await wait_for(lambda: is_ready(address))
+        observer = threading.Thread(target=observe, args=(address,))
+        observer.start()
+        if blocker == "main":
+            shared.release.wait(60)  # a mistake that programs make
+        else:
+            assert (
+                await client.execute_workflow(CallsActivity.run, "blocks", id="w", task_queue=QUEUE)
+                == "unblocked"
+            )
+        await asyncio.to_thread(observer.join)
+        await wait_for(lambda: is_ready(address))
     assert readiness == [False]
     assert "shared.release.wait(60)" in caplog.text
     assert ("code of the program blocks" in caplog.text) is (blocker == "main")
     assert "responds again" in caplog.text
 
 
-def test_workflows_and_def_activities_run_while_the_event_loop_is_blocked() -> None:
+async def test_workflows_and_def_activities_run_while_the_event_loop_is_blocked() -> None:
     found: list[object] = []
 
     def call_from_thread(client: hourglass.Client) -> None:
         found.append(client.execute_workflow(CallsActivity.run, "in_thread", task_queue=QUEUE))
         shared.release.set()
 
-    async def main() -> None:
-        async with running_worker() as (client, _):
-            blocking = hourglass.Client(client.wrapped._session)
-            thread = threading.Thread(target=call_from_thread, args=(blocking,))
-            thread.start()
-            assert shared.release.wait(60)
-            await asyncio.to_thread(thread.join)
-
-    asyncio.run(main())
+    async with running_worker() as (client, _):
+        blocking = hourglass.Client(client.wrapped._session)
+        thread = threading.Thread(target=call_from_thread, args=(blocking,))
+        thread.start()
+        assert shared.release.wait(60)
+        await asyncio.to_thread(thread.join)
     assert found == [[False, "none"]]
 
 
-def test_two_workers_run_their_activities_on_one_event_loop() -> None:
-    async def main() -> None:
-        async with running_worker() as (client, _):
-            async with Worker(client, task_queue="other", workflows=[CallsActivity], activities=ACTIVITIES):
-                both = await asyncio.gather(
-                    *[
-                        client.execute_workflow(CallsActivity.run, "which_loop", id=queue, task_queue=queue)
-                        for queue in (QUEUE, "other")
-                    ]
-                )
-            last = await client.execute_workflow(CallsActivity.run, "which_loop", id="last", task_queue=QUEUE)
-            assert {*both, last} == {id(asyncio.get_running_loop())}
-
-    asyncio.run(main())
+async def test_two_workers_run_their_activities_on_one_event_loop() -> None:
+    async with running_worker() as (client, _):
+        async with Worker(client, task_queue="other", workflows=[CallsActivity], activities=ACTIVITIES):
+            both = await asyncio.gather(
+                *[
+                    client.execute_workflow(CallsActivity.run, "which_loop", id=queue, task_queue=queue)
+                    for queue in (QUEUE, "other")
+                ]
+            )
+        last = await client.execute_workflow(CallsActivity.run, "which_loop", id="last", task_queue=QUEUE)
+        assert {*both, last} == {id(asyncio.get_running_loop())}
 
 
 async def start_with_open_activity() -> tuple[Client, Worker, asyncio.Task[None]]:
@@ -270,100 +252,81 @@ async def start_with_open_activity() -> tuple[Client, Worker, asyncio.Task[None]
     return client, worker, running
 
 
-def test_cancelling_worker_run_cancels_its_activities_and_stops_it() -> None:
-    async def main() -> None:
-        client, worker, running = await start_with_open_activity()
+async def test_cancelling_worker_run_cancels_its_activities_and_stops_it() -> None:
+    client, worker, running = await start_with_open_activity()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert not worker.is_running
+    assert shared.notes == ["cancelled"]
+    await client.close()
+
+
+async def test_cancelling_worker_run_during_startup_frees_its_task_queue() -> None:
+    """Cancels at twelve points of the startup."""
+    client = await Client.connect("local:")
+    for turns in range(12):
+        worker = Worker(client, task_queue=QUEUE, workflows=[CallsActivity], activities=ACTIVITIES)
+        running = asyncio.create_task(worker.run())
+        for _ in range(turns):
+            await asyncio.sleep(0.001)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
         assert not worker.is_running
-        assert shared.notes == ["cancelled"]
-        await client.close()
+    async with Worker(client, task_queue=QUEUE, workflows=[CallsActivity], activities=ACTIVITIES):
+        found = await client.execute_workflow(CallsActivity.run, "which_loop", id="w", task_queue=QUEUE)
+        assert found == id(asyncio.get_running_loop())
+    await client.close()
 
-    asyncio.run(main())
+
+async def test_worker_run_returns_after_shutdown_has_ended_activities() -> None:
+    client, worker, running = await start_with_open_activity()
+    ending = asyncio.create_task(worker.shutdown())
+    await running
+    assert shared.notes == ["cancelled"]
+    await ending
+    await client.close()
 
 
-def test_cancelling_worker_run_during_startup_frees_its_task_queue() -> None:
-    """Cancels at twelve points of the startup."""
-
-    async def main() -> None:
-        client = await Client.connect("local:")
-        for turns in range(12):
-            worker = Worker(client, task_queue=QUEUE, workflows=[CallsActivity], activities=ACTIVITIES)
-            running = asyncio.create_task(worker.run())
-            for _ in range(turns):
-                await asyncio.sleep(0.001)
-            running.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await running
-            assert not worker.is_running
-        async with Worker(client, task_queue=QUEUE, workflows=[CallsActivity], activities=ACTIVITIES):
-            found = await client.execute_workflow(CallsActivity.run, "which_loop", id="w", task_queue=QUEUE)
+async def test_worker_can_be_started_again_after_shutdown() -> None:
+    client = await Client.connect("local:")
+    worker = Worker(client, task_queue=QUEUE, workflows=[CallsActivity], activities=ACTIVITIES)
+    await worker.shutdown()
+    await asyncio.wait_for(worker.run(), 60)
+    for number in range(2):
+        async with worker:
+            found = await client.execute_workflow(
+                CallsActivity.run, "which_loop", id=f"w-{number}", task_queue=QUEUE
+            )
             assert found == id(asyncio.get_running_loop())
-        await client.close()
-
-    asyncio.run(main())
+    await client.close()
 
 
-def test_worker_run_returns_after_shutdown_has_ended_activities() -> None:
-    async def main() -> None:
-        client, worker, running = await start_with_open_activity()
-        ending = asyncio.create_task(worker.shutdown())
-        await running
-        assert shared.notes == ["cancelled"]
-        await ending
-        await client.close()
-
-    asyncio.run(main())
+async def test_shutdown_abandons_activity_that_swallows_its_cancellation() -> None:
+    async with running_worker(graceful_shutdown_timeout=0.1) as (client, _):
+        await client.start_workflow(CallsActivity.run, "swallows", id="w", task_queue=QUEUE)
+        await wait_until_begun()
+    assert "swallowed" in shared.notes
+    assert "late" not in shared.notes
+    shared.release.set()
+    await wait_for(lambda: "late" in shared.notes)
 
 
-def test_worker_can_be_started_again_after_shutdown() -> None:
-    async def main() -> None:
-        client = await Client.connect("local:")
-        worker = Worker(client, task_queue=QUEUE, workflows=[CallsActivity], activities=ACTIVITIES)
-        await worker.shutdown()
-        await asyncio.wait_for(worker.run(), 60)
-        for number in range(2):
-            async with worker:
-                found = await client.execute_workflow(
-                    CallsActivity.run, "which_loop", id=f"w-{number}", task_queue=QUEUE
-                )
-                assert found == id(asyncio.get_running_loop())
-        await client.close()
+async def test_worker_shuts_down_while_an_activity_blocks_the_event_loop() -> None:
+    async with running_worker(graceful_shutdown_timeout=0.1) as (client, worker):
+        await client.start_workflow(CallsActivity.run, "blocks", id="w", task_queue=QUEUE)
 
-    asyncio.run(main())
+        def end() -> None:
+            shared.activity_begun.acquire(timeout=60)
+            worker.wrapped.shutdown()
+            shared.notes.append("ended")
+            shared.release.set()
 
-
-def test_shutdown_abandons_activity_that_swallows_its_cancellation() -> None:
-    async def main() -> None:
-        async with running_worker(graceful_shutdown_timeout=0.1) as (client, _):
-            await client.start_workflow(CallsActivity.run, "swallows", id="w", task_queue=QUEUE)
-            await wait_until_begun()
-        assert "swallowed" in shared.notes
-        assert "late" not in shared.notes
-        shared.release.set()
-        await wait_for(lambda: "late" in shared.notes)
-
-    asyncio.run(main())
-
-
-def test_worker_shuts_down_while_an_activity_blocks_the_event_loop() -> None:
-    async def main() -> None:
-        async with running_worker(graceful_shutdown_timeout=0.1) as (client, worker):
-            await client.start_workflow(CallsActivity.run, "blocks", id="w", task_queue=QUEUE)
-
-            def end() -> None:
-                shared.activity_begun.acquire(timeout=60)
-                worker.wrapped.shutdown()
-                shared.notes.append("ended")
-                shared.release.set()
-
-            thread = threading.Thread(target=end)
-            thread.start()
-            await asyncio.to_thread(thread.join)
-            assert shared.notes == ["ended"]
-
-    asyncio.run(main())
+        thread = threading.Thread(target=end)
+        thread.start()
+        await asyncio.to_thread(thread.join)
+        assert shared.notes == ["ended"]
 
 
 def test_worker_shuts_down_when_its_event_loop_is_closed(caplog: pytest.LogCaptureFixture) -> None:
@@ -382,28 +345,22 @@ def test_worker_shuts_down_when_its_event_loop_is_closed(caplog: pytest.LogCaptu
     assert "was closed before the worker" in caplog.text
 
 
-def test_heartbeats_are_sent_while_the_event_loop_is_blocked() -> None:
+async def test_heartbeats_are_sent_while_the_event_loop_is_blocked() -> None:
     """The control loop, in another thread, sends them."""
+    async with running_worker() as (client, _):
+        blocking: Any = hourglass.Client(client.wrapped._session).get_workflow_handle("w")
 
-    async def main() -> None:
-        async with running_worker() as (client, _):
-            blocking: Any = hourglass.Client(client.wrapped._session).get_workflow_handle("w")
+        def observe() -> None:
+            try:
+                waiting.until(
+                    lambda: any(each.last_heartbeat_time for each in blocking.describe().pending_activities)
+                )
+                shared.notes.append("heartbeat")
+            finally:
+                shared.release.set()
 
-            def observe() -> None:
-                try:
-                    waiting.until(
-                        lambda: any(
-                            each.last_heartbeat_time for each in blocking.describe().pending_activities
-                        )
-                    )
-                    shared.notes.append("heartbeat")
-                finally:
-                    shared.release.set()
-
-            await client.start_workflow(CallsActivity.run, "beats_and_blocks", id="w", task_queue=QUEUE)
-            thread = threading.Thread(target=observe)
-            thread.start()
-            await asyncio.to_thread(thread.join)
-
-    asyncio.run(main())
+        await client.start_workflow(CallsActivity.run, "beats_and_blocks", id="w", task_queue=QUEUE)
+        thread = threading.Thread(target=observe)
+        thread.start()
+        await asyncio.to_thread(thread.join)
     assert shared.notes == ["heartbeat"]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib
+from collections.abc import AsyncIterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -54,21 +55,17 @@ class Echo:
         return word
 
 
-def run_with_client(use: Any) -> Any:
-    """Run a coroutine function with a client of an in-memory engine."""
-
-    async def main() -> Any:
-        client = await Client.connect("local:")
-        try:
-            return await use(client)
-        finally:
-            await client.close()
-
-    return asyncio.run(main())
+@asynccontextmanager
+async def memory_client() -> AsyncIterator[Client]:
+    client = await Client.connect("local:")
+    try:
+        yield client
+    finally:
+        await client.close()
 
 
-def test_aio_worker_rejects_a_process_pool_and_names_the_alternative() -> None:
-    async def use(client: Client) -> None:
+async def test_aio_worker_rejects_a_process_pool_and_names_the_alternative() -> None:
+    async with memory_client() as client:
         with (
             ProcessPoolExecutor(1) as pool,
             pytest.raises(
@@ -76,8 +73,6 @@ def test_aio_worker_rejects_a_process_pool_and_names_the_alternative() -> None:
             ),
         ):
             Worker(client, task_queue="q", activities=[plain], activity_executor=pool)
-
-    run_with_client(use)
 
 
 @pytest.mark.parametrize(
@@ -95,16 +90,14 @@ def test_aio_worker_rejects_a_process_pool_and_names_the_alternative() -> None:
         ("plugin_shutdown_timeout", timedelta(seconds=5)),
     ],
 )
-def test_aio_worker_rejects_unsupported_option_by_name(option: str, value: Any) -> None:
-    async def use(client: Client) -> None:
+async def test_aio_worker_rejects_unsupported_option_by_name(option: str, value: Any) -> None:
+    async with memory_client() as client:
         with pytest.raises(UsageError, match=option):
             Worker(client, task_queue="q", workflows=[Echo], **{option: value})
 
-    run_with_client(use)
 
-
-def test_aio_worker_accepts_default_and_supported_options() -> None:
-    async def use(client: Client) -> None:
+async def test_aio_worker_accepts_default_and_supported_options() -> None:
+    async with memory_client() as client:
         worker = Worker(
             client,
             task_queue="q",
@@ -125,8 +118,6 @@ def test_aio_worker_accepts_default_and_supported_options() -> None:
         assert worker.wrapped._plan.deadlock_timeout is None
         assert worker.wrapped._plan.payload_limit is None
 
-    run_with_client(use)
-
 
 @pytest.mark.parametrize(
     ("option", "value"),
@@ -146,7 +137,7 @@ async def test_start_local_rejects_dev_server_options(option: str, value: Any) -
         await WorkflowEnvironment.start_local(**{option: value})
 
 
-def test_start_local_passes_interceptors_and_identity_to_its_client() -> None:
+async def test_start_local_passes_interceptors_and_identity_to_its_client() -> None:
     started: list[str] = []
 
     class RecordingInterceptor(Interceptor):
@@ -158,18 +149,16 @@ def test_start_local_passes_interceptors_and_identity_to_its_client() -> None:
 
             return Calls(next)
 
-    async def main() -> str:
-        async with await WorkflowEnvironment.start_local(
-            interceptors=[RecordingInterceptor()],
-            identity="me",
-            download_dest_dir="/nowhere",
-            ip="127.0.0.1",
-            ui=False,
-        ) as env:
-            await env.client.start_workflow(Echo.run, "x", id="w", task_queue="q")
-            return env.client.identity
-
-    assert asyncio.run(main()) == "me"
+    async with await WorkflowEnvironment.start_local(
+        interceptors=[RecordingInterceptor()],
+        identity="me",
+        download_dest_dir="/nowhere",
+        ip="127.0.0.1",
+        ui=False,
+    ) as env:
+        await env.client.start_workflow(Echo.run, "x", id="w", task_queue="q")
+        result = env.client.identity
+    assert result == "me"
     assert started == ["Echo"]
 
 
@@ -201,7 +190,7 @@ async def test_start_time_skipping_rejects_test_server_options(option: str, valu
 @pytest.mark.parametrize(
     "policy", [WorkflowIDConflictPolicy.TERMINATE_EXISTING, WorkflowIDConflictPolicy.FAIL]
 )
-def test_signal_with_start_in_a_workflow_rejects_other_conflict_policies(
+async def test_signal_with_start_in_a_workflow_rejects_other_conflict_policies(
     policy: WorkflowIDConflictPolicy,
 ) -> None:
     @workflow.defn
@@ -221,12 +210,9 @@ def test_signal_with_start_in_a_workflow_rejects_other_conflict_policies(
                 return str(error)
             return "accepted"
 
-    async def use(client: Client) -> str:
-        async with Worker(client, task_queue="q", workflows=[Starting]):
-            message: str = await client.execute_workflow(Starting.run, id="starting", task_queue="q")
-            return message
-
-    assert "id_conflict_policy" in run_with_client(use)
+    async with memory_client() as client, Worker(client, task_queue="q", workflows=[Starting]):
+        message = await client.execute_workflow(Starting.run, id="starting", task_queue="q")
+    assert "id_conflict_policy" in message
 
 
 async def test_setting_an_unknown_field_of_an_interceptor_input_raises() -> None:
@@ -257,12 +243,10 @@ async def test_setting_an_unknown_field_of_an_interceptor_input_raises() -> None
         (lambda client: client.execute_workflow(Echo.run, "x", id="w", colour=1), "colour"),
     ],
 )
-def test_aio_client_rejects_unsupported_options_by_name(call: Any, name: str) -> None:
-    async def use(client: Client) -> None:
+async def test_aio_client_rejects_unsupported_options_by_name(call: Any, name: str) -> None:
+    async with memory_client() as client:
         with pytest.raises(UsageError, match=name):
             await call(client)
-
-    run_with_client(use)
 
 
 def test_activity_environment_rejects_contradictory_cancellation_details() -> None:
@@ -270,7 +254,7 @@ def test_activity_environment_rejects_contradictory_cancellation_details() -> No
         ActivityEnvironment().cancel(activity.ActivityCancellationDetails(paused=True, reset=True))
 
 
-def test_aio_classes_accept_none_and_positional_arguments() -> None:
+async def test_aio_classes_accept_none_and_positional_arguments() -> None:
     assert RetryPolicy(timedelta(seconds=2), 3.0, None, 4, None) == RetryPolicy(
         initial_interval=timedelta(seconds=2),
         backoff_coefficient=3.0,
@@ -293,14 +277,14 @@ def test_aio_classes_accept_none_and_positional_arguments() -> None:
     )
     schedule = Schedule(action, spec, SchedulePolicy(), ScheduleState(None, True))
 
-    async def use(client: Client) -> Any:
+    async with memory_client() as client:
         handle = await client.create_schedule("s", schedule)
         now = datetime.now(UTC)
         await handle.backfill(ScheduleBackfill(now, now))
-        started = (await handle.describe()).schedule
-        return started.action.args, started.state.paused, started.action.options["priority_key"]
-
-    assert run_with_client(use) == (("x",), True, 2)
+        created = (await handle.describe()).schedule
+    assert created.action.args == ("x",)
+    assert created.state.paused is True
+    assert created.action.options["priority_key"] == 2
 
 
 @pytest.mark.parametrize("module", ["client", "common", "workflow"])

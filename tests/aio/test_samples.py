@@ -109,22 +109,19 @@ class RecordingCalls(OutboundInterceptor):
         return await super().start_activity(input)
 
 
-def test_temporalio_interceptor_records_calls_of_the_async_client_only() -> None:
+async def test_temporalio_interceptor_records_calls_of_the_async_client_only() -> None:
     """A blocking client on the same connection bypasses it."""
     interceptor = RecordingInterceptor()
 
-    async def main() -> None:
-        client = await Client.connect("local:", interceptors=[interceptor])
-        start = {"task_queue": "none", "rpc_metadata": {"trace": "a"}}
-        await client.start_workflow("none", id="w", **start)  # type: ignore[call-overload]
-        handle = await client.start_activity("nothing", id="a", start_to_close_timeout=9)
-        options = await handle.update_options([ActivityOptionsKeys.start_to_close_timeout.value_set(5)])
-        assert options.start_to_close_timeout == 5
-        blocking = hourglass.Client(client.wrapped._session)
-        await asyncio.to_thread(blocking.start_workflow, "none")
-        await client.close()
-
-    asyncio.run(main())
+    client = await Client.connect("local:", interceptors=[interceptor])
+    start = {"task_queue": "none", "rpc_metadata": {"trace": "a"}}
+    await client.start_workflow("none", id="w", **start)  # type: ignore[call-overload]
+    handle = await client.start_activity("nothing", id="a", start_to_close_timeout=9)
+    options = await handle.update_options([ActivityOptionsKeys.start_to_close_timeout.value_set(5)])
+    assert options.start_to_close_timeout == 5
+    blocking = hourglass.Client(client.wrapped._session)
+    await asyncio.to_thread(blocking.start_workflow, "none")
+    await client.close()
     assert interceptor.calls == ["none {'trace': 'a'}", "nothing"]
 
 
@@ -183,18 +180,15 @@ class SignalWithStartInterceptor(PlainInterceptor):
         return Inbound(next)
 
 
-def test_signal_with_start_in_a_coroutine_workflow_passes_interceptors_and_headers() -> None:
+async def test_signal_with_start_in_a_coroutine_workflow_passes_interceptors_and_headers() -> None:
     interceptor = SignalWithStartInterceptor()
 
-    async def main() -> None:
-        client = await Client.connect("local:", interceptors=[interceptor])
-        async with Worker(client, task_queue="told", workflows=[SignalledWorkflow, SignalsWithStart]):
-            assert await client.execute_workflow(SignalsWithStart.run, "w", id="t", task_queue="told") is True
-            told = client.get_workflow_handle("w")
-            assert await told.result() == ["ann", "a", "b"]
-            started = (await told.fetch_history()).events[0]
-            assert "by" in started["workflowExecutionStartedEventAttributes"]["header"]["fields"]
-        await client.close()
-
-    asyncio.run(main())
+    client = await Client.connect("local:", interceptors=[interceptor])
+    async with Worker(client, task_queue="told", workflows=[SignalledWorkflow, SignalsWithStart]):
+        assert await client.execute_workflow(SignalsWithStart.run, "w", id="t", task_queue="told") is True
+        told = client.get_workflow_handle("w")
+        assert await told.result() == ["ann", "a", "b"]
+        started = (await told.fetch_history()).events[0]
+        assert "by" in started["workflowExecutionStartedEventAttributes"]["header"]["fields"]
+    await client.close()
     assert set(interceptor.calls) == {"SignalledWorkflow w tell"}

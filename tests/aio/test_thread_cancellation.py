@@ -169,23 +169,20 @@ def _clear_log() -> None:
 
 @pytest.mark.parametrize("pool", [False, True])
 @pytest.mark.parametrize("name", EXPECTED)
-def test_cancellation_is_raised_in_the_thread_of_a_def_activity(name: str, pool: bool) -> None:
+async def test_cancellation_is_raised_in_the_thread_of_a_def_activity(name: str, pool: bool) -> None:
     """In our threads and in those of an executor."""
 
-    async def main() -> tuple[str, list[str]]:
-        client = await Client.connect("local:")
-        with ThreadPoolExecutor(2) as executor:
-            options: dict[str, Any] = {"activity_executor": executor} if pool else {}
-            async with Worker(
-                client, task_queue="q", workflows=[CancelsActivity], activities=ACTIVITIES, **options
-            ):
-                found = await client.execute_workflow(CancelsActivity.run, name, id="w", task_queue="q")
-            # The thread is as it was: it takes the next job.
-            assert executor.submit(lambda: 1).result(60) == 1
-        await client.close()
-        return found, [*log]
-
-    assert asyncio.run(main()) == EXPECTED[name]
+    client = await Client.connect("local:")
+    with ThreadPoolExecutor(2) as executor:
+        options: dict[str, Any] = {"activity_executor": executor} if pool else {}
+        async with Worker(
+            client, task_queue="q", workflows=[CancelsActivity], activities=ACTIVITIES, **options
+        ):
+            found = await client.execute_workflow(CancelsActivity.run, name, id="w", task_queue="q")
+        # The thread is as it was: it takes the next job.
+        assert executor.submit(lambda: 1).result(60) == 1
+    await client.close()
+    assert (found, log) == EXPECTED[name]
 
 
 def test_hourglass_worker_raises_cancellation_in_threads_of_aio_activities() -> None:
@@ -207,25 +204,21 @@ def ends_with_worker() -> str:
         raise
 
 
-def test_worker_shutdown_raises_cancellation_in_activity_threads() -> None:
+async def test_worker_shutdown_raises_cancellation_in_activity_threads() -> None:
     """This activity never heartbeats."""
-
-    async def main() -> None:
-        client = await Client.connect("local:")
-        async with Worker(
-            client,
-            task_queue="q",
-            workflows=[CancelsActivity],
-            activities=[ends_with_worker],
-            graceful_shutdown_timeout=0.1,
-        ) as worker:
-            await client.start_workflow(CancelsActivity.run, "ends_with_worker", id="w", task_queue="q")
-            async with asyncio.timeout(60):
-                while not worker.wrapped.statistics().running_activities:  # noqa: ASYNC110 - no event tells
-                    await asyncio.sleep(0.01)
-        await client.close()
-
-    asyncio.run(main())
+    client = await Client.connect("local:")
+    async with Worker(
+        client,
+        task_queue="q",
+        workflows=[CancelsActivity],
+        activities=[ends_with_worker],
+        graceful_shutdown_timeout=0.1,
+    ) as worker:
+        await client.start_workflow(CancelsActivity.run, "ends_with_worker", id="w", task_queue="q")
+        async with asyncio.timeout(60):
+            while not worker.wrapped.statistics().running_activities:  # noqa: ASYNC110 - no event tells
+                await asyncio.sleep(0.01)
+    await client.close()
     assert log == ["worker: True"]
 
 

@@ -45,7 +45,12 @@ ARBITRARY_VALUES: st.SearchStrategy[Any] = st.one_of(
         [object(), object, RetryPolicy, IdReusePolicy.REJECT_DUPLICATE, UpdateStage.ACCEPTED, len]
     ),
 )
-"""What nobody should give for most options, and some will."""
+"""Values that are invalid for most options."""
+
+
+arbitrary_cases = settings(
+    deadline=None, max_examples=cases(60, 1000), suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 
 
 @workflow.defn
@@ -61,9 +66,7 @@ def client() -> Iterator[Client]:
         assert len(list(client.list_workflows())) == client.count_workflows()
 
 
-@settings(
-    deadline=None, max_examples=cases(60, 1000), suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@arbitrary_cases
 @given(option=st.sampled_from(sorted(StartOptions.__annotations__)), value=ARBITRARY_VALUES)
 def test_arbitrary_start_option_values_are_accepted_or_raise_hourglass_error(
     client: Client, option: str, value: Any
@@ -77,9 +80,7 @@ def test_arbitrary_start_option_values_are_accepted_or_raise_hourglass_error(
         pass
 
 
-@settings(
-    deadline=None, max_examples=cases(60, 1000), suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@arbitrary_cases
 @given(option=st.sampled_from(sorted(RetryPolicy.__dataclass_fields__)), value=ARBITRARY_VALUES)
 def test_arbitrary_retry_policy_values_are_accepted_or_raise_usage_error(
     client: Client, option: str, value: Any
@@ -91,9 +92,7 @@ def test_arbitrary_retry_policy_values_are_accepted_or_raise_usage_error(
     client.start_workflow(idle, task_queue="idle", retry_policy=policy)
 
 
-@settings(
-    deadline=None, max_examples=cases(60, 1000), suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@arbitrary_cases
 @given(place=st.integers(0, 20), value=ARBITRARY_VALUES)
 def test_arbitrary_arguments_of_client_calls_are_accepted_or_raise_hourglass_error(
     client: Client, place: int, value: Any
@@ -148,9 +147,7 @@ _SCHEDULE_FIELDS: dict[type, tuple[str, ...]] = {
 }
 
 
-@settings(
-    deadline=None, max_examples=cases(60, 1000), suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@arbitrary_cases
 @given(
     part=st.sampled_from([(kind, name) for kind, names in _SCHEDULE_FIELDS.items() for name in names]),
     value=ARBITRARY_VALUES,

@@ -333,14 +333,12 @@ def test_connect_to_unreachable_server_raises_after_the_timeout(face: Any) -> No
             face.do(face.kind.connect(f"127.0.0.1:{port}", timeout=2))
 
 
-def test_async_client_waits_for_many_workflows_concurrently(target: str) -> None:
-    async def main() -> list[Any]:
-        async with await AsyncClient.connect(target) as client:
-            return await asyncio.gather(
-                *(client.execute_workflow("Peer", "echo", n, task_queue=QUEUE) for n in range(20))
-            )
-
-    assert asyncio.run(main()) == list(range(20))
+async def test_async_client_waits_for_many_workflows_concurrently(target: str) -> None:
+    async with await AsyncClient.connect(target) as client:
+        result = await asyncio.gather(
+            *(client.execute_workflow("Peer", "echo", n, task_queue=QUEUE) for n in range(20))
+        )
+    assert result == list(range(20))
 
 
 def test_blocking_client_waits_for_many_workflows_in_threads(target: str) -> None:

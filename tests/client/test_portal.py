@@ -127,11 +127,9 @@ def test_concurrent_portal_calls_return_results_to_their_own_threads(portal: Por
     assert all(sent == received for sent, received in results)
 
 
-def test_acall_can_be_awaited_on_another_event_loop(portal: Portal) -> None:
-    async def main() -> list[str]:
-        return await asyncio.gather(portal.acall(thread_name()), portal.acall(thread_name()))
-
-    assert asyncio.run(main()) == ["hourglass-control"] * 2
+async def test_acall_can_be_awaited_on_another_event_loop(portal: Portal) -> None:
+    result = await asyncio.gather(portal.acall(thread_name()), portal.acall(thread_name()))
+    assert result == ["hourglass-control"] * 2
 
 
 def test_cancelling_a_task_cancels_the_coroutine_of_its_acall(portal: Portal) -> None:

@@ -163,13 +163,7 @@ def test_backlog_above_the_read_limit_is_counted(tmp_path: Path, monkeypatch: py
         assert _backlog_sizes(client, "busy") == (7, 0)
 
 
-async def _describe_async() -> tuple[int, str]:
+async def test_async_client_describes_task_queues() -> None:
     async with await AsyncClient.connect("local:") as client, Worker(client, workflows=[empty_workflow]):
         found = await client.describe_task_queue()
-        return len(found.workflow_pollers), found.name
-
-
-def test_async_client_describes_task_queues() -> None:
-    import asyncio
-
-    assert asyncio.run(_describe_async()) == (1, "default")
+    assert (len(found.workflow_pollers), found.name) == (1, "default")

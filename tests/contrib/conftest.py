@@ -6,6 +6,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, text
 
+from hourglass import Client
+
+from .agent_calls import call_counts
 from .databases import postgres, postgres_programs
 
 
@@ -31,3 +34,14 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
         connection.execute(text("DROP SCHEMA public CASCADE"))
         connection.execute(text("CREATE SCHEMA public"))
     engine.dispose()
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    with Client.connect("local:") as connected:
+        yield connected
+
+
+@pytest.fixture(autouse=True)
+def _reset_call_counts() -> None:
+    call_counts.clear()

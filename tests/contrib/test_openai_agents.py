@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import threading
-from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -29,34 +26,13 @@ from agents.testing import ModelStep, ScriptedModel, assistant_message, function
 from openai import APIStatusError
 from openai.types.responses import ResponseTextDeltaEvent
 
-from hourglass import Client, Replayer, RetryPolicy, Worker, workflow
+from hourglass import Client, Replayer, Worker, workflow
 from hourglass.contrib.openai_agents import DurableRunner
 from hourglass.errors import UsageError, WorkflowFailedError
 from hourglass.progress import Progress
 from hourglass.testing import DevServer, Environment
 
-QUICK = RetryPolicy(initial_interval=0.01, maximum_interval=0.02)
-
-call_counts: Counter[str] = Counter()
-"""The number of calls of each model and tool."""
-_lock = threading.Lock()
-
-
-def count(name: str) -> int:
-    with _lock:
-        call_counts[name] += 1
-        return call_counts[name]
-
-
-@pytest.fixture(autouse=True)
-def reset_call_counts() -> None:
-    call_counts.clear()
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[Client]:
-    with Client.connect("local:") as connected:
-        yield connected
+from .agent_calls import QUICK, call_counts, count, scheduled_activities
 
 
 def tool_outputs(call: Any) -> list[str]:
@@ -66,14 +42,6 @@ def tool_outputs(call: Any) -> list[str]:
 
 def scripted_model(respond: Any, times: int = 50) -> ScriptedModel:
     return ScriptedModel([ModelStep.respond(respond)] * times)
-
-
-def scheduled(handle: Any) -> list[dict[str, Any]]:
-    return [
-        each["activityTaskScheduledEventAttributes"]
-        for each in handle.history().events
-        if "activityTaskScheduledEventAttributes" in each
-    ]
 
 
 # --- once each --------------------------------------------------------------------------------------------------------
@@ -116,7 +84,7 @@ def test_openai_agent_runs_model_and_tool_calls_as_activities(definition: Any, c
         handle = client.start_workflow(definition, "Oslo or Rome?", task_queue=definition.__name__)
         assert handle.result() == "sun in Oslo; sun in Rome"
     assert call_counts == {"model": 2, "weather Oslo": 1, "weather Rome": 1}
-    activities = scheduled(handle)
+    activities = scheduled_activities(handle)
     assert [(each["activityType"]["name"], each["startToCloseTimeout"]) for each in activities] == [
         ("forecaster.model", "600s"),
         ("forecaster.tool.weather", "77s"),
@@ -429,7 +397,9 @@ def test_openai_agent_calls_mcp_tools_as_activities(client: Client, tmp_path: Pa
         handle = client.start_workflow(buy, task_queue="shops")
         assert "3 crowns" in handle.result()
     assert log.read_text().splitlines() == ["fish"]
-    assert "buyer.mcp.shop.call_tool" in {each["activityType"]["name"] for each in scheduled(handle)}
+    assert "buyer.mcp.shop.call_tool" in {
+        each["activityType"]["name"] for each in scheduled_activities(handle)
+    }
 
 
 # --- mistakes ---------------------------------------------------------------------------------------------------------

@@ -8,8 +8,7 @@ import gc
 import json
 import sys
 import threading
-from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -41,28 +40,13 @@ from pydantic_ai.messages import (
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.models.test import TestModel
 
-from hourglass import Client, Replayer, RetryPolicy, Worker, workflow
+from hourglass import Client, Replayer, Worker, workflow
 from hourglass.contrib.pydantic_ai import HourglassDurability, Messages
 from hourglass.errors import UsageError, WorkflowFailedError
 from hourglass.progress import Progress
 from hourglass.testing import DevServer, Environment
 
-QUICK = RetryPolicy(initial_interval=0.01, maximum_interval=0.02)
-
-call_counts: Counter[str] = Counter()
-"""The number of calls of each model and tool."""
-_lock = threading.Lock()
-
-
-def count(name: str) -> int:
-    with _lock:
-        call_counts[name] += 1
-        return call_counts[name]
-
-
-@pytest.fixture(autouse=True)
-def reset_call_counts() -> None:
-    call_counts.clear()
+from .agent_calls import QUICK, call_counts, count, scheduled_activities
 
 
 def last_parts(messages: list[ModelMessage]) -> list[Any]:
@@ -99,20 +83,6 @@ async def forecast_async(question: str) -> str:
     return (await forecaster.run(question)).output
 
 
-@pytest.fixture(scope="module")
-def client() -> Iterator[Client]:
-    with Client.connect("local:") as connected:
-        yield connected
-
-
-def scheduled(handle: Any) -> list[dict[str, Any]]:
-    return [
-        each["activityTaskScheduledEventAttributes"]
-        for each in handle.history().events
-        if "activityTaskScheduledEventAttributes" in each
-    ]
-
-
 @pytest.mark.parametrize("definition", [forecast, forecast_async], ids=["plain", "async"])
 def test_pydantic_agent_runs_model_and_tool_calls_as_activities(definition: Any, client: Client) -> None:
     """Each is called once although the workflow's code is executed twice."""
@@ -122,7 +92,7 @@ def test_pydantic_agent_runs_model_and_tool_calls_as_activities(definition: Any,
         handle = client.start_workflow(definition, "Oslo or Rome?", task_queue=definition.__name__)
         assert handle.result() == "sun in Oslo; sun in Rome"
     assert call_counts == {"model": 2, "weather Oslo": 1, "weather Rome": 1}
-    activities = scheduled(handle)
+    activities = scheduled_activities(handle)
     assert [each["activityType"]["name"] for each in activities] == [
         "forecaster__model.request",
         "forecaster__tool.weather",
@@ -416,7 +386,7 @@ def test_pydantic_agent_tool_in_workflow_runs_another_agent(client: Client) -> N
     ):
         handle = client.start_workflow(ask_lead, "who knows?", task_queue="leads")
         assert json.loads(handle.result()) == {"ask_forecaster": "sun in Oslo; sun in Rome"}
-    assert len(scheduled(handle)) == 6
+    assert len(scheduled_activities(handle)) == 6
 
 
 @dataclass
@@ -562,7 +532,7 @@ def test_pydantic_agent_tool_activities_and_logs_name_the_tool(
     with Worker(client, "clerks", workflows=[ask_clerk], activities=[durability]):
         handle = client.start_workflow(ask_clerk, task_queue="clerks")
         assert json.loads(handle.result())["shelf_count_items"] == 3
-    called = [each["activityType"]["name"] for each in scheduled(handle)][1:-1]
+    called = [each["activityType"]["name"] for each in scheduled_activities(handle)][1:-1]
     assert sorted(called) == ["clerk__tool.late", "clerk__tool.look_up", "clerk__tool__shelf.count_items"]
     assert any("activity clerk__tool.look_up " in each.getMessage() for each in caplog.records)
     with Replayer(workflows=[ask_clerk]) as replayer:
@@ -587,4 +557,6 @@ def test_pydantic_agent_calls_mcp_tools_as_activities(client: Client, tmp_path: 
         handle = client.start_workflow(buy, task_queue="shops")
         assert json.loads(handle.result()) == {"price": "3 crowns"}
     assert len(log.read_text().splitlines()) == 1
-    assert "buyer__mcp_server__shop.call_tool" in {each["activityType"]["name"] for each in scheduled(handle)}
+    assert "buyer__mcp_server__shop.call_tool" in {
+        each["activityType"]["name"] for each in scheduled_activities(handle)
+    }

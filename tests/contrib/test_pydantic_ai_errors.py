@@ -134,12 +134,6 @@ async def ask_and_fail(key: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def client() -> Iterator[Client]:
-    with Client.connect("local:") as connected:
-        yield connected
-
-
-@pytest.fixture(scope="module")
 def worker(client: Client) -> Iterator[None]:
     with Worker(client, "errors", workflows=[ask, ask_and_fail], activities=[without_retries]):
         yield

@@ -12,7 +12,7 @@ from hourglass._evaluator.events import ActivityBackedOff, ActivityCompleted
 from hourglass.errors import ActivityError, ApplicationError, ArgumentError, DecodeError, UsageError
 from hourglass.workflow import ActivityCancellationType
 
-from .acts import Shop, charge, listing, work
+from .activities import Shop, charge, listing, work
 from .conftest import Drive
 from .driver import EPOCH, arguments_of, brief, encode, error_in_workflow
 

@@ -12,7 +12,7 @@ from hourglass import workflow
 from hourglass.errors import ActivityError, ApplicationError, TaskCancelledError
 from hourglass.workflow import ActivityCancellationType, Channel
 
-from .acts import charge, refund, work
+from .activities import charge, refund, work
 from .conftest import Drive
 from .driver import brief, cancel, signal
 

@@ -34,7 +34,7 @@ from hourglass.errors import (
 )
 from hourglass.interceptors import ExecuteWorkflowInput, WorkflowInboundInterceptor
 
-from .acts import charge
+from .activities import charge
 from .conftest import Drive
 from .driver import cancel, run_settings, signal, update
 

@@ -18,7 +18,7 @@ import pytest
 from hourglass import workflow
 from hourglass.errors import NotInWorkflowError
 
-from .acts import charge, listing, refund, work
+from .activities import charge, listing, refund, work
 from .conftest import Drive
 from .driver import brief, signal
 

@@ -12,7 +12,7 @@ from hourglass._evaluator.commands import Succeeded
 from hourglass._evaluator.events import SeedChanged
 from hourglass.workflow import Channel
 
-from .acts import charge
+from .activities import charge
 from .conftest import Drive
 from .driver import Driver, brief, cancel, signal, update
 

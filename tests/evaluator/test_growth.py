@@ -7,7 +7,7 @@ import pytest
 
 from hourglass import workflow
 
-from .acts import work
+from .activities import work
 from .conftest import Drive
 from .driver import Driver, run_settings
 

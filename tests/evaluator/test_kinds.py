@@ -15,7 +15,7 @@ from hourglass._evaluator import events as ev
 from hourglass.converter import CanceledFailure, Failure
 from hourglass.errors import ApplicationError, FailureError, ServiceError
 
-from .acts import charge
+from .activities import charge
 from .conftest import Drive
 from .driver import Driver, cancel, encode, signal, update
 

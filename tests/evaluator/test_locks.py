@@ -9,7 +9,7 @@ import pytest
 from hourglass import workflow
 from hourglass.errors import ChannelEmptyError, UsageError
 
-from .acts import work
+from .activities import work
 from .conftest import Drive
 from .driver import brief, error_in_workflow
 

@@ -11,7 +11,7 @@ from hourglass._evaluator.commands import AnswerQuery, Succeeded
 from hourglass._evaluator.events import QueryReceived
 from hourglass.errors import ApplicationError
 
-from .acts import charge, work
+from .activities import charge, work
 from .conftest import Drive
 from .driver import as_bytes, run_settings, signal
 

@@ -10,7 +10,7 @@ from hourglass import workflow
 from hourglass._evaluator.commands import Succeeded, TaskFailed
 from hourglass._evaluator.events import ActivityCompleted, QueryReceived, RunEvicted, TimerFired
 
-from .acts import charge
+from .activities import charge
 from .conftest import Drive
 from .driver import as_bytes, cancel, encode, evaluate, open_run, signal, update
 

@@ -7,7 +7,7 @@ from typing import Any
 from hourglass import workflow
 from hourglass.errors import ActivityError, TaskCancelledError
 
-from .acts import charge, refund, work
+from .activities import charge, refund, work
 from .conftest import Drive
 from .driver import brief, cancel, signal
 

@@ -10,7 +10,7 @@ from hourglass.converter import Payload
 from hourglass.errors import ApplicationError, ChannelEmptyError
 from hourglass.workflow import Channel, RawPayload
 
-from .acts import charge, work
+from .activities import charge, work
 from .conftest import Drive
 from .driver import brief, cancel, signal
 

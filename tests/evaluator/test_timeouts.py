@@ -11,7 +11,7 @@ from hourglass._evaluator import operations
 from hourglass._evaluator.events import ExternalCancelResolved
 from hourglass.errors import NotInWorkflowError, UsageError
 
-from .acts import charge, refund, work
+from .activities import charge, refund, work
 from .conftest import Drive
 from .driver import brief, cancel, signal
 

@@ -22,7 +22,7 @@ from hourglass._evaluator.events import (
     ExternalSignalResolved,
 )
 
-from .acts import charge
+from .activities import charge
 from .conftest import Drive
 from .driver import Driver, brief, encode, signal
 

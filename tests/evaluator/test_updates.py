@@ -12,7 +12,7 @@ from hourglass._evaluator.events import UpdateReceived
 from hourglass.converter import Payload
 from hourglass.errors import ApplicationError, ReadOnlyError
 
-from .acts import charge
+from .activities import charge
 from .conftest import Drive
 from .driver import as_bytes, brief, decode, signal, update
 

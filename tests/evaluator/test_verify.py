@@ -11,7 +11,7 @@ import pytest
 from hourglass import workflow
 from hourglass.errors import NondeterminismError
 
-from .acts import charge, work
+from .activities import charge, work
 from .conftest import Drive
 from .driver import run_settings, verify
 

@@ -11,7 +11,7 @@ from hourglass import workflow
 from hourglass._evaluator.commands import StartTimer
 from hourglass.errors import ActivityError, ApplicationError, ReadOnlyError, TaskCancelledError, UsageError
 
-from .acts import charge, work
+from .activities import charge, work
 from .conftest import Drive
 from .driver import brief, error_in_workflow, signal
 

@@ -28,7 +28,7 @@ from hourglass.interceptors import (
 from hourglass.testing import Environment
 from hourglass.worker import Worker
 
-from .carrying import with_outbound
+from .caller_interceptor import with_outbound
 
 
 @activity.defn

@@ -36,7 +36,7 @@ from hourglass.interceptors import (
 from hourglass.testing import Environment
 from hourglass.worker import Worker
 
-from .carrying import with_outbound
+from .caller_interceptor import with_outbound
 
 METHODS = [name for name in vars(ClientOutboundInterceptor) if not name.startswith("_")]
 tokens: dict[str, bytes] = {}

@@ -21,7 +21,7 @@ from hourglass.interceptors import (
 from hourglass.replay import Replayer
 from hourglass.worker import Worker
 
-from .carrying import CallerInterceptor, caller, with_outbound
+from .caller_interceptor import CallerInterceptor, caller, with_outbound
 from .test_headers import WORKFLOWS, Order, echo_caller, echo_caller_async
 
 

@@ -14,7 +14,7 @@ from hourglass.errors import UpdateFailedError
 from hourglass.replay import Replayer
 from hourglass.worker import Worker
 
-from .carrying import CallerInterceptor, caller
+from .caller_interceptor import CallerInterceptor, caller
 
 
 @activity.defn

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -89,18 +88,15 @@ def test_client_and_worker_plugins_are_applied_in_order() -> None:
     assert log == ["client a", "worker a", "worker b", "in a q-a-b", "in b q-a-b", "works", "out b", "out a"]
 
 
-def test_plugins_apply_to_async_clients_and_workers() -> None:
+async def test_plugins_apply_to_async_clients_and_workers() -> None:
     log: list[str] = []
 
-    async def main() -> str:
-        async with (
-            await AsyncClient.connect("local:", plugins=[RecordingPlugin("a", log)]) as client,
-            Worker(client, "q", workflows=[greets], activities=[greet]),
-        ):
-            answer: str = await client.execute_workflow(greets, "Bob", task_queue="q-a")
-            return answer
-
-    assert asyncio.run(main()) == "hello Bob"
+    async with (
+        await AsyncClient.connect("local:", plugins=[RecordingPlugin("a", log)]) as client,
+        Worker(client, "q", workflows=[greets], activities=[greet]),
+    ):
+        result = await client.execute_workflow(greets, "Bob", task_queue="q-a")
+    assert result == "hello Bob"
     assert log == ["client a", "worker a", "in a q-a", "out a"]
 
 

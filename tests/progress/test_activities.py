@@ -379,16 +379,14 @@ def test_reader_process_receives_progress_from_the_owner_of_the_file(tmp_path: P
             assert reader.wait() == 0
 
 
-def test_async_client_follows_progress_of_an_activity(tmp_path: Path) -> None:
-    async def main() -> list[str]:
-        async with (
-            await AsyncClient.connect(f"local:{tmp_path / 'p.db'}") as client,
-            Worker(client, "q", workflows=[publish_around_activities], activities=ACTIVITIES),
-        ):
-            handle = await client.start_workflow(publish_around_activities, ["thread"], task_queue="q")
-            return [word async for word in words.follow(handle)]
-
-    assert asyncio.run(main())[1:-1] == ["thread", "says", "a", "b", "c"]
+async def test_async_client_follows_progress_of_an_activity(tmp_path: Path) -> None:
+    async with (
+        await AsyncClient.connect(f"local:{tmp_path / 'p.db'}") as client,
+        Worker(client, "q", workflows=[publish_around_activities], activities=ACTIVITIES),
+    ):
+        handle = await client.start_workflow(publish_around_activities, ["thread"], task_queue="q")
+        result = [word async for word in words.follow(handle)]
+    assert result[1:-1] == ["thread", "says", "a", "b", "c"]
 
 
 # --- on virtual time ----------------------------------------------------------------------------------

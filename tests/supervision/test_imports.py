@@ -26,7 +26,7 @@ def imported(path: Path) -> set[str]:
 
 @pytest.mark.parametrize("path", sorted(PACKAGE.glob("*.py")), ids=lambda path: path.name)
 def test_supervision_imports_only_the_standard_library_itself_and_errors(path: Path) -> None:
-    allowed = {"hourglass.errors", *(f"hourglass._supervision.{each.stem}" for each in PACKAGE.glob("*.py"))}
+    allowed = {"hourglass.errors", *(f"hourglass._supervision.{file.stem}" for file in PACKAGE.glob("*.py"))}
     foreign = {name for name in imported(path) if name.partition(".")[0] not in sys.stdlib_module_names}
     assert foreign <= allowed
 
@@ -45,5 +45,5 @@ def test_supervision_policy_spec_and_exits_import_no_effects(name: str) -> None:
         ours = {
             modules.rpartition(".")[2] for modules in names if modules.startswith("hourglass._supervision.")
         }
-        # For type checkers only: a spec names the type of the context that its start is called with.
+        # `process` is imported for type checkers only.
         waiting += ours - seen - {"process"}

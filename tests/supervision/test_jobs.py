@@ -119,7 +119,7 @@ async def test_job_is_notified_of_its_exit_once_and_before_its_monitors(world: W
     failed.finish(Boom())
     assert finished.seen == [NORMAL]
     assert killed.seen == [KILLED, KILLED]
-    assert [each.kind for each in failed.seen] == ["crash"]
+    assert [item.kind for item in failed.seen] == ["crash"]
 
 
 @on_both_loops
@@ -127,7 +127,7 @@ async def test_exception_in_the_on_death_callback_of_a_job_is_logged(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     _, tasks = await start_tasks(world)
-    job = tasks.spawn_job(RecordingJob)  # without its list: writing there raises
+    job = tasks.spawn_job(RecordingJob)  # without its list `seen`, so that `on_death` raises
     job.finish()
     assert (job.exit, len(tasks.jobs())) == (NORMAL, 0)
     assert "a monitor of App/Tasks/job-1 failed" in caplog.text

@@ -31,6 +31,15 @@ async def start_process(world: World, body: Callable[[Context], Any], **options:
     return tree, tree.find("App/a")
 
 
+async def wait_uncancellably(release: asyncio.Event, steps: list[str]) -> None:
+    """Wait for an event even if the task is cancelled."""
+    while not release.is_set():
+        try:
+            await release.wait()
+        except asyncio.CancelledError:
+            steps.append("inner task cancelled")
+
+
 @on_both_loops
 async def test_process_is_dead_and_its_monitors_are_notified_when_kill_returns(world: World) -> None:
     _, process = await start_process(world, world.body("a"))
@@ -43,25 +52,25 @@ async def test_process_is_dead_and_its_monitors_are_notified_when_kill_returns(w
 
 @on_both_loops
 async def test_killed_process_runs_its_finally_blocks_but_not_terminate(world: World) -> None:
-    said: list[str] = []
+    steps: list[str] = []
 
     async def body(context: Context) -> None:
-        context.on_terminate(lambda: said.append("terminate"))
+        context.on_terminate(lambda: steps.append("terminate"))
         await context.started()
         try:
             await asyncio.Event().wait()
         except Exception:
-            said.append("except Exception")
+            steps.append("except Exception")
         except BaseException as error:
-            said.append(type(error).__name__)
+            steps.append(type(error).__name__)
             raise
         finally:
-            said.append("finally")
+            steps.append("finally")
 
     _, process = await start_process(world, body)
     process.kill()
     await world.settle()
-    assert said == ["Killed", "finally"]
+    assert steps == ["Killed", "finally"]
 
 
 @on_both_loops
@@ -69,17 +78,10 @@ async def test_kill_ends_a_process_that_awaits_an_uncancellable_task(world: Worl
     release = asyncio.Event()
     unwound: list[str] = []
 
-    async def stubborn() -> None:
-        while not release.is_set():
-            try:
-                await release.wait()
-            except asyncio.CancelledError:
-                unwound.append("inner was asked")
-
     async def body(context: Context) -> None:
         await context.started()
         try:
-            await asyncio.create_task(stubborn())
+            await asyncio.create_task(wait_uncancellably(release, unwound))
         finally:
             unwound.append("body")
 
@@ -87,10 +89,10 @@ async def test_kill_ends_a_process_that_awaits_an_uncancellable_task(world: Worl
     await world.settle()
     process.kill()
     await world.settle()
-    release.set()  # before anything may fail: the loop cannot close over a task that refuses
-    told = sorted(unwound)
+    release.set()  # before any assertion: the loop cannot be closed while a task refuses its cancellation
+    interrupted = sorted(unwound)
     await world.settle()
-    assert told == ["body", "inner was asked"]
+    assert interrupted == ["body", "inner task cancelled"]
 
 
 @on_both_loops
@@ -172,7 +174,7 @@ async def test_killed_process_that_only_yields_to_the_loop_ends_at_its_next_step
 
 @on_both_loops
 async def test_process_that_kills_itself_unwinds_at_its_next_await(world: World) -> None:
-    said: list[str] = []
+    steps: list[str] = []
     now = asyncio.Event()
 
     async def body(context: Context) -> None:
@@ -181,48 +183,41 @@ async def test_process_that_kills_itself_unwinds_at_its_next_await(world: World)
         context.process.kill()
         with pytest.raises(DeadProcess):
             await context.started()
-        said.append("still here")
+        steps.append("continued")
         try:
             await asyncio.Event().wait()
         finally:
-            said.append("unwound")
+            steps.append("unwound")
 
     _, process = await start_process(world, body)
     now.set()
     await world.settle()
-    assert (said, process.exit) == (["still here", "unwound"], KILLED)
+    assert (steps, process.exit) == (["continued", "unwound"], KILLED)
 
 
 @on_both_loops
 async def test_process_that_kills_itself_ends_although_it_awaits_an_uncancellable_task(world: World) -> None:
     now, release = asyncio.Event(), asyncio.Event()
-    said: list[str] = []
-
-    async def stubborn() -> None:
-        while not release.is_set():
-            try:
-                await release.wait()
-            except asyncio.CancelledError:
-                said.append("inner was asked")
+    steps: list[str] = []
 
     async def body(context: Context) -> None:
         await context.started()
-        inner = asyncio.create_task(stubborn())
+        inner = asyncio.create_task(wait_uncancellably(release, steps))
         await now.wait()
         context.process.kill()
         try:
             await inner
         finally:
-            said.append("body")
+            steps.append("body")
 
     await start_process(world, body)
     await world.settle()
     now.set()
     await world.settle()
     release.set()
-    told = sorted(said)
+    interrupted = sorted(steps)
     await world.settle()
-    assert told == ["body", "inner was asked"]
+    assert interrupted == ["body", "inner task cancelled"]
 
 
 @on_both_loops
@@ -267,7 +262,7 @@ async def test_process_that_swallows_killed_is_detached_and_replaced(world: Worl
 @on_both_loops
 async def test_tree_stop_waits_for_the_awaiting_finally_of_a_killed_process(world: World) -> None:
     release = asyncio.Event()
-    said: list[str] = []
+    steps: list[str] = []
 
     async def body(context: Context) -> None:
         await context.started()
@@ -275,7 +270,7 @@ async def test_tree_stop_waits_for_the_awaiting_finally_of_a_killed_process(worl
             await asyncio.Event().wait()
         finally:
             await release.wait()
-            said.append("cleaned")
+            steps.append("cleaned")
 
     tree, process = await start_process(world, body)
     process.kill()
@@ -285,7 +280,7 @@ async def test_tree_stop_waits_for_the_awaiting_finally_of_a_killed_process(worl
     assert not stopping.done()
     release.set()
     await stopping
-    assert said == ["cleaned"]
+    assert steps == ["cleaned"]
 
 
 @on_both_loops
@@ -325,7 +320,7 @@ async def test_killed_process_that_ignores_closing_is_discarded(world: World) ->
             except GeneratorExit:
                 refused.append("refused")
                 if len(refused) > 1:
-                    raise  # Python closes what is dropped once more, and would complain of another refusal
+                    raise  # Python closes a dropped coroutine again, and would log another refusal
             except BaseException:
                 continue
 

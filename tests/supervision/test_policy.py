@@ -36,7 +36,7 @@ RESTARTED = {
     ("temporary", "crash"): False,
     ("temporary", "killed"): False,
 }
-# The second of four permanent children has ended.
+# By strategy, the children to stop and to start after the second of four permanent children has ended.
 CASCADE: dict[Strategy, tuple[tuple[int, ...], tuple[int, ...]]] = {
     "one_for_one": ((), (1,)),
     "one_for_all": ((3, 2, 0), (0, 1, 2, 3)),
@@ -130,4 +130,4 @@ def test_restart_decisions_stop_in_reverse_order_and_start_in_order(
         assert list(result.start) == sorted(result.start)
         assert failed in result.start
         assert failed not in result.stop
-        assert set(result.start) - {failed} == {each for each in result.stop if kinds[each] != "temporary"}
+        assert set(result.start) - {failed} == {place for place in result.stop if kinds[place] != "temporary"}

@@ -147,18 +147,19 @@ async def test_stopped_process_runs_terminate_before_its_body_is_cancelled(world
     assert process.exit is SHUTDOWN
 
 
+async def hanging_terminate(steps: list[str]) -> None:
+    try:
+        await asyncio.Event().wait()
+    finally:
+        steps.append("terminate unwound")
+
+
 @on_both_loops
 async def test_process_whose_terminate_hangs_is_killed_at_the_shutdown_limit(world: World) -> None:
     steps: list[str] = []
 
     async def body(context: Context) -> None:
-        async def terminate() -> None:
-            try:
-                await asyncio.Event().wait()
-            finally:
-                steps.append("terminate unwound")
-
-        context.on_terminate(terminate)
+        context.on_terminate(lambda: hanging_terminate(steps))
         await context.started()
         try:
             await asyncio.Event().wait()
@@ -203,13 +204,7 @@ async def test_killing_a_process_during_terminate_ends_its_body_and_terminate(wo
     steps: list[str] = []
 
     async def body(context: Context) -> None:
-        async def terminate() -> None:
-            try:
-                await asyncio.Event().wait()
-            finally:
-                steps.append("terminate unwound")
-
-        context.on_terminate(terminate)
+        context.on_terminate(lambda: hanging_terminate(steps))
         await context.started()
         await asyncio.Event().wait()
 

@@ -119,8 +119,8 @@ def test_settings_have_the_attributes_that_core_reads() -> None:
         (logging.telemetry.metrics, runtime, "MetricsConfig"),
         (logging.telemetry.metrics.prometheus, runtime, "PrometheusConfig"),
     ):
-        given, read = set(vars(settings)), _fields(source, struct)
-        assert given - _not_read_yet() == read, struct
+        ours, read = set(vars(settings)), _fields(source, struct)
+        assert ours - _not_read_yet() == read, struct
 
 
 async def test_core_replay_worker_is_created_shut_down_and_freed() -> None:

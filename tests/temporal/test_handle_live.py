@@ -63,13 +63,13 @@ async def test_handle_paused_at_random_loses_no_task(server: DevServer) -> None:
 
         async def disturb() -> None:
             while True:
-                await asyncio.sleep(chance.random() * 0.01)  # a random instant is the point
+                await asyncio.sleep(chance.random() * 0.01)  # the test needs random times
                 loops.recycle(chance.choice(["workflows", "activities"]))
 
         disturber = asyncio.create_task(disturb())
         ids = [live.unique("w") for _ in range(20)]
-        await asyncio.gather(*(connection.call(live.start(queue, each)) for each in ids))
-        outcomes = await asyncio.gather(*(live.outcome(connection, each) for each in ids))
+        await asyncio.gather(*(connection.call(live.start(queue, workflow_id)) for workflow_id in ids))
+        outcomes = await asyncio.gather(*(live.outcome(connection, workflow_id) for workflow_id in ids))
         disturber.cancel()
         assert outcomes == [wf.RunCompleted((live.value("hello"),))] * 20
 

@@ -229,30 +229,30 @@ async def test_workflows_are_listed_in_pages_and_counted_by_a_filter(server: Dev
     kind = live.unique("Kind").replace("-", "")
     async with live.connected(server.target) as connection:
         ids = {live.unique("w") for _ in range(3)}
-        for each in ids:
-            await connection.call(live.start("nobody", each, workflow_type=kind))
+        for workflow_id in ids:
+            await connection.call(live.start("nobody", workflow_id, workflow_type=kind))
         query = f'WorkflowType = "{kind}"'
 
         async def all_visible() -> bool:
             return (await connection.call(wf.CountWorkflows(query=query))).count == 3
 
         await live.until(all_visible)
-        found: list[wf.WorkflowSummary] = []
+        summaries: list[wf.WorkflowSummary] = []
         token = b""
         for _ in range(5):
             page = await connection.call(wf.ListWorkflows(query=query, page_size=2, next_page_token=token))
             assert len(page.workflows) <= 2
-            found += page.workflows
+            summaries += page.workflows
             token = page.next_page_token
             if not token:
                 break
-        assert {each.workflow_id for each in found} == ids
-        assert {each.workflow_type for each in found} == {kind}
+        assert {summary.workflow_id for summary in summaries} == ids
+        assert {summary.workflow_type for summary in summaries} == {kind}
         with pytest.raises(ServiceError, match="ListWorkflows was rejected") as caught:
             await connection.call(wf.ListWorkflows(query="WorkflowType ="))
         assert caught.value.status == "INVALID_ARGUMENT"
-        for each in ids:
-            await connection.call(wf.TerminateWorkflow(workflow_id=each))
+        for workflow_id in ids:
+            await connection.call(wf.TerminateWorkflow(workflow_id=workflow_id))
 
 
 @pytest.mark.parametrize(

@@ -176,7 +176,7 @@ async def _heartbeating_workers(server: DevServer, queue: str) -> set[str]:
     while True:
         answer = await client.workflow_service.list_workers(request)
         if answer.workers_info:
-            return {each.worker_heartbeat.worker_identity for each in answer.workers_info}
+            return {worker_info.worker_heartbeat.worker_identity for worker_info in answer.workers_info}
 
 
 def _entry(**fields: Any) -> SimpleNamespace:

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from hourglass._contract.transport import TLSConfig
-from hourglass._temporal.refusals import explain_transport
+from hourglass._temporal.rpc_errors import explain_transport
 from hourglass.errors import ConnectionFailedError
 
 from . import live
@@ -91,63 +91,53 @@ def _serve(sock: socket.socket, context: ssl.SSLContext | None) -> None:
                     secure.recv(100)
 
 
-def connect_error(target: str, tls: TLSConfig | bool | None) -> str:
+async def connect_error(target: str, tls: TLSConfig | bool | None) -> str:
     """Return the message of the connection error, which must name the address and contain no jargon."""
-
-    async def test() -> str:
-        with pytest.raises(ConnectionFailedError) as caught:
-            await live.connect(target, tls=tls, timeout=10)
-        return str(caught.value)
-
-    message: list[str] = []
-
-    async def run() -> None:
-        message.append(await test())
-
-    live.run(run)
-    assert target in message[0]
-    assert not [each for each in JARGON if each in message[0]], message[0]
-    return message[0]
+    with pytest.raises(ConnectionFailedError) as caught:
+        await live.connect(target, tls=tls, timeout=10)
+    message = str(caught.value)
+    assert target in message
+    assert not [term for term in JARGON if term in message], message
+    return message
 
 
-def test_tls_error_for_an_untrusted_authority_names_the_option_that_trusts_it(
+async def test_tls_error_for_an_untrusted_authority_names_the_option_that_trusts_it(
     peer: Callable[..., str],
 ) -> None:
-    assert "server_root_ca_cert" in connect_error(peer(certificate("localhost")), True)
+    assert "server_root_ca_cert" in await connect_error(peer(certificate("localhost")), True)
 
 
-def test_tls_error_for_an_expired_certificate_says_so(peer: Callable[..., str]) -> None:
+async def test_tls_error_for_an_expired_certificate_says_so(peer: Callable[..., str]) -> None:
     pair = certificate("localhost", days=-1)
-    assert "has expired" in connect_error(peer(pair), TLSConfig(server_root_ca_cert=pair[0]))
+    assert "has expired" in await connect_error(peer(pair), TLSConfig(server_root_ca_cert=pair[0]))
 
 
-def test_tls_error_for_another_host_name_lists_the_certificates_names(peer: Callable[..., str]) -> None:
+async def test_tls_error_for_another_host_name_lists_the_certificates_names(peer: Callable[..., str]) -> None:
     pair = certificate("example.org")
-    message = connect_error(peer(pair), TLSConfig(server_root_ca_cert=pair[0]))
+    message = await connect_error(peer(pair), TLSConfig(server_root_ca_cert=pair[0]))
     assert "is not valid for the name of the target (valid names: example.org" in message
     assert "domain=" in message
 
 
-def test_tls_error_for_a_missing_client_certificate_names_its_option(peer: Callable[..., str]) -> None:
+async def test_tls_error_for_a_missing_client_certificate_names_its_option(peer: Callable[..., str]) -> None:
     pair = certificate("localhost")
-    message = connect_error(peer(pair, mutual=True), TLSConfig(server_root_ca_cert=pair[0]))
-    assert (
-        "client_cert=" in message or "closed the connection" in message
-    )  # the peer may be gone before its reason is read
+    message = await connect_error(peer(pair, mutual=True), TLSConfig(server_root_ca_cert=pair[0]))
+    # The peer may close the connection before its reason is read.
+    assert "client_cert=" in message or "closed the connection" in message
 
 
-def test_plain_connection_to_a_tls_server_asks_whether_it_needs_tls(peer: Callable[..., str]) -> None:
-    assert "Check whether it needs TLS" in connect_error(peer(certificate("localhost")), None)
+async def test_plain_connection_to_a_tls_server_asks_whether_it_needs_tls(peer: Callable[..., str]) -> None:
+    assert "Check whether it needs TLS" in await connect_error(peer(certificate("localhost")), None)
 
 
-def test_tls_error_for_a_plain_server_says_that_it_does_not_speak_tls(peer: Callable[..., str]) -> None:
-    assert "does not use TLS" in connect_error(peer(None), True)
+async def test_tls_error_for_a_plain_server_says_that_it_does_not_speak_tls(peer: Callable[..., str]) -> None:
+    assert "does not use TLS" in await connect_error(peer(None), True)
 
 
-def test_tls_error_for_an_unreadable_private_key_says_so(peer: Callable[..., str]) -> None:
+async def test_tls_error_for_an_unreadable_private_key_says_so(peer: Callable[..., str]) -> None:
     pair = certificate("localhost")
     tls = TLSConfig(client_cert=pair[0], client_private_key=b"junk")
-    assert "cannot be read" in connect_error(peer(None), tls)
+    assert "cannot be read" in await connect_error(peer(None), tls)
 
 
 @pytest.mark.parametrize(

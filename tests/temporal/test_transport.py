@@ -80,8 +80,8 @@ class RecordingProxy:
             pass
 
     def close(self) -> None:
-        for each in self._open:
-            each.close()
+        for sock in self._open:
+            sock.close()
 
 
 @pytest.fixture
@@ -196,10 +196,10 @@ def test_raw_rpcs_of_all_services_can_be_called(quick_server: DevServer) -> None
     with Client.connect(quick_server.target) as client:
         info = client.workflow_service.get_system_info(GetSystemInfoRequest(), timeout=10)
         assert info.capabilities.signal_and_query_header
-        found = client.operator_service.list_search_attributes(
+        attributes = client.operator_service.list_search_attributes(
             ListSearchAttributesRequest(namespace="default")
         )
-        assert "CustomIntField" in found.custom_attributes
+        assert "CustomIntField" in attributes.custom_attributes
         health = HealthCheckRequest(service="temporal.api.workflowservice.v1.WorkflowService")
         assert client.health_service.check(health).status == 1
         with pytest.raises(ServiceError, match="describe_namespace was rejected") as refused:

@@ -47,7 +47,9 @@ def test_activation_has_the_deployment_version_of_its_task() -> None:
     assert result.deployment_version == ONE
     assert result.target_version_changed
     repeated = activation_from_proto(message.SerializeToString())
-    assert repeated.deployment_version is result.deployment_version  # kept for each activation, so kept once
+    assert (
+        repeated.deployment_version is result.deployment_version
+    )  # every activation has it, so it is stored once
 
 
 def test_worker_version_is_passed_to_core() -> None:
@@ -98,7 +100,7 @@ def test_deployment_description_lists_versions_newest_first() -> None:
     call = calls_deployments.describe(dp.DescribeDeployment(deployment_name="shop"), SCOPE)
     result = call.read(answer.SerializeToString())
     assert result.current is None
-    assert [(each.version.build_id, each.status) for each in result.versions] == [
+    assert [(described.version.build_id, described.status) for described in result.versions] == [
         ("2", "CURRENT"),
         ("1", "DRAINED"),
     ]

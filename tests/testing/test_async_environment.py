@@ -41,7 +41,7 @@ async def test_async_environment_has_the_methods_of_the_blocking_one() -> None:
         env.after(days=1).signal(waiting, decisions, "yes")
         assert await waiting.result() == "a: yes"
         assert await env.execute_workflow(checkout, ORDER) == "c-1"
-        assert len([each async for each in env.client.list_workflows()]) == 3
+        assert len([summary async for summary in env.client.list_workflows()]) == 3
 
 
 async def test_parked_and_stuck_runs_raise_where_they_are_awaited() -> None:
@@ -169,8 +169,8 @@ def test_forked_process_can_use_its_own_environment() -> None:
 async def test_async_environment_explores_orders() -> None:
     def prepare(env: Environment) -> None:
         env.fake(explored.charge, lambda order_id: f"charge-{order_id}")
-        for each in (explored.ship, explored.refund):
-            env.fake(each)
+        for item in (explored.ship, explored.refund):
+            env.fake(item)
         env.cannot_fail(explored.refund)
         env.cannot_fail(explored.charge)
 

@@ -32,7 +32,7 @@ class Order:
 @activity.defn(dynamic=True)
 def any_activity(arguments: Sequence[RawPayload]) -> str:
     """Return the activity type and the arguments."""
-    return f"{activity.info().activity_type}{[each.decode() for each in arguments]}"
+    return f"{activity.info().activity_type}{[argument.decode() for argument in arguments]}"
 
 
 @activity.defn(dynamic=True)

@@ -117,7 +117,7 @@ def outcomes(workflow: Any, *args: Any, **options: Any) -> tuple[set[str], Explo
 
 def test_exploration_tries_every_order_of_a_small_workflow() -> None:
     seen, report = outcomes(race, ["a", "b", "c"], runs=500, **NO_FAULTS)
-    assert seen == {repr(list(each)) for each in ("abc", "acb", "bac", "bca", "cab", "cba")}
+    assert seen == {repr(list(item)) for item in ("abc", "acb", "bac", "bca", "cab", "cba")}
     assert report.is_complete
     assert "all of its" in str(report)
     again, _ = outcomes(race, ["a", "b", "c"], runs=report.orders, **NO_FAULTS)
@@ -127,14 +127,14 @@ def test_exploration_tries_every_order_of_a_small_workflow() -> None:
 def test_exploration_fires_simultaneous_timers_in_any_order() -> None:
     seen, report = outcomes(timers, 3, **NO_FAULTS)
     assert seen == {
-        repr(list(each)) for each in ((0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0))
+        repr(list(item)) for item in ((0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0))
     }
     assert report.is_complete
 
 
 def test_exploration_delivers_a_result_before_after_and_with_a_timer() -> None:
     seen, _ = outcomes(result_or_timer, **NO_FAULTS)
-    pairs = [parse_pairs(each) for each in seen]
+    pairs = [parse_pairs(item) for item in seen]
     firsts = {pair[0][0] for pair in pairs}
     assert firsts == {"result", "timer"}
     assert any(pair[0][1] == pair[1][1] for pair in pairs), "never together"
@@ -143,7 +143,7 @@ def test_exploration_delivers_a_result_before_after_and_with_a_timer() -> None:
 
 def parse_pairs(shown: str) -> list[tuple[str, str]]:
     """Parse a list of `kind length` strings from its repr."""
-    words = [each.strip(" '") for each in shown.strip("[]").split(",")]
+    words = [word.strip(" '") for word in shown.strip("[]").split(",")]
     return [(word.split(" ")[0], word.split(" ")[1]) for word in words]
 
 
@@ -199,7 +199,7 @@ def test_explored_signals_arrive_at_both_ends_of_their_window() -> None:
 
     def check(result: list[float], env: Environment) -> None:
         heard.update(result)
-        assert all(100 <= each <= 200 for each in result)
+        assert all(100 <= item <= 200 for item in result)
 
     with Environment() as env:
         window = sometime(after=100, before=timedelta(seconds=200))
@@ -340,7 +340,7 @@ print(sorted(outcomes(race, ["a", "b", "c", "d"], runs=60)[0]))
 
 def test_exploration_with_the_same_seed_is_identical_in_another_process() -> None:
     tests = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    told = [
+    outputs = [
         subprocess.run(
             [sys.executable, "-c", _PROGRAM.format(tests=tests)],
             env={**os.environ, "PYTHONHASHSEED": seed},
@@ -351,8 +351,8 @@ def test_exploration_with_the_same_seed_is_identical_in_another_process() -> Non
         ).stdout
         for seed in ("1", "2")
     ]
-    assert told[0] == told[1]
-    assert told[0].count("broken:") == 5
+    assert outputs[0] == outputs[1]
+    assert outputs[0].count("broken:") == 5
 
 
 def test_exploration_with_another_seed_tries_other_orders() -> None:

@@ -133,29 +133,30 @@ def test_exploration_message_has_the_problem_and_its_reproduction() -> None:
 
 
 def test_each_explored_fault_is_in_the_story() -> None:
-    told: dict[str, str] = {}
+    stories: dict[str, str] = {}
     with Environment() as env:
         for token in ("0.1", "0.2", "1.1", "1.2", "1.3", "1.4", "2.1"):
             with pytest.raises(ExplorationFailed) as caught:
                 env.explore(steps, 1, check=lambda result, env: False, story=token)
-            told[token] = "\n".join(caught.value.story)
-    assert "the worker crashes before it reports that" in told["0.1"]
-    assert "the late completion arrives and is rejected" in told["0.2"]
-    assert "the workflow task timed out and will be delivered again" in told["0.2"]
-    assert "act(0) fails: Explored\nact(0), attempt 2, succeeds" in told["1.1"]
-    assert "act(0) fails permanently: ExploredPermanently" in told["1.2"]
+            stories[token] = "\n".join(caught.value.story)
+    assert "the worker crashes before it reports that" in stories["0.1"]
+    assert "the late completion arrives and is rejected" in stories["0.2"]
+    assert "the workflow task timed out and will be delivered again" in stories["0.2"]
+    assert "act(0) fails: Explored\nact(0), attempt 2, succeeds" in stories["1.1"]
+    assert "act(0) fails permanently: ExploredPermanently" in stories["1.2"]
     assert (
-        "act(0) never executes, and never has a result\nact, attempt 1, timed out (heartbeat)" in told["1.3"]
+        "act(0) never executes, and never has a result\nact, attempt 1, timed out (heartbeat)"
+        in stories["1.3"]
     )
-    assert "act(0) executes, but its result is lost" in told["1.4"]
-    assert "the worker crashes; another one takes over" in told["2.1"]
+    assert "act(0) executes, but its result is lost" in stories["1.4"]
+    assert "the worker crashes; another one takes over" in stories["2.1"]
 
 
 def test_attempt_with_a_lost_result_keeps_its_side_effects() -> None:
     seen: set[tuple[bool, ...]] = set()
 
     def check(result: Any, env: Environment) -> None:
-        seen.add(tuple(each.returned for each in env.calls(act)))
+        seen.add(tuple(recorded.returned for recorded in env.calls(act)))
         assert env.calls(act) == [call(0)] * len(env.calls(act))
 
     report(steps, 1, check=check)

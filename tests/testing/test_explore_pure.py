@@ -33,7 +33,7 @@ def test_exploration_search_tries_every_order_once_fewest_deviations_first() -> 
         seen.append(tuple(choices.taken))
     assert len(seen) == len(set(seen)) == 12
     assert search.is_complete
-    deviations = [size(each)[0] for each in seen]
+    deviations = [size(item)[0] for item in seen]
     assert deviations == sorted(deviations)
 
 
@@ -46,7 +46,7 @@ def test_exploration_search_samples_a_large_space_after_single_deviations() -> N
     assert len(seen) == 100
     assert not search.is_complete
     assert set(map(stripped, seen)) >= set(singles((4,) * 10))
-    assert max(size(each)[0] for each in seen) > 2
+    assert max(size(item)[0] for item in seen) > 2
 
 
 def test_exploration_choice_that_does_not_exist_falls_back_to_the_default() -> None:
@@ -98,7 +98,7 @@ def test_exploration_choices_of_a_random_order_depend_only_on_the_seed() -> None
         return [swarm.choose([Option("task"), Option("time"), Option("crash")]) for _ in range(40)]
 
     assert [drawn(seed) for seed in range(20)] == [drawn(seed) for seed in range(20)]
-    counts = [sum(1 for each in drawn(seed) if each) for seed in range(200)]
+    counts = [sum(1 for choice in drawn(seed) if choice) for seed in range(200)]
     assert max(counts) <= 6
     assert len(set(counts)) > 3
 

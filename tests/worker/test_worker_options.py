@@ -138,7 +138,7 @@ def test_worker_without_remote_activities_runs_local_activities_only(
         )
         with first:
             run = client.start_workflow(doubles, 3, task_queue="remote")
-            while not any(each.activity_type == "double" for each in run.describe().pending_activities):
+            while not any(pending.activity_type == "double" for pending in run.describe().pending_activities):
                 pass
             assert client.describe_task_queue("remote").activity_pollers == ()
         with Worker(client, "remote", workflows=[doubles], activities=[double]):
@@ -206,7 +206,7 @@ def test_custom_slot_supplier_is_used_and_its_errors_are_logged(
         ),
     ):
         runs = [client.start_workflow(doubles, number, task_queue="slots") for number in range(5)]
-        assert [each.result(timeout=LIMIT) for each in runs] == [0, 4, 8, 12, 16]
+        assert [run.result(timeout=LIMIT) for run in runs] == [0, 4, 8, 12, 16]
     assert supplier.used == ["double"] * 5
     assert supplier.released >= 5
     assert supplier.kinds == {"activity slots"}

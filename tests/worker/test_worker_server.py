@@ -180,7 +180,7 @@ def test_workflows_on_a_server_complete_on_a_spare_lane_while_one_blocks(client)
         slow = client.start_workflow(waits_in_its_code, id="spare-slow", task_queue="spare", task_timeout=60)
         assert place.begun.wait(60)
         handles = [client.start_workflow(healthy, n, id=f"spare-{n}", task_queue="spare") for n in range(5)]
-        assert [each.result() for each in handles] == [4 * n for n in range(5)]
+        assert [handle.result() for handle in handles] == [4 * n for n in range(5)]
         assert not place.go.is_set()
         place.go.set()
         assert slow.result() == "slow"

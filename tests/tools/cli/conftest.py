@@ -1,11 +1,13 @@
-"""Fixtures that restore process settings which a command changes: logging and HOURGLASS_TRACEBACK."""
+"""Fixtures that run commands in this process and restore settings which a command changes."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
+
+from command_line import main
 
 
 @pytest.fixture(autouse=True)
@@ -22,3 +24,15 @@ def _traceback() -> Iterator[None]:
         os.environ.pop("HOURGLASS_TRACEBACK", None)
     else:
         os.environ["HOURGLASS_TRACEBACK"] = before
+
+
+@pytest.fixture
+def run_main(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Return a function that runs a command on a target and returns exit code, stdout and stderr."""
+
+    def run(target: str, *arguments: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = main([*arguments, "--target", target])
+        return code, *capsys.readouterr()
+
+    return run

@@ -7,6 +7,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,21 +58,15 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Run]:
+def run(tmp_path: Path, run_main: Run) -> Iterator[Run]:
     """Run a command on a file with a worker. Return exit code, stdout and stderr."""
     target = f"local:{tmp_path / 'shop.db'}"
-
-    def command(*arguments: str) -> tuple[int, str, str]:
-        capsys.readouterr()
-        code = main([*arguments, "--target", target])
-        out, err = capsys.readouterr()
-        return code, out, err
 
     with (
         Client.connect(target) as client,
         Worker(client, workflows=[checkout, broken, purchase], activities=[charge, fails_while_declining]),
     ):
-        yield command
+        yield partial(run_main, target)
 
 
 def test_start_list_query_describe_and_signal_commands(run: Run) -> None:

@@ -18,6 +18,8 @@ import pytest
 from command_line import main
 from hourglass.testing import Environment
 
+Capture = pytest.CaptureFixture[str]
+
 FLOWS = """
 from hourglass import activity, workflow
 
@@ -57,9 +59,7 @@ def _forget_modules() -> None:
         del sys.modules[name]
 
 
-def test_debug_without_terminal_lists_events_and_commands_of_each_step(
-    history: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_debug_without_terminal_lists_events_and_commands_of_each_step(history: str, capsys: Capture) -> None:
     assert main(["debug", history, "--code", "flows_debugged.py"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(maxsplit=3)[3] for line in lines] == [
@@ -70,9 +70,7 @@ def test_debug_without_terminal_lists_events_and_commands_of_each_step(
     ]
 
 
-def test_debug_at_an_event_shows_source_variables_changes_and_commands(
-    history: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_debug_at_an_event_shows_source_variables_changes_and_commands(history: str, capsys: Capture) -> None:
     assert main(["debug", history, "--code", "flows_debugged.py", "--at", "12"]) == 0
     out = capsys.readouterr().out
     assert "step 2 of 4" in out
@@ -83,18 +81,14 @@ def test_debug_at_an_event_shows_source_variables_changes_and_commands(
     assert "command start timer of 60 s  (flows_debugged.py:13)" in out
 
 
-def test_debug_json_contains_every_step_with_its_fibers(
-    history: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_debug_json_contains_every_step_with_its_fibers(history: str, capsys: Capture) -> None:
     assert main(["debug", history, "--code", "flows_debugged.py", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["error"] is None
     assert [len(each["fibers"] or ()) for each in document["moments"]] == [1, 1, 1, 0]
 
 
-def test_debug_what_if_shows_the_first_different_step(
-    history: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_debug_what_if_shows_the_first_different_step(history: str, capsys: Capture) -> None:
     Path("flows_debugged_new.py").write_text(FLOWS.replace("workflow.sleep(60)", "pack('tape')"))
     command = ["debug", history, "--code", "flows_debugged.py", "--what-if", "flows_debugged_new.py"]
     assert main(command) == 1
@@ -106,16 +100,14 @@ def test_debug_what_if_shows_the_first_different_step(
     assert "what if does not match the history" in out
 
 
-def test_debug_what_if_reports_equal_behaviour(history: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_debug_what_if_reports_equal_behaviour(history: str, capsys: Capture) -> None:
     Path("flows_debugged_same.py").write_text(FLOWS.replace("second", "last"))
     command = ["debug", history, "--code", "flows_debugged.py", "--what-if", "flows_debugged_same.py"]
     assert main(command) == 0
     assert "the same in all 4 steps" in capsys.readouterr().out
 
 
-def test_debug_what_if_loads_another_file_of_the_same_name(
-    history: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_debug_what_if_loads_another_file_of_the_same_name(history: str, capsys: Capture) -> None:
     Path("changed").mkdir()
     Path("changed/flows_debugged.py").write_text(FLOWS.replace("sleep(60)", "sleep(61)"))
     command = ["debug", history, "--code", "flows_debugged.py", "--what-if", "changed/flows_debugged.py"]
@@ -123,9 +115,7 @@ def test_debug_what_if_loads_another_file_of_the_same_name(
     assert "start timer of 61 s" in capsys.readouterr().out
 
 
-def test_debug_what_if_detects_different_activity_arguments(
-    history: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_debug_what_if_detects_different_activity_arguments(history: str, capsys: Capture) -> None:
     Path("flows_debugged_other.py").write_text(FLOWS.replace("pack(first)", "pack('another')"))
     command = ["debug", history, "--code", "flows_debugged.py", "--what-if", "flows_debugged_other.py"]
     assert main(command) == 1
@@ -135,9 +125,7 @@ def test_debug_what_if_detects_different_activity_arguments(
     assert "what if does not match the history: arguments of activity pack" in out
 
 
-def test_debug_what_if_at_an_event_shows_both_versions(
-    history: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_debug_what_if_at_an_event_shows_both_versions(history: str, capsys: Capture) -> None:
     Path("flows_debugged_new.py").write_text(FLOWS.replace("workflow.sleep(60)", "pack('tape')"))
     command = [
         "debug",
@@ -158,12 +146,12 @@ def test_debug_what_if_at_an_event_shows_both_versions(
     assert [len(document[each]["moments"]) for each in ("code", "what_if")] == [1, 1]
 
 
-def test_debug_rejects_an_unknown_event(history: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_debug_rejects_an_unknown_event(history: str, capsys: Capture) -> None:
     assert main(["debug", history, "--code", "flows_debugged.py", "--at", "999"]) == 2
     assert "event 999 does not exist: this history has" in capsys.readouterr().err
 
 
-def test_debug_requires_the_code_option(history: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_debug_requires_the_code_option(history: str, capsys: Capture) -> None:
     assert main(["debug", history]) == 2
     assert "--code" in capsys.readouterr().err
 

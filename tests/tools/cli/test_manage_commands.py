@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -57,22 +58,16 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Run]:
+def run(tmp_path: Path, run_main: Run) -> Iterator[Run]:
     """Run a command on a file with a worker. Return exit code, stdout and stderr."""
     target = f"local:{tmp_path / 'shop.db'}"
     may_end.clear()
-
-    def command(*arguments: str) -> tuple[int, str, str]:
-        capsys.readouterr()
-        code = main([*arguments, "--target", target])
-        out, err = capsys.readouterr()
-        return code, out, err
 
     with (
         Client.connect(target) as client,
         Worker(client, workflows=[send, stuck, slowly], activities=[pack, broken, slow]),
     ):
-        yield command
+        yield partial(run_main, target)
         may_end.set()
 
 

@@ -15,6 +15,8 @@ from hourglass.errors import WorkflowFailedError
 
 from .command import LIMIT, run_command
 
+Capture = pytest.CaptureFixture[str]
+
 COMMANDS = [
     ["list"],
     ["list", "--parked"],
@@ -48,7 +50,7 @@ def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
 def test_commands_on_a_missing_default_file_create_nothing(
-    arguments: list[str], empty_folder: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], empty_folder: Path, capsys: Capture
 ) -> None:
     code = main(arguments)
     message = "".join(capsys.readouterr())
@@ -60,18 +62,14 @@ def test_commands_on_a_missing_default_file_create_nothing(
         assert "hourglass.db does not exist: no workflow has been started there yet" in message
 
 
-def test_command_names_the_missing_file_of_its_target(
-    empty_folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_command_names_the_missing_file_of_its_target(empty_folder: Path, capsys: Capture) -> None:
     assert main(["list", "--target", "local:orders.db"]) == 1
     assert capsys.readouterr().err == (
         f"error: file {empty_folder / 'orders.db'} does not exist: no workflow has been started there yet\n"
     )
 
 
-def test_commands_with_unknown_id_suggest_a_similar_id(
-    empty_folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_commands_with_unknown_id_suggest_a_similar_id(empty_folder: Path, capsys: Capture) -> None:
     with Client.connect("local:shop.db") as client, Worker(client, workflows=[returns_yes]):
         client.execute_workflow(returns_yes, id="order-17")
         for command in (["show", "order-7"], ["describe", "order-7"], ["cancel", "order-7"]):
@@ -82,9 +80,7 @@ def test_commands_with_unknown_id_suggest_a_similar_id(
             )
 
 
-def test_signal_to_a_closed_workflow_fails_and_cancel_succeeds(
-    empty_folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_signal_to_a_closed_workflow_fails_and_cancel_succeeds(empty_folder: Path, capsys: Capture) -> None:
     with Client.connect("local:shop.db") as client, Worker(client, workflows=[returns_yes]):
         client.execute_workflow(returns_yes, id="order-17")
         assert main(["signal", "go", "order-17", "--target", "local:shop.db"]) == 1
@@ -93,9 +89,7 @@ def test_signal_to_a_closed_workflow_fails_and_cancel_succeeds(
         assert capsys.readouterr().out == "order-17 is already closed (completed)\n"
 
 
-def test_pending_debounced_calls_are_cancelled_by_name(
-    empty_folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_pending_debounced_calls_are_cancelled_by_name(empty_folder: Path, capsys: Capture) -> None:
     """They have no run that could be described."""
     cancel_command = ["cancel", "hourglass.debounce:page-7", "--target", "local:shop.db"]
     with Client.connect("local:shop.db") as client, Worker(client, workflows=[returns_yes]):
@@ -108,9 +102,7 @@ def test_pending_debounced_calls_are_cancelled_by_name(
         assert "workflow 'hourglass.debounce:page-7' does not exist" in capsys.readouterr().err
 
 
-def test_query_without_a_worker_times_out_and_names_the_command(
-    empty_folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_query_without_a_worker_times_out_and_names_the_command(empty_folder: Path, capsys: Capture) -> None:
     with Client.connect("local:shop.db") as client:
         client.start_workflow(returns_yes, id="order-17", task_queue="rush")
         assert main(["query", "state", "order-17", "--timeout", "0.2", "--target", "local:shop.db"]) == 1
@@ -145,17 +137,13 @@ def test_closed_output_pipe_ends_the_command_with_141(empty_folder: Path) -> Non
     assert (process.returncode, err) == (141, "")
 
 
-def test_import_from_the_wrong_module_names_the_right_one(
-    empty_folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_import_from_the_wrong_module_names_the_right_one(empty_folder: Path, capsys: Capture) -> None:
     (empty_folder / "lost.py").write_text("from hourglass import Channel\n")
     assert main(["run", "lost.py"]) == 2
     assert "it is in hourglass.workflow: from hourglass.workflow import Channel" in capsys.readouterr().err
 
 
-def test_doctor_detects_a_damaged_database_page(
-    empty_folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_doctor_detects_a_damaged_database_page(empty_folder: Path, capsys: Capture) -> None:
     """Such a file may open and list without errors."""
     with Client.connect("local:orders.db") as client, Worker(client, workflows=[returns_yes]):
         for number in range(20):
@@ -171,7 +159,7 @@ def test_doctor_detects_a_damaged_database_page(
 
 
 def test_doctor_does_not_report_a_hard_linked_file_in_use_as_damaged(
-    empty_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    empty_folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its latest pages are in the WAL of the other name."""
     monkeypatch.setenv("HOURGLASS_ALLOW_HARD_LINKS", "1")

@@ -13,6 +13,8 @@ import pytest
 from command_line import main
 from hourglass import History
 
+Capture = pytest.CaptureFixture[str]
+
 FLOWS = """
 from dataclasses import dataclass
 
@@ -75,9 +77,7 @@ def flows_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
     sys.modules.pop(name, None)
 
 
-def test_run_command_prints_the_result_and_uses_the_default_file(
-    flows_file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_run_command_prints_the_result_and_uses_the_default_file(flows_file: Path, capsys: Capture) -> None:
     assert main(["run", f"{flows_file}:parcel", "book", "--id", "p-1"]) == 0
     assert capsys.readouterr().out.endswith("packed book\n")
     assert (flows_file.parent / "hourglass.db").exists()
@@ -86,7 +86,7 @@ def test_run_command_prints_the_result_and_uses_the_default_file(
 
 
 def test_run_command_rejects_the_id_of_a_completed_workflow_unless_again(
-    flows_file: Path, capsys: pytest.CaptureFixture[str]
+    flows_file: Path, capsys: Capture
 ) -> None:
     """Its effects, such as a payment, would be repeated."""
     command = ["run", f"{flows_file}:parcel", "book", "--id", "p-1"]
@@ -105,7 +105,7 @@ def test_run_command_rejects_the_id_of_a_completed_workflow_unless_again(
 
 
 def test_run_command_rejects_the_id_of_a_failed_workflow_unless_again(
-    flows_file: Path, capsys: pytest.CaptureFixture[str]
+    flows_file: Path, capsys: Capture
 ) -> None:
     command = ["run", f"{flows_file}:fails", "x", "--id", "f-1"]
     assert main(command) == 1
@@ -115,7 +115,7 @@ def test_run_command_rejects_the_id_of_a_failed_workflow_unless_again(
 
 
 def test_run_command_of_a_parked_workflow_ends_with_the_line_of_the_bug(
-    flows_file: Path, capsys: pytest.CaptureFixture[str]
+    flows_file: Path, capsys: Capture
 ) -> None:
     assert main(["run", f"{flows_file}:broken", "book"]) == 1
     err = capsys.readouterr().err
@@ -124,9 +124,7 @@ def test_run_command_of_a_parked_workflow_ends_with_the_line_of_the_bug(
     assert f'{flows_file.name}", line {line}' in err
 
 
-def test_run_command_prints_the_workflow_failure(
-    flows_file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_run_command_prints_the_workflow_failure(flows_file: Path, capsys: Capture) -> None:
     assert main(["run", f"{flows_file}:fails", "x"]) == 1
     assert "error: the workflow failed: SoldOut: sold out\n  see hourglass why " in capsys.readouterr().err
 
@@ -135,13 +133,13 @@ def test_run_command_prints_the_workflow_failure(
     ("name", "message"), [("", "choose a workflow"), (":nothing", "no workflow 'nothing'")]
 )
 def test_run_command_needs_the_name_of_one_of_several_workflows(
-    flows_file: Path, name: str, message: str, capsys: pytest.CaptureFixture[str]
+    flows_file: Path, name: str, message: str, capsys: Capture
 ) -> None:
     assert main(["run", f"{flows_file}{name}"]) == 2
     assert message in capsys.readouterr().err
 
 
-def test_replay_command_detects_changed_code(flows_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_replay_command_detects_changed_code(flows_file: Path, capsys: Capture) -> None:
     assert main(["run", f"{flows_file}:parcel", "book", "--id", "p-1"]) == 0
     assert main(["replay", "--query", "WorkflowType = 'parcel'", "--code", str(flows_file)]) == 0
     assert "1 of 1 fit" in capsys.readouterr().out
@@ -155,9 +153,7 @@ def test_replay_command_detects_changed_code(flows_file: Path, capsys: pytest.Ca
     sys.modules.pop(changed.stem, None)
 
 
-def test_replay_command_reports_invalid_and_missing_histories(
-    flows_file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_replay_command_reports_invalid_and_missing_histories(flows_file: Path, capsys: Capture) -> None:
     (flows_file.parent / "bad.json").write_text("{}")
     assert main(["replay", "bad.json", "--code", str(flows_file)]) == 1
     assert "BROKEN  bad.json" in capsys.readouterr().out
@@ -186,9 +182,7 @@ def _typescript_history() -> str:
     return json.dumps({"events": events})
 
 
-def test_replay_command_suggests_its_option_for_changed_arguments(
-    flows_file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_replay_command_suggests_its_option_for_changed_arguments(flows_file: Path, capsys: Capture) -> None:
     assert main(["run", f"{flows_file}:parcel", "book", "--id", "p-1"]) == 0
     changed = flows_file.with_name(f"{flows_file.stem}_changed.py")
     changed.write_text(FLOWS.replace("return pack(item)", "return pack(item + '!')"))
@@ -212,7 +206,7 @@ def pair() -> None:
 
 
 def test_replay_command_reports_changed_order_of_commands_as_equal_but_broken(
-    flows_file: Path, capsys: pytest.CaptureFixture[str]
+    flows_file: Path, capsys: Capture
 ) -> None:
     code = flows_file.with_name(f"{flows_file.stem}_pair.py")
     code.write_text(PAIR)
@@ -229,7 +223,7 @@ def test_replay_command_reports_changed_order_of_commands_as_equal_but_broken(
     sys.modules.pop(code.stem, None)
 
 
-def test_doctor_command_reports_reachability(flows_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_command_reports_reachability(flows_file: Path, capsys: Capture) -> None:
     assert main(["run", f"{flows_file}:parcel", "book", "--quiet"]) == 0
     assert main(["doctor"]) == 0
     assert "ok    reachable" in capsys.readouterr().out
@@ -238,16 +232,14 @@ def test_doctor_command_reports_reachability(flows_file: Path, capsys: pytest.Ca
     assert [each["check"] for each in findings if each["ok"] is False] == ["reachable"]
 
 
-def test_run_command_with_missing_argument_starts_nothing(
-    flows_file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_run_command_with_missing_argument_starts_nothing(flows_file: Path, capsys: Capture) -> None:
     assert main(["run", f"{flows_file}:parcel"]) == 2
     assert "workflow parcel is missing its argument 'item'" in capsys.readouterr().err
     assert not (flows_file.parent / "hourglass.db").exists()
 
 
 def test_run_command_shows_the_users_line_of_an_invalid_activity_call(
-    flows_file: Path, capsys: pytest.CaptureFixture[str]
+    flows_file: Path, capsys: Capture
 ) -> None:
     faulty_file = flows_file.with_name(f"{flows_file.stem}_wrong.py")
     faulty_file.write_text(FLOWS.replace("return pack(item)", "return pack(itm=item)"))
@@ -258,9 +250,7 @@ def test_run_command_shows_the_users_line_of_an_invalid_activity_call(
     sys.modules.pop(faulty_file.stem, None)
 
 
-def test_run_command_with_invalid_argument_type_starts_nothing(
-    flows_file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_run_command_with_invalid_argument_type_starts_nothing(flows_file: Path, capsys: Capture) -> None:
     assert main(["run", f"{flows_file}:crate", '{"items": "book"}']) == 2
     err = capsys.readouterr().err
     assert "argument 'box' of workflow crate: " in err
@@ -268,15 +258,13 @@ def test_run_command_with_invalid_argument_type_starts_nothing(
     assert not (flows_file.parent / "hourglass.db").exists()
 
 
-def test_run_command_passes_a_number_to_a_str_parameter_as_str(
-    flows_file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_run_command_passes_a_number_to_a_str_parameter_as_str(flows_file: Path, capsys: Capture) -> None:
     assert main(["run", f"{flows_file}:parcel", "4711", "--quiet"]) == 0
     assert capsys.readouterr().out == "packed 4711\n"
 
 
 def test_run_command_prints_failed_activity_with_error_and_root_cause(
-    flows_file: Path, capsys: pytest.CaptureFixture[str]
+    flows_file: Path, capsys: Capture
 ) -> None:
     assert main(["run", f"{flows_file}:unlucky", "x"]) == 1
     message = "the workflow failed: activity jam failed: ValueError: no tape (because OSError: the drawer is locked)"

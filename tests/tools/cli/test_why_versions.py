@@ -14,6 +14,8 @@ from hourglass import Client, Worker, workflow
 from hourglass.testing import DevServer
 from hourglass.worker import VersioningBehavior, WorkerDeploymentConfig, WorkerDeploymentVersion
 
+Capture = pytest.CaptureFixture[str]
+
 go = workflow.Channel("go", str)
 
 
@@ -27,9 +29,7 @@ def versioned_worker(client: Client, deployment: str, build_id: str) -> Worker:
     return Worker(client, deployment, workflows=[waits_pinned], deployment_config=config)
 
 
-def wait_for_finding(
-    target: str, workflow_id: str, text: str, capsys: pytest.CaptureFixture[str]
-) -> dict[str, Any]:
+def wait_for_finding(target: str, workflow_id: str, text: str, capsys: Capture) -> dict[str, Any]:
     """Repeat `hourglass why` until the first finding contains the text."""
     deadline = time.monotonic() + 30
     while True:
@@ -41,9 +41,7 @@ def wait_for_finding(
         assert time.monotonic() < deadline, found
 
 
-def check_missing_current_version(
-    client: Client, target: str, deployment: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def check_missing_current_version(client: Client, target: str, deployment: str, capsys: Capture) -> None:
     """Check the finding before a version is current, and after."""
     with versioned_worker(client, deployment, "1"):
         handle = client.start_workflow(waits_pinned, task_queue=deployment)
@@ -54,9 +52,7 @@ def check_missing_current_version(
         wait_for_finding(target, handle.id, "waits for signal", capsys)
 
 
-def test_why_reports_that_no_worker_version_is_current(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_why_reports_that_no_worker_version_is_current(tmp_path: Path, capsys: Capture) -> None:
     target = f"local:{tmp_path / 'v.db'}"
     with Client.connect(target) as client:
         check_missing_current_version(client, target, "shop", capsys)
@@ -64,15 +60,13 @@ def test_why_reports_that_no_worker_version_is_current(
 
 @pytest.mark.server
 def test_why_reports_that_no_worker_version_is_current_on_a_server(
-    quick_server: DevServer, capsys: pytest.CaptureFixture[str]
+    quick_server: DevServer, capsys: Capture
 ) -> None:
     with Client.connect(quick_server.target) as client:
         check_missing_current_version(client, quick_server.target, "why-versions", capsys)
 
 
-def test_why_names_the_version_that_a_pinned_or_new_run_waits_for(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_why_names_the_version_that_a_pinned_or_new_run_waits_for(tmp_path: Path, capsys: Capture) -> None:
     target = f"local:{tmp_path / 'v.db'}"
     with Client.connect(target) as client:
         with versioned_worker(client, "shop", "1"):

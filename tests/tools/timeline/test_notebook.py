@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import Any
-
 import pytest
 from tests.tools.web import flows
 
@@ -40,14 +37,12 @@ def test_handle_html_repr_shows_the_timeline_without_payloads(
     assert handle._repr_html_() is None  # its client is closed
 
 
-def test_async_handle_html_repr_works_inside_an_event_loop() -> None:
-    async def render() -> Any:
-        async with (
-            await AsyncClient.connect("local:") as client,
-            Worker(client, workflows=flows.WORKFLOWS, activities=flows.ACTIVITIES),
-        ):
-            handle = await client.start_workflow("quick", "ada", id="drawn")
-            await handle.result()
-            return handle._repr_html_()
-
-    assert "charge" in asyncio.run(render())
+async def test_async_handle_html_repr_works_inside_an_event_loop() -> None:
+    async with (
+        await AsyncClient.connect("local:") as client,
+        Worker(client, workflows=flows.WORKFLOWS, activities=flows.ACTIVITIES),
+    ):
+        handle = await client.start_workflow("quick", "ada", id="drawn")
+        await handle.result()
+        result = handle._repr_html_()
+    assert "charge" in result

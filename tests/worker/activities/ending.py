@@ -120,7 +120,7 @@ class HangingCodec:
     """A codec that hangs while it encodes an activity's result."""
 
     def encode(self, payloads: Sequence[Payload]) -> Sequence[Payload]:
-        if any(b"slept" in each.data for each in payloads):
+        if any(b"slept" in payload.data for payload in payloads):
             threading.Event().wait(FOR_EVER)
         return payloads
 

@@ -20,14 +20,14 @@ def test_daemon_executor_runs_jobs_in_at_most_max_workers_threads():
     together = threading.Barrier(3)
     try:
         met = [executor.submit(together.wait, 30) for _ in range(3)]
-        assert sorted(each.result(30) for each in met) == [0, 1, 2]
+        assert sorted(future.result(30) for future in met) == [0, 1, 2]
         assert list(executor.map(abs, [-1, -2, -3, -4, -5])) == [1, 2, 3, 4, 5]
         with pytest.raises(ZeroDivisionError):
             executor.submit(lambda: 1 / 0).result(30)
-        assert len([each for each in threading.enumerate() if each.name.startswith("some-")]) == 3
+        assert len([thread for thread in threading.enumerate() if thread.name.startswith("some-")]) == 3
     finally:
         executor.shutdown()
-    assert not [each for each in threading.enumerate() if each.name.startswith("some-")]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("some-")]
 
 
 def test_daemon_executor_shutdown_cancels_pending_jobs_and_rejects_new_ones():

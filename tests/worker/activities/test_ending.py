@@ -55,7 +55,7 @@ def started_on(target: str, *args: object) -> Iterator[subprocess.Popen[str]]:
 def begin(target: str) -> Iterator[Begin]:
     """Return a function that starts a worker with a queue, graceful timeout, kind and duration."""
     with ExitStack() as stack:
-        yield lambda *given: stack.enter_context(contextmanager(started_on)(target, *given))
+        yield lambda *args: stack.enter_context(contextmanager(started_on)(target, *args))
 
 
 def terminate(process: subprocess.Popen[str]) -> tuple[str, str]:

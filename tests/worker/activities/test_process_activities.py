@@ -323,8 +323,8 @@ class Outcome:
 
 def start(name):
     async def main():
-        known = Resolver(activities=[where, started, stays])
-        executor = ActivityExecutor(Equipment(), lambda *_: None, worker_runner(known, default_converter, max_threads=1))
+        resolver = Resolver(activities=[where, started, stays])
+        executor = ActivityExecutor(Equipment(), lambda *_: None, worker_runner(resolver, default_converter, max_threads=1))
         try:
             outcome = Outcome()
             executor.begin(ActivityTask(token=b"t", activity_id="1", activity_type=name), outcome)

@@ -131,7 +131,7 @@ async def test_late_acknowledgement_by_the_handle_ends_resending():
 
     sending = asyncio.ensure_future(sender.send(task(), OK, late))
     async with asyncio.timeout(20):
-        while not service.asked:  # noqa: ASYNC110 - a step of the loop
+        while not service.asked:  # noqa: ASYNC110 - one turn of the loop
             await asyncio.sleep(0)
         gate.set()
         assert await sending is Delivery.BY_HANDLE
@@ -170,7 +170,7 @@ def test_no_result_is_sent_for_an_attempt_completed_async():
 
 class ReversingCodec:
     def encode(self, payloads):
-        return [Payload(each.data[::-1], "backwards") for each in payloads]
+        return [Payload(payload.data[::-1], "backwards") for payload in payloads]
 
     def decode(self, payloads):
         return payloads

@@ -231,11 +231,11 @@ class ScriptedHandle:
     def _accept_completion(self, completion: Completion) -> CompletionResult:
         if self.completion_errors:
             raise self.completion_errors.popleft()
-        result = CompletionResult.TAKEN
+        result = CompletionResult.RECEIVED
         if self.rejections:
             self.rejections -= 1
             completion = TaskFailed(completion.run_id, Failure("malformed completion"))
-            result = CompletionResult.REFUSED
+            result = CompletionResult.REJECTED
         self.log.append(f"end {completion.run_id}")
         self.completions.append(completion)
         self.open_runs.discard(completion.run_id)
@@ -497,6 +497,11 @@ class World:
             on_item=self._dispatch,
         )
 
+    async def crash(self) -> None:
+        """Replace the holder by a new one on the same tables, without stopping it."""
+        self.holder = self.new_holder()
+        await self.holder.start()
+
     def _dispatch(self, record: HandleRecord, item: Any) -> None:
         if self.dispatches:
             self.dispatched.append(DispatchedItem(record, item))
@@ -543,8 +548,8 @@ class World:
 
     def is_served(self, queue: str = Q) -> bool:
         """Whether the queue is registered; true also while its handle is being replaced."""
-        found = self.tables.registrations.get(queue)
-        return found is not None and found.was_active
+        registration = self.tables.registrations.get(queue)
+        return registration is not None and registration.was_active
 
     def states(self) -> list[str]:
         return [record.state.value for record in self.tables.records.values()]

@@ -175,7 +175,7 @@ async def test_rejected_completion_fails_its_task_without_a_recycle() -> None:
     world = await World.started()
     world.handle.rejections = 1
     await complete(world.holder, await received_activation(world), done())
-    assert [type(each) for each in world.handle.completions] == [TaskFailed]
+    assert [type(completion) for completion in world.handle.completions] == [TaskFailed]
     assert world.counters.refused_completions == 1
     assert world.counters.recycles == 0
 
@@ -286,7 +286,7 @@ async def test_activity_result_is_resent_until_a_connection_responds() -> None:
     generation = await generation_of_received_attempt(world)
     old = world.handle
     await world.holder.complete_activity(Q, generation, ActivityOk(b"a-1"))
-    requests = [request for each in world.engine.connections for request in each.requests]
+    requests = [request for connection in world.engine.connections for request in connection.requests]
     assert len(requests) == 2
     old.open_attempts.clear()
     old.wake()
@@ -363,7 +363,7 @@ async def test_activity_result_of_a_broken_handle_is_sent_through_the_connection
     await world.holder.complete_activity(Q, generation, ActivityOk(b"a-1"))
     old.open_attempts.clear()
     old.wake()
-    sent = [request for each in world.engine.connections for request in each.requests]
+    sent = [request for connection in world.engine.connections for request in connection.requests]
     assert sent == [CompleteActivity(token=b"a-1")]
     await settle()
     assert world.generation == 2

@@ -87,8 +87,8 @@ async def test_draining_handle_fails_newly_delivered_tasks() -> None:
     old.deliver(activation("late"))
     old.deliver(attempt(b"late"))
     await settle()
-    assert [each.run_id for each in old.completions] == ["late"]
-    assert [type(each) for each in old.results] == [AttemptFailed]
+    assert [completion.run_id for completion in old.completions] == ["late"]
+    assert [type(result) for result in old.results] == [AttemptFailed]
 
 
 async def test_drain_cancels_activities_after_the_graceful_time_and_then_fails_them() -> None:
@@ -142,7 +142,7 @@ async def test_unregistering_shortens_the_drain_of_recycled_handles() -> None:
     await world.holder.stop()
     assert elapsed() == pytest.approx(1.0)
     assert world.cancels == [(1, b"long", "WORKER_SHUTDOWN")]
-    assert [type(each) for each in world.engine.handles[0].results] == [AttemptFailed]
+    assert [type(result) for result in world.engine.handles[0].results] == [AttemptFailed]
 
 
 async def test_handle_is_finalized_after_its_pending_completions() -> None:
@@ -320,8 +320,8 @@ async def test_drain_evaluates_runs_with_local_activities_within_the_graceful_ti
     handle.wake()
     await world.holder.stop()
     assert elapsed() == pytest.approx(6.9)
-    assert [type(each) for each in handle.completions] == [Succeeded, Succeeded]
-    assert [type(each) for each in handle.results] == [ActivityOk, ActivityOk]
+    assert [type(completion) for completion in handle.completions] == [Succeeded, Succeeded]
+    assert [type(result) for result in handle.results] == [ActivityOk, ActivityOk]
     assert world.counters.forced_failures == 0
 
 
@@ -332,8 +332,8 @@ async def test_drain_evaluates_signals_only_for_runs_with_local_activities() -> 
     world.handle.deliver(activation("run"))
     world.handle.deliver(activation("other"))
     await settle()
-    assert [each.item.run_id for each in world.dispatched] == ["run"]
-    assert [each.run_id for each in world.handle.completions] == ["other"]
+    assert [ticket.item.run_id for ticket in world.dispatched] == ["run"]
+    assert [completion.run_id for completion in world.handle.completions] == ["other"]
     await complete(world.holder, world.dispatched[0], done("run"))
     await world.holder.complete_activity(Q, 1, ActivityOk(b"out"))
     await world.holder.stop()
@@ -358,7 +358,7 @@ async def test_drain_fails_the_task_of_a_stopped_local_activity_without_retry() 
     handle.deliver(local_activity_resolved("three"))
     handle.deliver(local_activity_resolved("one", events.ActivityFailed(1, failure, is_local=True)))
     await settle()
-    assert [each.item.run_id for each in world.dispatched] == ["three"]
+    assert [ticket.item.run_id for ticket in world.dispatched] == ["three"]
     await complete(world.holder, world.dispatched[0], done("three"))
     await asyncio.sleep(0.6)
     handle.deliver(local_activity_resolved("two", events.ActivityFailed(1, failure, is_local=True)))
@@ -368,7 +368,10 @@ async def test_drain_fails_the_task_of_a_stopped_local_activity_without_retry() 
         "one": TaskFailed,
         "two": TaskFailed,
     }
-    assert [each.is_last_here for each in handle.results if isinstance(each, AttemptFailed)] == [True, True]
+    assert [result.is_last_here for result in handle.results if isinstance(result, AttemptFailed)] == [
+        True,
+        True,
+    ]
 
 
 async def test_drain_fails_tasks_that_no_evaluator_accepts() -> None:
@@ -379,7 +382,7 @@ async def test_drain_fails_tasks_that_no_evaluator_accepts() -> None:
     world.handle.deliver(activation("run"))
     world.handle.deliver(local_attempt(b"next", "run"))
     await settle()
-    assert [type(each) for each in world.handle.completions] == [TaskFailed]
+    assert [type(completion) for completion in world.handle.completions] == [TaskFailed]
     assert [type(result) for result in world.handle.results] == [AttemptFailed]
 
 

@@ -28,7 +28,7 @@ def test_holder_reports_each_closed_run_as_evicted_once() -> None:
             await start_workflow(connection, "q", f"w{number}")
         assert [await outcome(connection, f"w{number}") for number in range(5)] == [ALL] * 5
         runs = [connection.engine.current(f"w{number}") for number in range(5)]
-        assert sorted(run_id for _, run_id in evicted) == sorted(each.run.run_id for each in runs if each)
+        assert sorted(run_id for _, run_id in evicted) == sorted(run.run.run_id for run in runs if run)
         assert {(record.queue, record.generation) for record, _ in evicted} == {("q", 1)}
         await worker.stop()
         assert len(evicted) == 5

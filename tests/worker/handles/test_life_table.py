@@ -56,7 +56,7 @@ def test_every_handle_state_leads_to_closed_and_to_abandoned() -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "signal"), [each for each in itertools.product(HandleState, HandleSignal) if each not in LIFE]
+    ("state", "signal"), [pair for pair in itertools.product(HandleState, HandleSignal) if pair not in LIFE]
 )
 def test_impossible_handle_transition_raises_an_internal_error(
     state: HandleState, signal: HandleSignal

@@ -65,19 +65,19 @@ def test_cancelled_poll_loops_and_recycles_lose_no_workflow() -> None:
         worker = LoopsOverHolder(holder, "q", hang=lambda _: rng.random() < 0.02)
         await worker.start()
         ids = [f"w{number}" for number in range(200)]
-        for each in ids:
-            await start_workflow(connection, "q", each)
-        waits = [asyncio.ensure_future(outcome(connection, each)) for each in ids]
+        for workflow_id in ids:
+            await start_workflow(connection, "q", workflow_id)
+        waits = [asyncio.ensure_future(outcome(connection, workflow_id)) for workflow_id in ids]
         ends = asyncio.gather(*waits)
         while not ends.done():
-            before = sum(each.done() for each in waits)
+            before = sum(wait.done() for wait in waits)
             for _ in range(40):
                 worker.restart_loop(rng.choice(("workflow", "activity")))
                 for _ in range(rng.randrange(4)):
                     await asyncio.sleep(0)
             await holder.recycle("q", "chaos")
             await asyncio.wait({ends}, timeout=0.02)
-            if sum(each.done() for each in waits) == before:
+            if sum(wait.done() for wait in waits) == before:
                 clock.advance_to_next()  # a task that failed twice is retried with backoff
         assert await ends == [ALL] * 200
         assert worker.cancelled_loops > 40
@@ -103,9 +103,9 @@ def test_workflows_complete_although_the_holder_is_replaced_repeatedly() -> None
             return first
 
         ids = [f"w{number}" for number in range(50)]
-        for each in ids:
-            await start_workflow(connection, "q", each)
-        waits = [asyncio.ensure_future(outcome(connection, each)) for each in ids]
+        for workflow_id in ids:
+            await start_workflow(connection, "q", workflow_id)
+        waits = [asyncio.ensure_future(outcome(connection, workflow_id)) for workflow_id in ids]
         ends = asyncio.gather(*waits)
         lives, before = 0, -1
         while not ends.done():
@@ -114,7 +114,7 @@ def test_workflows_complete_although_the_holder_is_replaced_repeatedly() -> None
             await holder.start()
             worker = LoopsOverHolder(holder, "q", hang=hang_once)
             await worker.start()
-            ended = sum(each.done() for each in waits)
+            ended = sum(wait.done() for wait in waits)
             if ended == before:
                 clock.advance_to_next()  # a task that failed in two holders is retried with backoff
             before = ended

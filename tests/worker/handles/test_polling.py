@@ -39,7 +39,7 @@ async def test_handle_without_a_poll_loop_is_paused_and_loses_no_task() -> None:
     await settle()
     first.cancel()
     await settle()
-    assert world.handle.active_kinds == 1  # activities, which have had no receiver yet
+    assert world.handle.active_kinds == 1  # activities only, which have had no poll loop yet
     world.handle.deliver(activation())
     assert (await receive_activation(world.holder)).item.run_id == "run-1"
 
@@ -58,11 +58,11 @@ async def test_task_that_arrives_without_a_poll_loop_is_kept_for_the_next() -> N
     assert not world.record.activations.undelivered
 
 
-def serving_task(world: World, kind: str, given: list[DispatchedItem]) -> asyncio.Future[Any]:
+def serving_task(world: World, kind: str, dispatched: list[DispatchedItem]) -> asyncio.Future[Any]:
     """Return a loop that dispatches items until it is cancelled."""
     serve = world.holder.serve_activations if kind == "workflow" else world.holder.serve_activities
     return asyncio.ensure_future(
-        serve(Q, lambda record: lambda item: given.append(DispatchedItem(record, item)))
+        serve(Q, lambda record: lambda item: dispatched.append(DispatchedItem(record, item)))
     )
 
 
@@ -70,17 +70,17 @@ def serving_task(world: World, kind: str, given: list[DispatchedItem]) -> asynci
 @pytest.mark.parametrize("kind", ["workflow", "activity"])
 async def test_task_that_arrives_while_its_poll_loop_is_cancelled_is_not_lost(kind: str, turns: int) -> None:
     world = await World.started()
-    given: list[DispatchedItem] = []
-    first = serving_task(world, kind, given)
+    dispatched: list[DispatchedItem] = []
+    first = serving_task(world, kind, dispatched)
     await settle()
     world.handle.deliver(activation() if kind == "workflow" else attempt())
     for _ in range(turns):
         await asyncio.sleep(0)
     first.cancel()
     await asyncio.gather(first, return_exceptions=True)
-    second = serving_task(world, kind, given)
+    second = serving_task(world, kind, dispatched)
     await settle()
-    assert [each.item for each in given] == [activation() if kind == "workflow" else attempt()]
+    assert [ticket.item for ticket in dispatched] == [activation() if kind == "workflow" else attempt()]
     second.cancel()
 
 
@@ -171,8 +171,8 @@ async def test_newest_poll_loop_receives_tasks_instead_of_the_previous_one() -> 
     for number in (1, 2):
         world.handle.deliver(activation(f"run-{number}"))
     await settle()
-    assert [each.item.run_id for each in first] == ["run-0"]
-    assert [each.item.run_id for each in second] == ["run-1", "run-2"]
+    assert [ticket.item.run_id for ticket in first] == ["run-0"]
+    assert [ticket.item.run_id for ticket in second] == ["run-1", "run-2"]
     assert world.handle.active_kinds == 2
     loops[1].cancel()
 
@@ -188,12 +188,12 @@ async def test_activity_cancellation_is_delivered_to_the_poll_loop() -> None:
 
 async def test_tasks_that_a_poll_loop_rejects_are_delivered_to_the_next_in_order() -> None:
     world = await World.started()
-    given: list[str] = []
+    dispatched: list[str] = []
 
     def until_two(item: Activation) -> None:
-        if len(given) == 2:
+        if len(dispatched) == 2:
             raise LookupError("no evaluator")
-        given.append(item.run_id)
+        dispatched.append(item.run_id)
 
     serving_task = asyncio.ensure_future(world.holder.serve_activations(Q, lambda _: until_two))
     await settle()
@@ -201,12 +201,12 @@ async def test_tasks_that_a_poll_loop_rejects_are_delivered_to_the_next_in_order
         world.handle.deliver(activation(f"run-{number}"))
     with pytest.raises(LookupError):
         await serving_task
-    assert given == ["run-0", "run-1"]
+    assert dispatched == ["run-0", "run-1"]
     serving_task = asyncio.ensure_future(
-        world.holder.serve_activations(Q, lambda _: lambda item: given.append(item.run_id))
+        world.holder.serve_activations(Q, lambda _: lambda item: dispatched.append(item.run_id))
     )
     await settle()
-    assert given == [f"run-{number}" for number in range(5)]
+    assert dispatched == [f"run-{number}" for number in range(5)]
     await world.holder.unregister_worker(Q)
     with pytest.raises(Shutdown):
         await serving_task

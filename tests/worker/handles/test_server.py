@@ -103,9 +103,9 @@ def test_workflows_on_a_server_complete_although_the_holder_is_replaced(
         dying = LoopsOverHolder(first, queue)
         await dying.start()
         ids = [f"{queue}-{number}" for number in range(30)]
-        for each in ids:
-            await start_workflow(connection, queue, each)
-        while not dying.executed:  # noqa: ASYNC110 - until it is in the middle of it
+        for workflow_id in ids:
+            await start_workflow(connection, queue, workflow_id)
+        while not dying.executed:  # noqa: ASYNC110 - until an activity was executed
             await asyncio.sleep(0)
         for loop in dying.loops.values():
             loop.cancel()
@@ -113,7 +113,7 @@ def test_workflows_on_a_server_complete_although_the_holder_is_replaced(
         await second.start()
         worker = LoopsOverHolder(second, queue)
         await worker.start()
-        assert await asyncio.gather(*(outcome(connection, each) for each in ids)) == [ALL] * 30
+        assert await asyncio.gather(*(outcome(connection, workflow_id) for workflow_id in ids)) == [ALL] * 30
         await worker.stop()
         assert tables.counters.takeovers == 1
         assert (tables.counters.abandoned, tables.counters.closed) == ((0, 1) if adoption else (0, 2))

@@ -160,7 +160,7 @@ Current thread 0x00007f02 (most recent call first):
 def test_faulthandler_dump_is_parsed_into_threads_and_frames() -> None:
     first, second = parse_dump(DUMP.format(library=re.__file__))
     assert (first.ident, second.ident) == (0x7F01, 0x7F02)
-    assert [each.name for each in second.frames] == ["match", "catastrophe", "main"]
+    assert [frame.name for frame in second.frames] == ["match", "catastrophe", "main"]
     assert author_stack(second.frames).place == "/app/café/shop.py:22 in catastrophe"
     assert "threading" in author_stack(first.frames).place
     assert parse_dump('Stack (most recent call first):\n  File "a.py", line 1 in f\n')[0].ident is None

@@ -64,7 +64,7 @@ class _Collector(logging.Handler):
 
 def _parked(registry: Registry, queue: str) -> float:
     """Return the metric of parked runs of a task queue."""
-    (family,) = (each for each in registry.collect() if each.name == "hourglass_parked_workflows")
+    (family,) = (family for family in registry.collect() if family.name == "hourglass_parked_workflows")
     return sum(sample.value for sample in family.samples if ("task_queue", queue) in sample.labels)
 
 

@@ -48,7 +48,7 @@ with Client.connect(sys.argv[1]) as client, Worker(client, workflows=[globals()[
 
 def parked(registry: Registry) -> dict[str, float]:
     """Return the metric of parked runs, by task queue."""
-    (family,) = (each for each in registry.collect() if each.name == "hourglass_parked_workflows")
+    (family,) = (family for family in registry.collect() if family.name == "hourglass_parked_workflows")
     return {dict(sample.labels)["task_queue"]: sample.value for sample in family.samples}
 
 
@@ -118,7 +118,9 @@ def test_engine_supplies_the_workflow_id_of_a_parked_run_known_only_by_its_run_i
         services.lanes.parked.note_unnamed(handle.describe().run_id, "other commands")
         services.lanes.parked.note_unnamed("no-such-run", "other commands")
         until(lambda: not services.lanes.parked.unnamed, "they are never named")
-        (record,) = [each for each in caplog.records if "does not match its history" in each.getMessage()]
+        (record,) = [
+            record for record in caplog.records if "does not match its history" in record.getMessage()
+        ]
         assert record.getMessage().startswith("workflow waits (order-1, run ")
         handle.terminate()
 

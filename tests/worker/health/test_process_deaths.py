@@ -82,14 +82,14 @@ def test_process_death_is_counted_for_each_run_that_was_executing(tmp_path: Path
     folder = tmp_path / "x.db-worker"
     leave_notes(folder, packed("a", "t", "code"), packed("b", "t", "code"))
     with opened(folder) as record:
-        assert sorted((each.run_id, each.times, each.died) for each in record.fresh) == [
+        assert sorted((incident.run_id, incident.times, incident.died) for incident in record.fresh) == [
             ("a", 1, True),
             ("b", 1, True),
         ]
     leave_notes(folder, packed("b", "t", "code"))
     with opened(folder) as record:
         assert death_counts(folder) == {"a": 1, "b": 2}
-        assert [each.run_id for each in record.fresh] == ["b"]
+        assert [incident.run_id for incident in record.fresh] == ["b"]
     with opened(folder) as record:
         assert record.fresh == []
 
@@ -150,7 +150,7 @@ sys.stdin.read()
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
             assert process.stdout is not None
             assert process.stdout.readline() == b"noted\n"
-            noted = {each.run_id: each for each in notes_of(process.pid) or ()}
+            noted = {item.run_id: item for item in notes_of(process.pid) or ()}
             blame(process.pid, noted.get(blamed), stack)
             process.kill()
 
@@ -187,7 +187,7 @@ def test_process_deaths_are_kept_in_memory_if_the_incident_folder_is_not_writabl
     leave_notes(folder, packed("a", "t"))
     folder.touch()  # a file in place of the folder
     with opened(folder) as record:
-        assert [each.run_id for each in record.current()] == ["a"]
+        assert [incident.run_id for incident in record.current()] == ["a"]
         record.forget("a")
         assert record.current() == []
 
@@ -506,7 +506,7 @@ def test_forked_child_of_a_workflow_exits_without_completing_it(tmp_path: Path, 
             time.sleep(0.01)
         process = service._process
         assert process is not None
-        while [each for each in _children(process.pid) if not _is_zombie(each)]:
+        while [pid for pid in _children(process.pid) if not _is_zombie(pid)]:
             time.sleep(0.01)
 
 

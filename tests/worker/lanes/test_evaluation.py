@@ -265,8 +265,8 @@ def test_retried_task_does_not_repeat_workflow_log_messages(caplog):
             lane.evaluate(start("r", "logs"))
             assert isinstance(lane.evaluate(on("r", resolved(1))).completion, TaskFailed)
             lane.evaluate(evict("r"))
-    said = [record.getMessage() for record in caplog.records if record.name == "hourglass.workflow"]
-    assert len(said) == 2
+    messages = [record.getMessage() for record in caplog.records if record.name == "hourglass.workflow"]
+    assert len(messages) == 2
 
 
 def test_lost_journals_are_bounded_in_number_and_bytes():

@@ -39,6 +39,6 @@ def test_discarding_a_cached_state_removes_it_from_any_lane() -> None:
     cache.hand_over("one", "heir")
     cache.discard(Key("q", "a"))
     cache.discard(Key("q", "unknown"))
-    left: list[Entry] = [each for owner in ("heir", "two") for each in cache.owned(owner)]
-    assert [(each.key.run_id, each.key.generation) for each in left] == [("b", 0), ("a", 1)]
+    left: list[Entry] = [entry for owner in ("heir", "two") for entry in cache.owned(owner)]
+    assert [(entry.key.run_id, entry.key.generation) for entry in left] == [("b", 0), ("a", 1)]
     assert len(cache) == 2

@@ -83,7 +83,7 @@ async def test_blocked_lane_without_queued_runs_gets_no_spare_lane():
     async with lanes() as world:
         await world.block("slow")
         world.advance_finely(1.0)
-        assert [each.name for each in world.lanes.status()] == ["lane-0"]
+        assert [lane.name for lane in world.lanes.status()] == ["lane-0"]
 
 
 async def test_idle_regular_lane_is_used_before_a_spare_lane():
@@ -111,7 +111,7 @@ async def test_number_of_spare_lanes_is_bounded():
             await world.begun(f"slow-{number}")
         world.submit(start("other", "adds", "other"))
         world.advance_finely(1.0)
-        assert [each.name for each in world.lanes.status()] == ["lane-0", "lane-0+1", "lane-0+2"]
+        assert [lane.name for lane in world.lanes.status()] == ["lane-0", "lane-0+1", "lane-0+2"]
         assert not world.answers("other")
         stage.go.set()
         await settled(lambda: world.answers("other"))
@@ -126,12 +126,12 @@ async def test_idle_spare_lane_ends_and_returns_its_runs():
         await settled(lambda: len(world.answers("r")) == 2)
         stage.go.set()
         await settled(lambda: len(world.answers("slow")) == 2)
-        counted = sum(each.activations for each in world.lanes.counts())
+        counted = sum(lane_counts.activations for lane_counts in world.lanes.counts())
         world.clock.now += 6
         world.lanes.check()
         await settled(lambda: world.lanes.check() or len(world.lanes.status()) == 1)
         assert world.lanes.status()[0].runs == 2
-        assert sum(each.activations for each in world.lanes.counts()) == counted
+        assert sum(lane_counts.activations for lane_counts in world.lanes.counts()) == counted
         assert await world.evaluate(on("r", done(2, 2))) == completed("r", 3)
         assert stage.threads["r"] == ["lane-0", "lane-0+1", "lane-0"]
 
@@ -173,7 +173,7 @@ async def test_runs_do_not_move_while_a_debugger_is_active():
         debuggers.stopped_threads.add(thread_id)
         world.submit(start("other", "adds", "other"))
         world.advance_finely(1.0)
-        assert [each.name for each in world.lanes.status()] == ["lane-0"]
+        assert [lane.name for lane in world.lanes.status()] == ["lane-0"]
         debuggers.activation_ended(thread_id)
         world.advance_finely()
         await settled(lambda: world.answers("other"))
@@ -253,7 +253,7 @@ def test_workflows_complete_while_others_block_their_lanes():
     ):
         slow = [client.start_workflow(blocks_its_lane, id=f"slow-{number}") for number in range(3)]
         handles = [client.start_workflow(healthy, number, id=f"w-{number}") for number in range(20)]
-        assert [each.result() for each in handles] == [number + 3 for number in range(20)]
+        assert [handle.result() for handle in handles] == [number + 3 for number in range(20)]
         go.set()
-        assert [each.result() for each in slow] == ["slow"] * 3
+        assert [handle.result() for handle in slow] == ["slow"] * 3
     assert executed == ["slow"] * 3

@@ -101,7 +101,7 @@ async def test_verdict_of_an_abandoned_lane_is_dropped():
         await settled(lambda: lane_threads() == ["lane-0.1"])
         assert world.lanes.stuck == 0
         await world.evaluate(start("s", "adds", "s"))
-        assert [failure_kind(each) for each in world.answers("r")] == ["", "WorkflowHung"]
+        assert [failure_kind(answer) for answer in world.answers("r")] == ["", "WorkflowHung"]
         assert len(world.answers("r")) == 2
 
 
@@ -199,7 +199,7 @@ async def test_hang_is_detected_on_a_real_clock(monkeypatch):
 async def test_lane_at_a_breakpoint_is_not_hung():
     async with lanes() as world:
         await world.block("r")
-        (thread,) = (each for each in threading.enumerate() if each.name == "lane-0")
+        (thread,) = (thread for thread in threading.enumerate() if thread.name == "lane-0")
         debuggers.stopped_threads.add(thread.ident)
         world.advance(100)
         assert world.replaced == []
@@ -213,7 +213,7 @@ async def test_lane_under_a_debugger_is_not_hung():
 
     async with lanes() as world:
         await world.block("r")
-        (thread,) = (each for each in threading.enumerate() if each.name == "lane-0")
+        (thread,) = (thread for thread in threading.enumerate() if thread.name == "lane-0")
         frame = sys._current_frames()[thread.ident]
         while frame.f_code.co_name != "blocks":
             frame = frame.f_back
@@ -332,8 +332,8 @@ async def test_lane_status_has_the_runs_and_replacements_of_each_lane():
         await world.evaluate(start("a", "adds", "a"))
         world.submit(on("r", done(1)))
         await world.begun("r")
-        assert [each.runs for each in world.lanes.status()] == [1, 1]
+        assert [lane.runs for lane in world.lanes.status()] == [1, 1]
         assert (world.current_run("lane-0"), world.current_run("lane-1")) == ("r", None)
         world.advance(3)
-        assert [each.replaced for each in world.lanes.status()] == [1, 0]
+        assert [lane.replaced for lane in world.lanes.status()] == [1, 0]
         assert world.lanes.names() == ["lane-0", "lane-1"]

@@ -21,12 +21,10 @@ THIS_MODULE = sys.modules[__name__]
 ONCE = RetryPolicy(maximum_attempts=1)
 
 
-class DeclinedError(Exception):
-    """What the activity's error is made of."""
+class DeclinedError(Exception): ...
 
 
-class BlockedError(DeclinedError):
-    """What the activity raises."""
+class BlockedError(DeclinedError): ...
 
 
 @activity.defn(retry_policy=ONCE)
@@ -181,10 +179,10 @@ def test_except_timeout_error_around_a_call_is_recognized() -> None:
 
 
 def test_code_without_source_gets_no_except_clause_hint() -> None:
-    known: dict[str, Any] = {"ActivityError": ActivityError, "BlockedError": BlockedError}
+    namespace: dict[str, Any] = {"ActivityError": ActivityError, "BlockedError": BlockedError}
     text = "def fails():\n    try:\n        raise ActivityError('x') from BlockedError()\n    except BlockedError: ..."
-    exec(compile(text, "nowhere.py", "exec"), known)
-    assert passed_handler(_raised_by(known["fails"])) == ""
+    exec(compile(text, "nowhere.py", "exec"), namespace)
+    assert passed_handler(_raised_by(namespace["fails"])) == ""
     assert passed_handler(ActivityError("x")) == ""
     assert passed_handler(None) == ""
 

@@ -45,8 +45,8 @@ def _replay_order(evaluations: Any, run_id: str, *flags: int) -> list[object]:
     resolved = ActivityCompleted(1, payloads("shared")[0])
     second = evaluations.evaluate(on(run_id, resolved, timestamp_ns=1, is_replaying=True, flags=flags))
     assert isinstance(second.completion, Succeeded)
-    asked = [each for each in second.completion.commands if isinstance(each, ScheduleActivity)]
-    return [default_converter.decode(each.arguments[0]) for each in asked]
+    asked = [command for command in second.completion.commands if isinstance(command, ScheduleActivity)]
+    return [default_converter.decode(item.arguments[0]) for item in asked]
 
 
 def _report_nondeterminism(evaluations: Any, run_id: str) -> None:

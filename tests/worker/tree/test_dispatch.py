@@ -157,7 +157,7 @@ async def test_thousand_runs_are_spread_over_three_lanes_and_answered_once(monke
         for number in range(1000):
             world.handle.deliver(start_of(f"r{number}", "waiting", 1))
         await until(lambda: len(world.handle.completions) == 1000)
-        assert len({each.run_id for each in world.handle.completions}) == 1000
+        assert len({completion.run_id for completion in world.handle.completions}) == 1000
         (services,) = world.app.configured()
         assert [lane.runs for lane in services.lanes.status()] == [334, 333, 333]
 
@@ -184,7 +184,7 @@ async def test_killed_attempt_job_reports_a_single_failure():
         await until(lambda: handle.results)
         stage.go.set()
         await until(lambda: not world.app.configured()[0].executor.running)
-        assert [failure_type(each) for each in handle.results] == ["AttemptDied"]
+        assert [failure_type(result) for result in handle.results] == ["AttemptDied"]
 
 
 async def test_activity_cancellation_is_dispatched_by_task_token():
@@ -218,7 +218,7 @@ async def test_local_activity_result_of_a_closed_run_is_held_until_its_eviction(
         handle = await with_closed_run(world)
         handle.deliver(attempt_of("double", 1, token=b"other", run_id="s", is_local=True))
         await until(lambda: handle.results)
-        assert [each.token for each in handle.results] == [b"other"]
+        assert [result.token for result in handle.results] == [b"other"]
         assert f"{EXECUTORS}/attempt-1" in world.paths()
         handle.deliver(Activation(run_id="r", events=(RunEvicted("CACHE_FULL"),)))
         await until(lambda: len(handle.results) == 2)

@@ -55,16 +55,16 @@ def error_with_status(status: str) -> ServiceError:
 
 
 def reachable(app: Application) -> float:
-    (family,) = [each for each in worker_metrics(app) if each.name == "hourglass_engine_reachable"]
+    (family,) = [family for family in worker_metrics(app) if family.name == "hourglass_engine_reachable"]
     return family.samples[0].value
 
 
 def reachability_log(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
     ours = ("the engine is not available", "the engine is available again")
     return [
-        (each.levelname, each.getMessage())
-        for each in caplog.records
-        if each.getMessage().startswith(ours) and each.levelno >= logging.INFO
+        (record.levelname, record.getMessage())
+        for record in caplog.records
+        if record.getMessage().startswith(ours) and record.levelno >= logging.INFO
     ]
 
 
@@ -137,8 +137,8 @@ def test_different_reason_of_an_outage_is_logged_again(caplog: pytest.LogCapture
     reach.refused(DEAD, 1.0)
     reach.refused(GONE, 2.0)
     assert [text for _, text in reachability_log(caplog)] == [
-        f"the engine is not available: {each}. This worker receives no tasks until the engine is available again"
-        for each in (DEAD, GONE)
+        f"the engine is not available: {item}. This worker receives no tasks until the engine is available again"
+        for item in (DEAD, GONE)
     ]
 
 
@@ -206,7 +206,7 @@ async def test_worker_readiness_follows_reachability(monkeypatch: pytest.MonkeyP
         assert await check_reachability(world.app)
         assert status_report(world.app, "running")["ready"] is True
         assert reachable(world.app) == 1.0
-    assert all(isinstance(each, DescribeNamespace | CountWorkflows) for each in asked)
+    assert all(isinstance(item, DescribeNamespace | CountWorkflows) for item in asked)
 
 
 async def test_reachability_watch_ends_if_the_engine_does_not_support_the_query(
@@ -351,7 +351,7 @@ def test_worker_reports_a_deleted_namespace(
 @pytest.mark.server
 def test_single_reachability_watch_runs_after_the_watchdog_is_killed(quick_server: DevServer) -> None:
     with worker_at(quick_server.target) as worker:
-        path = next(each for each in worker.tree.paths() if each.endswith("/Watchdog"))
+        path = next(path for path in worker.tree.paths() if path.endswith("/Watchdog"))
         worker.tree.kill(path)
 
         async def asking() -> int:

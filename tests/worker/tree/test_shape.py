@@ -51,7 +51,7 @@ async def test_attempt_jobs_are_children_of_the_executor_supervisor():
 def _paths_of_reports(tree, kind):
     """Return the paths of these reports in order, except lanes and poll loops, whose order is not fixed."""
     beside = (":hourglass-lane", "PollLoop")
-    return [r.path for r in tree.reports() if r.kind == kind and not any(each in r.path for each in beside)]
+    return [r.path for r in tree.reports() if r.kind == kind and not any(item in r.path for item in beside)]
 
 
 async def test_tree_children_start_in_order_and_stop_in_reverse():
@@ -119,7 +119,7 @@ async def test_application_is_a_single_child_spec():
     async with memory(serve=False) as world:
         spec = application(world.app)
         assert isinstance(spec, ChildSpec)
-        assert [each.id for each in spec.start.children] == [
+        assert [child.id for child in spec.start.children] == [
             "EvaluatorSupervisor",
             "ExecutorSupervisor",
             "LaneSupervisor",

@@ -122,9 +122,9 @@ async def test_handle_whose_polls_are_not_seen_is_recycled_on_a_new_connection(
         assert len(world.engine.handles) == 1
         reports.times[False] += 1  # only workflow tasks are polled
         await check_sightings(world.app, sightings)
-        assert [each.closing for each in world.engine.handles] == [True, False]
+        assert [handle.closing for handle in world.engine.handles] == [True, False]
         assert len(world.engine.connections) == 1
-        assert {(each.task_queue, each.polled_by) for each in reports.queries} == {("default", "test")}
+        assert {(query.task_queue, query.polled_by) for query in reports.queries} == {("default", "test")}
     assert "has not seen it poll for activities" in caplog.text
 
 
@@ -136,8 +136,8 @@ async def test_unresponsive_connection_is_checked_through_a_new_connection(
         reports.unresponsive.add(reports.shared)
         await check_sightings(world.app, sightings)
         await check_sightings(world.app, sightings)
-        assert [each.closing for each in world.engine.handles] == [True, False]
-        await until(lambda: sum(each.closed for each in world.engine.connections) >= 3)
+        assert [handle.closing for handle in world.engine.handles] == [True, False]
+        await until(lambda: sum(connection.closed for connection in world.engine.connections) >= 3)
 
 
 async def test_unreachable_engine_causes_no_recycle(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,7 +177,7 @@ async def test_worker_without_free_activity_slots_is_not_checked(monkeypatch: py
         for _ in range(5):
             reports.times[False] += 1
             await check_sightings(world.app, sightings)
-        assert not any(each.activities for each in reports.queries)
+        assert not any(query.activities for query in reports.queries)
         assert len(world.engine.handles) == 1
         del record.attempts.open[b"t"]
 

@@ -71,7 +71,7 @@ async def test_worker_raises_no_suspicion_during_and_after_fifty_workflows():
             seen.update(suspicions(world.app))
             assert await world.result(f"w{number}") == number * 4
         await until(lambda: not (world.app.evaluators.jobs() or list(suspicions(world.app))))
-        assert not any(isinstance(each, (Orphan, NoWorker)) for each in seen)
+        assert not any(isinstance(item, (Orphan, NoWorker)) for item in seen)
 
 
 async def test_watchdog_replaces_a_worker_whose_poll_loop_stalls(caplog):
@@ -97,7 +97,7 @@ async def test_watchdog_replaces_a_worker_whose_poll_loop_stalls(caplog):
         evaluators.spawn_job = spawn
         await until(lambda: len(world.engine.handles) == 2 and world.is_polling())
         await until(lambda: former.finalized)
-        assert [type(each) for each in former.completions] == [TaskFailed]
+        assert [type(completion) for completion in former.completions] == [TaskFailed]
         assert list(suspicions(world.app)) == []
     assert "the watchdog repairs: NobodyPolls(queue='default', generation=1, kind='workflow'" in caplog.text
 
@@ -136,7 +136,7 @@ async def test_watchdog_fails_an_attempt_without_a_job(caplog):
         check(world.app, patience, 0.0)
         check(world.app, patience, 30.0)
         await until(lambda: world.handle.results)
-        assert [type(each) for each in world.handle.results] == [AttemptFailed]
+        assert [type(result) for result in world.handle.results] == [AttemptFailed]
     assert "the watchdog repairs: Orphan" in caplog.text
     assert "sesame" not in caplog.text
 

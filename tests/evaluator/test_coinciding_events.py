@@ -13,7 +13,7 @@ from hourglass._evaluator.commands import ScheduleActivity, SignalExternalWorkfl
 from hourglass._evaluator.events import AnyEvent, ChildCompleted, ChildStarted, ExternalSignalResolved
 from hourglass.workflow import Channel
 
-from .acts import charge, refund
+from .activities import charge, refund
 from .conftest import Drive
 from .driver import Driver, brief, cancel, encode, signal
 

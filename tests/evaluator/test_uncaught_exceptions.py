@@ -21,7 +21,7 @@ from hourglass.errors import (
     TimedOutError,
 )
 
-from .acts import charge, work
+from .activities import charge, work
 from .conftest import Drive
 from .driver import arguments_of, brief, decode, error_in_workflow, error_of, run_settings, signal
 

@@ -14,7 +14,7 @@ from hourglass.workflow import (
     UnfinishedUpdateHandlersWarning,
 )
 
-from .acts import work
+from .activities import work
 from .conftest import Drive
 from .driver import cancel, signal, update
 

@@ -12,7 +12,7 @@ from hourglass._evaluator.context import LiveRun
 from hourglass._evaluator.messages import Handlers
 from hourglass._evaluator.scheduler import Future, Scheduler
 
-from .acts import charge, work
+from .activities import charge, work
 from .conftest import Drive
 from .driver import Driver, signal
 

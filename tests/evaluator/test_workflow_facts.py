@@ -15,7 +15,7 @@ from hourglass._evaluator.commands import SetPatchMarker
 from hourglass._evaluator.events import PatchNoticed, SeedChanged
 from hourglass.errors import NotInWorkflowError, ReadOnlyError
 
-from .acts import work
+from .activities import work
 from .conftest import Drive
 from .driver import EPOCH, SECOND, brief
 
