@@ -95,7 +95,7 @@ def test_worker_json_log_has_ids_types_queue_attempt_and_extra_fields(
 ) -> None:
     command = ("worker", "app.py", "--target", target, "--task-queue", queue, "--log", "json")
     with Command(*command, cwd=tmp_path) as worker, Client.connect(target) as client:
-        worker.wait_for(" runs")
+        worker.wait_for("the worker on task queue")
         handle = client.start_workflow("order", 1, id=f"{queue}-1", task_queue=queue)
         with pytest.raises(WorkflowFailedError):
             handle.result(timeout=60)
