@@ -78,9 +78,9 @@ def test_dev_logs_run_starts_ends_and_activity_failures_with_user_lines(
         with pytest.raises(WorkflowFailedError):
             client.execute_workflow("order", 1, id=f"{queue}-order", task_queue=queue)
         dev.wait_for(f"order {queue}-order failed after ")
-    assert f"runs: ends {queue}-ends begins\n" in dev.text
+    assert f"runs: ends {queue}-ends starts\n" in dev.text
     assert f"runs: ends {queue}-ends completed after " in dev.text
-    assert f"runs: order {queue}-order begins\n" in dev.text
+    assert f"runs: order {queue}-order starts\n" in dev.text
     assert (
         f"ERROR   worker: activity charge of workflow {queue}-order (id 1, attempt 1 of 1) failed permanently"
         in dev.text
