@@ -206,7 +206,7 @@ def damaged(good: Events, name: str) -> History:
 
 @pytest.mark.parametrize("name", list(MUTATIONS))
 def test_mutated_history_is_rejected(good: Events, replayer: Replayer, name: str) -> None:
-    """With a message, long before the time limit."""
+    """The rejection has a message and comes long before the time limit."""
     with pytest.raises((HistoryError, NondeterminismError)) as caught:
         replayer.replay(damaged(good, name))
     message = str(caught.value)

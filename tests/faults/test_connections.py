@@ -66,7 +66,7 @@ def closed_port() -> str:
 
 
 def test_refused_connection_names_the_address() -> None:
-    """Without waiting for the timeout."""
+    """The error is raised before the timeout."""
     target = closed_port()
     with pytest.raises(ConnectionFailedError, match=rf"{target}: connection refused"):
         Client.connect(target, timeout=LONG)
@@ -79,7 +79,7 @@ def test_unknown_host_is_named() -> None:
 
 @pytest.mark.parametrize("answer", [speaks_http, hangs_up])
 def test_server_that_is_not_temporal_is_named(answer: Callable[[socket.socket], None]) -> None:
-    """Without waiting for the timeout."""
+    """The error is raised before the timeout."""
     with peer(answer) as target, pytest.raises(ServiceError, match=rf"{target}: the server closed"):
         Client.connect(target, timeout=LONG)
 

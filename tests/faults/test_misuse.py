@@ -370,9 +370,9 @@ def test_arguments_that_do_not_fit_the_workflow_are_logged_once(
         for handle in runs:
             until(lambda handle=handle: task_failures(handle))
             handle.terminate("seen")
-    start_errors = [each for each in caplog.records if "cannot start: " in each.getMessage()]
-    assert [each.exc_info for each in start_errors] == [None, None, None]
-    text = " ".join(each.getMessage() for each in start_errors)
+    start_errors = [record for record in caplog.records if "cannot start: " in record.getMessage()]
+    assert [start_error.exc_info for start_error in start_errors] == [None, None, None]
+    text = " ".join(start_error.getMessage() for start_error in start_errors)
     for words in (
         "begin-0, run ",
         "cannot start: argument 'item' of workflow takes_item: Item: field 'cents' is missing (json/plain as Item). ",

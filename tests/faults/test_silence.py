@@ -115,15 +115,17 @@ def worker(client: Client) -> Worker:
 
 
 def records(caplog: pytest.LogCaptureFixture, *, least: int = logging.WARNING) -> list[Any]:
-    return [each for each in caplog.records if each.levelno >= least and each.name.startswith("hourglass")]
+    return [
+        record for record in caplog.records if record.levelno >= least and record.name.startswith("hourglass")
+    ]
 
 
 def messages(caplog: pytest.LogCaptureFixture, part: str) -> list[str]:
-    return [text for each in records(caplog) if part in (text := each.getMessage())]
+    return [text for record in records(caplog) if part in (text := record.getMessage())]
 
 
 def test_each_failed_attempt_is_logged_once(client: Client, caplog: pytest.LogCaptureFixture) -> None:
-    """With ids, attempts and the author's lines; without payloads or our own frames."""
+    """The log has ids, attempts and the author's lines, and neither payloads nor our own frames."""
     with caplog.at_level(logging.INFO, "hourglass"), worker(client), pytest.raises(WorkflowFailedError):
         client.execute_workflow(order, "secret-7", id="order-1", task_queue="silence")
     first, last, run = records(caplog)
@@ -216,7 +218,7 @@ def logged_while_waiting(handle: Any, find: Callable[[], list[str]]) -> list[str
 def test_waiting_client_logs_a_failing_activity_once(
     client: Client, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also an activity of a child."""
+    """The activity belongs to the workflow or to its child."""
     monkeypatch.setattr(_wait_notices, "SILENCE", 0.05)
     with worker(client):
         for workflow_, id in ((waits_long, "waits-1"), (parent_of_waits, "parent-1")):
@@ -312,10 +314,10 @@ def test_waiting_client_logs_a_missing_activity_of_a_child_once(
             client.start_workflow(parent_of_unserved, id=f"child-{at}", task_queue="silence-child")
             for at in range(2)
         ]
-        waiting = [threads.submit(each.result) for each in handles]
+        waiting = [threads.submit(handle.result) for handle in handles]
         (record,) = until(lambda: messages(caplog, "has no worker"))
-        for each in handles:
-            each.terminate("enough")
+        for handle in handles:
+            handle.terminate("enough")
         assert [isinstance(each.exception(30), WorkflowFailedError) for each in waiting] == [True, True]
     assert "waits for workflow " in record
     assert "which waits for activity fails_for_long, which has no worker: " in record
@@ -391,7 +393,7 @@ def test_timed_out_attempt_is_logged_by_its_worker(client: Client, caplog: pytes
 
 
 def test_printed_error_shows_remote_lines(client: Client) -> None:
-    """Of our own frames only the called method."""
+    """The only frame of ours is the called method."""
     with (
         worker(client),
         pytest.raises(WorkflowFailedError) as caught,
@@ -424,9 +426,9 @@ def test_unusable_file_is_reported_without_our_frames(
         Worker(client, workflows=[order]).start()
     for caught in (refused, unusable):
         frames = traceback.extract_tb(caught.value.__traceback__)
-        ours = [each.name for each in frames if Path(each.filename).is_relative_to(PACKAGE)]
+        ours = [frame.name for frame in frames if Path(frame.filename).is_relative_to(PACKAGE)]
         assert ours in ([], ["connect"], ["start"])
-    assert [each for each in caplog.records if each.exc_info] == []
+    assert [record for record in caplog.records if record.exc_info] == []
     assert messages(caplog, "is not a database")
 
 
@@ -450,7 +452,7 @@ def test_attempt_timeout_without_a_worker_is_logged_by_the_engine(caplog: pytest
         pytest.raises(WorkflowFailedError),
     ):
         client.execute_workflow(schedules_without_worker, id="nobody-1")
-    (record,) = [each for each in records(caplog) if each.name == "hourglass.embedded"]
+    (record,) = [record for record in records(caplog) if record.name == "hourglass.embedded"]
     assert record.levelname == "ERROR"
     text = (
         "activity charge of workflow nobody-1 (id 1, attempt 1) timed out while no worker was executing it; "

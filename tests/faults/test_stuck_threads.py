@@ -42,7 +42,7 @@ def _page(worker: Worker, page: str) -> tuple[int, dict[str, Any]]:
 
 
 def test_process_with_stuck_threads_is_not_ready() -> None:
-    """Without a parent process; it is ready again when they end."""
+    """No parent process can replace it; it is ready again when the threads end."""
     Gate.opened.clear()
     with (
         Client.connect("local:") as client,

@@ -72,7 +72,7 @@ def test_unknown_workflow_type_fails_the_task(
 
 
 def test_unknown_activity_type_fails_the_attempt(client: Client, queue: str) -> None:
-    """It is retried until a worker knows the type."""
+    """The attempt is retried until a worker knows the type."""
     with Worker(client, queue, workflows=[fine, needs_later], activities=[known]):
         handle = client.start_workflow(needs_later, task_queue=queue)
         failure = until(
@@ -105,7 +105,7 @@ def test_unknown_activity_type_fails_the_attempt(client: Client, queue: str) -> 
 def test_type_names_outside_the_registered_modules_are_unknown(
     name: str, queue: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nothing is imported or called by such a name."""
+    """Such a name imports and calls nothing."""
     before = set(sys.modules)
     root: Any = sys.modules[__name__]
     with Client.connect("local:") as client, Worker(client, queue, modules=[root]):

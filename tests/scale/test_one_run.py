@@ -62,7 +62,7 @@ def test_signal_cost_is_constant(workflow: Any, way: str) -> None:
             pump.begin(*signals)
         else:
             pump.begin()
-            for group in [signals] if way == "together" else [[each] for each in signals]:
+            for group in [signals] if way == "together" else [[signal] for signal in signals]:
                 pump.send(group)
         assert pump.result == size
         run.drop()
@@ -76,7 +76,7 @@ def test_cost_of_receive_timeouts_is_constant() -> None:
 
 
 def test_unread_failures_of_fibers_add_no_cost() -> None:
-    """They are not scanned after every activation."""
+    """The failed fibers are not scanned after every activation."""
     assert_flat(execution(shapes.left_alone))
 
 

@@ -259,7 +259,7 @@ async def test_jobs_survive_the_restart_of_another_subsystem(world: World) -> No
 def test_ten_thousand_jobs_finish_are_killed_or_stopped(
     new_loop: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:
-    # Not in debug mode, which records a stack for each of them.
+    # Not in the loop's debug mode, which records a stack for every job.
     run_in_world(_ten_thousand_jobs, new_loop)
 
 

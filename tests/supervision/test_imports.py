@@ -45,5 +45,5 @@ def test_supervision_policy_spec_and_exits_import_no_effects(name: str) -> None:
         ours = {
             modules.rpartition(".")[2] for modules in names if modules.startswith("hourglass._supervision.")
         }
-        # For type checkers only: a spec names the type of the context that its start is called with.
+        # `process` is imported for type checkers only.
         waiting += ours - seen - {"process"}

@@ -127,7 +127,7 @@ async def test_exception_in_the_on_death_callback_of_a_job_is_logged(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     _, tasks = await start_tasks(world)
-    job = tasks.spawn_job(RecordingJob)  # without its list: writing there raises
+    job = tasks.spawn_job(RecordingJob)  # without its list `seen`, so that `on_death` raises
     job.finish()
     assert (job.exit, len(tasks.jobs())) == (NORMAL, 0)
     assert "a monitor of App/Tasks/job-1 failed" in caplog.text

@@ -320,7 +320,7 @@ async def test_killed_process_that_ignores_closing_is_discarded(world: World) ->
             except GeneratorExit:
                 refused.append("refused")
                 if len(refused) > 1:
-                    raise  # Python closes what is dropped once more, and would complain of another refusal
+                    raise  # Python closes a dropped coroutine again, and would log another refusal
             except BaseException:
                 continue
 

@@ -36,7 +36,7 @@ RESTARTED = {
     ("temporary", "crash"): False,
     ("temporary", "killed"): False,
 }
-# The second of four permanent children has ended.
+# By strategy, the children to stop and to start after the second of four permanent children has ended.
 CASCADE: dict[Strategy, tuple[tuple[int, ...], tuple[int, ...]]] = {
     "one_for_one": ((), (1,)),
     "one_for_all": ((3, 2, 0), (0, 1, 2, 3)),

@@ -14,7 +14,7 @@ from hourglass._supervision import ChildSpec, Context, ProcessState, Supervisor,
 
 from .world import World, run_in_world
 
-# A plan is a worker's manner, or a supervisor's strategy and the plans of its children.
+# A plan is the behaviour of a worker, or the strategy of a supervisor and the plans of its children.
 BEHAVIOURS = st.sampled_from(["prompt", "slow start", "slow end", "swallows", "terminate"])
 STRATEGIES = st.sampled_from(["one_for_one", "one_for_all", "rest_for_one"])
 SUPERVISORS = st.recursive(
@@ -47,7 +47,7 @@ class WorkerRecords:
                 await asyncio.Event().wait()
             except BaseException:
                 if behaviour == "swallows":
-                    await _turns(4)  # detached: it is killed and goes on for a while
+                    await _turns(4)  # a killed process that continues for a while
                 raise
             finally:
                 try:
@@ -122,7 +122,7 @@ def _check_starts(records: WorkerRecords, path: str, plan: Any) -> None:
     for place, each in enumerate(below):
         _check_starts(records, f"{path}/{id}{place}", each)
     if strategy != "one_for_one":
-        # Only workers tell when they themselves started; a supervisor's parts may have restarted later.
+        # Only workers record their start; the children of a supervisor may have restarted later.
         starts = [
             records.started[f"{path}/{id}{place}"]
             for place, each in enumerate(below)

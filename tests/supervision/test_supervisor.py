@@ -344,11 +344,11 @@ async def test_cancelled_tree_start_stops_started_children_in_reverse(world: Wor
 @pytest.mark.parametrize(
     ("order", "expected"),
     [
-        ("abc", ["+a", "+b", "+c"]),  # the first cascade replaces all; the news of b and c is stale by then
+        ("abc", ["+a", "+b", "+c"]),  # the first cascade restarts all, so the deaths of b and c are outdated
         (
             "cba",
             ["+c", "-c", "+b", "+c", "-c", "-b", "+a", "+b", "+c"],
-        ),  # each cascade is larger than the one before
+        ),  # each cascade is larger than the previous one
     ],
 )
 @on_both_loops

@@ -25,7 +25,7 @@ from hourglass._supervision import (
     start_tree,
 )
 
-TURNS = 60  # far more than any chain of wake-ups in these tests
+TURNS = 60  # turns of the loop; far more than these tests need
 
 
 class Boom(Exception):
@@ -84,9 +84,9 @@ class World:
 
     def __init__(self) -> None:
         self.clock = ManualClock()
-        self.log: list[str] = []  # "+a": a's body began; "-a": it ended
+        self.log: list[str] = []  # "+a": the body of `a` has begun; "-a": it has ended
         self.reports: list[SupervisionReport] = []
-        self.refusals: dict[str, int] = {}  # id -> how many of its next starts fail
+        self.refusals: dict[str, int] = {}  # by id: the number of next starts that fail
         self._mail: dict[str, asyncio.Future[object]] = {}
         self._trees: list[Tree] = []
 

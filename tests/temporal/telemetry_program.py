@@ -34,7 +34,7 @@ def main(target: str, queue: str, collector: str = "") -> None:
         client.execute_workflow(returns_one, id=queue, task_queue=queue)
         try:
             set_telemetry(TelemetryConfig())
-        except UsageError as error:  # it is too late
+        except UsageError as error:  # the connection was made before
             print("done" if "before the first connection" in str(error) else error, flush=True)
         for _ in sys.stdin:
             with urllib.request.urlopen(f"http://{worker.status_address}/metrics") as answer:

@@ -63,7 +63,7 @@ async def test_handle_paused_at_random_loses_no_task(server: DevServer) -> None:
 
         async def disturb() -> None:
             while True:
-                await asyncio.sleep(chance.random() * 0.01)  # a random instant is the point
+                await asyncio.sleep(chance.random() * 0.01)  # the test needs random times
                 loops.recycle(chance.choice(["workflows", "activities"]))
 
         disturber = asyncio.create_task(disturb())

@@ -47,7 +47,9 @@ def test_activation_has_the_deployment_version_of_its_task() -> None:
     assert result.deployment_version == ONE
     assert result.target_version_changed
     repeated = activation_from_proto(message.SerializeToString())
-    assert repeated.deployment_version is result.deployment_version  # kept for each activation, so kept once
+    assert (
+        repeated.deployment_version is result.deployment_version
+    )  # every activation has it, so it is stored once
 
 
 def test_worker_version_is_passed_to_core() -> None:

@@ -34,7 +34,7 @@ def saga_without_refund_after_timeout(order_id: str) -> str:
     try:
         ship(order_id)
     except ActivityError as error:
-        if isinstance(error.cause, ApplicationError):  # and a timeout is none
+        if isinstance(error.cause, ApplicationError):  # a timeout is no ApplicationError
             refund(charge_id)
         raise
     return charge_id

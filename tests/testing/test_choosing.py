@@ -35,7 +35,7 @@ class RecordingChooser:
     def choose(self, steps: Sequence[Step]) -> int:
         chosen = 0 if self.chooser is None else self.chooser.choose(steps)
         self.widest = max(self.widest, len(steps))
-        if steps[chosen].kind != "activation":  # named by its run id, which is another each time
+        if steps[chosen].kind != "activation":  # its text has the run id, which differs each time
             self.story.append(str(steps[chosen]))
         return chosen
 

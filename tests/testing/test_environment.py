@@ -249,7 +249,7 @@ def test_environment_client_cannot_be_closed_or_passed_to_a_worker() -> None:
 def test_closed_environment_frees_its_engine_and_driver() -> None:
     with Environment() as env:
         env.fake(charge, returns="c-1", raises=[ConnectionError("down")])
-        env.fake(ship, returns=None)  # real activities have threads, which keep it until they end
+        env.fake(ship, returns=None)  # the threads of real activities would keep the environment in memory
         handle = env.start_workflow(checkout, ORDER)
         handle.result()
         engine = weakref.ref(env._fixture.driver.engine)

@@ -61,7 +61,7 @@ def test_slow_workflow_code_within_the_deadlock_timeout_is_not_interrupted() -> 
     @workflow.defn
     def slow() -> str:
         with workflow.unsafe():
-            time.sleep(0.3)  # slow code that comes back is the subject
+            time.sleep(0.3)  # slow code that returns
         return "done"
 
     for limit in (5, None):

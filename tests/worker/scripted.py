@@ -65,7 +65,7 @@ def lane_of(
 ) -> Evaluations:
     """Return the evaluations of one lane, without a thread.
 
-    Instead of workflows a function may look one up by its name; `cache` are limits of the lane's cache.
+    `workflows` may also be a function that looks one up by its name. `cache` sets limits of the lane's cache.
     """
     find = workflows if callable(workflows) else Resolver(workflows=workflows).workflow
     if cache is not None:

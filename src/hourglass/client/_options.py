@@ -185,7 +185,7 @@ def start_request(
         fields["signal_name"], fields["signal_arguments"] = _start_signal(options, converter)
     encoded = definition.encode(converter, arguments)
     # A run that cannot decode its arguments would be parked, so it is not started.
-    definition.refuse_misfits(converter, arguments, encoded)
+    definition.reject_misfits(converter, arguments, encoded)
     return StartWorkflow(
         workflow_id=_text(options["id"], "id", converter) if "id" in options else new_id(),
         workflow_type=definition.name,

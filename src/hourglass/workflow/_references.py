@@ -146,12 +146,12 @@ class Given:
             raise ArgumentError(f"{self.what} takes one value, not {len(arguments)}")
         return tuple(converter.encode_all(arguments))
 
-    def refuse_misfits(
+    def reject_misfits(
         self, converter: Converter, arguments: Sequence[Any], encoded: Sequence[Payload]
     ) -> None:
         """Raise `ArgumentError` for arguments whose types do not match the signature."""
         if self.signature is not None:
-            self.signature.refuse_misfits(converter, arguments, encoded)
+            self.signature.reject_misfits(converter, arguments, encoded)
 
 
 def given_workflow(workflow: object) -> Given:

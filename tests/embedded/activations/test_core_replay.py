@@ -248,11 +248,11 @@ async def test_core_replays_embedded_histories(
     run_id = record.run.started.first_run_id
     events = [json.loads(each) for each in await world.history(run_id=run_id)]
     assert events[-1]["eventType"] == last
-    assert [int(each["eventId"]) for each in events] == list(range(1, len(events) + 1))
+    assert [int(event["eventId"]) for event in events] == list(range(1, len(events) + 1))
     history = WorkflowHistory.from_json("w", json.dumps({"events": events}))
     # Our field names must all be known to Temporal's own JSON form: what it does not know it would drop.
     written = json.loads(history.to_json())["events"]
-    assert [list(each) for each in written] == [list(each) for each in events]
+    assert [list(each) for each in written] == [list(event) for event in events]
     replayer = Replayer(workflows=[definition], workflow_runner=UnsandboxedWorkflowRunner())
     await replayer.replay_workflow(history)
 
@@ -271,7 +271,7 @@ async def test_core_rejects_a_history_with_another_activity_id(world: World) -> 
     """Shows that the tests above can fail."""
     await drive_steps(world)
     events = [json.loads(each) for each in await world.history()]
-    scheduled = next(each for each in events if each["eventType"] == "EVENT_TYPE_ACTIVITY_TASK_SCHEDULED")
+    scheduled = next(event for event in events if event["eventType"] == "EVENT_TYPE_ACTIVITY_TASK_SCHEDULED")
     scheduled["activityTaskScheduledEventAttributes"]["activityId"] = "7"
     history = WorkflowHistory.from_json("w", json.dumps({"events": events}))
     replayer = Replayer(workflows=[Steps], workflow_runner=UnsandboxedWorkflowRunner())

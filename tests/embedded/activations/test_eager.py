@@ -34,7 +34,7 @@ def eager(attempts: int = 9, queue: str = "q", limits: Limits = LIMITS) -> Eager
 
 
 def complete(life: Life, *commands: c.Command, eager_worker: Eager | None) -> Change:
-    answer = tasks.TaskAnswer(commands=tuple(map(tasks.Sent, commands)), identity="me")
+    answer = tasks.TaskCompletion(commands=tuple(map(tasks.Sent, commands)), identity="me")
     return tasks.complete_task(life.run, answer, "", LIMITS, eager_worker, NOW)
 
 
@@ -138,7 +138,7 @@ async def test_queued_attempts_are_dispatched_before_eager_ones() -> None:
     seen = []
     for _ in ids:
         await settle()
-        (poll,) = (each for each in polls if each.done())
+        (poll,) = (poll for poll in polls if poll.done())
         polls.remove(poll)
         seen.append(poll.result().run_id)
         await world.handle.complete_activity(ActivityOk(poll.result().token, text("r")))
@@ -205,6 +205,6 @@ def test_fast_activity_completion_equals_the_general_builder(
     wants = Eager("me", "q", Limits(history_events=13, suggest_events=12))
     builder = ChangeBuilder(run, now)
     builder.drop_activity(5)
-    builder.happen(*activities.completed(attempt, value, "me"))
+    builder.write_or_hold(*activities.completed(attempt, value, "me"))
     take_task(builder, wants)
     assert transitions.complete_activity(run, attempt, value, "me", wants, now) == builder.build()

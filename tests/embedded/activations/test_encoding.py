@@ -21,7 +21,7 @@ def test_lone_surrogate_is_encoded_as_a_question_mark() -> None:
 
 
 def test_import_fails_if_python_hash_is_not_siphash(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With another hash, workflows would draw other random numbers in replay."""
+    """Workflows would draw other random numbers in replay with another hash."""
     monkeypatch.setattr(cursor, "source_hash", lambda key, data: bytes(8))
     cursor.seed_of.cache_clear()
     try:

@@ -42,7 +42,7 @@ async def test_core_replays_generated_parents_and_children(part: int) -> None:
         await world.start()
         await family.live(20)
         for record in list(world.engine.runs.records()):
-            if not any(isinstance(each.attributes, h.WorkflowTaskCompleted) for each in record.events):
+            if not any(isinstance(event.attributes, h.WorkflowTaskCompleted) for event in record.events):
                 continue
             run = record.run
             history = GetHistory(workflow_id=run.started.workflow_id, run_id=run.run_id)
@@ -68,9 +68,9 @@ def _settled(record: LoadedRun, batches: list[Batch]) -> int:
     if not record.run.is_open:
         return len(batches)
     started = [
-        each.attributes.started_event_id
-        for each in record.events
-        if isinstance(each.attributes, h.WorkflowTaskCompleted)
+        event.attributes.started_event_id
+        for event in record.events
+        if isinstance(event.attributes, h.WorkflowTaskCompleted)
     ]
     return sum(length < started[-1] for _, _, length in batches)
 

@@ -51,7 +51,7 @@ async def test_open_run_stays_cached_after_a_completion(world: World) -> None:
     assert not world.handle.forgets(Succeeded(run_id, (activity(1),)))
     await world.call(SignalWorkflow(workflow_id="w", signal_name="s", request_id="1"))
     (activation,) = world.handle.take_all()
-    assert [type(each) for each in activation.events] == [e.SignalReceived]
+    assert [type(event) for event in activation.events] == [e.SignalReceived]
 
 
 async def test_close_rejected_because_of_a_new_signal_evicts_the_run(world: World) -> None:
@@ -61,7 +61,7 @@ async def test_close_rejected_because_of_a_new_signal_evicts_the_run(world: Worl
     assert evictions(world.handle.take_all()) == ["UNHANDLED_COMMAND"]
     world.handle.forgets(Succeeded(run_id))
     (activation,) = world.handle.take_all()
-    assert [type(each) for each in activation.events] == [e.RunStarted, e.SignalReceived]
+    assert [type(event) for event in activation.events] == [e.RunStarted, e.SignalReceived]
 
 
 async def test_pending_query_is_answered_before_a_closed_run_is_evicted(world: World) -> None:

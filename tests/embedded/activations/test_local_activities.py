@@ -112,7 +112,7 @@ async def test_local_activity_with_short_backoff_retries_within_the_task(world: 
     await world.handle.complete_activity(AttemptFailed(task.token, app_failure("never")))
     assert await next_event(world) == e.ActivityFailed(1, app_failure("never"), is_local=True)
     await world.complete(run_id, c.CompleteRun(text("end")))
-    assert [each["attempt"] for each in await markers(world)] == [3]
+    assert [marker["attempt"] for marker in await markers(world)] == [3]
 
 
 @pytest.mark.parametrize(

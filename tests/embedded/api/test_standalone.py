@@ -28,7 +28,7 @@ def waits_for_activity(number: int) -> int:
 
 
 def test_standalone_activity_survives_process_restarts(tmp_path: Path) -> None:
-    """It is started, paused and changed by separate clients without a worker; a later worker executes it."""
+    """Separate clients start, pause and change the activity without a worker; a later worker executes it."""
     target = f"local:{tmp_path / 'alone.db'}"
     with Client.connect(target) as client:
         handle = client.start_activity(doubles, 4, id="d-1", task_queue="nobody", request_id="r")

@@ -56,9 +56,9 @@ def test_fairness_keys_are_served_by_weight() -> None:
         for number in range(100):
             queue.put(f"{tenant}-{number}", 3, (tenant, "", ""), weight=weight)
     keys = take(queue, 40)
-    assert Counter(each[0] for each in keys) == {"a": 10, "b": 20, "c": 10}
+    assert Counter(key[0] for key in keys) == {"a": 10, "b": 20, "c": 10}
     for tenant in "abc":
-        mine = [int(each[2:]) for each in keys if each[0] == tenant]
+        mine = [int(key[2:]) for key in keys if key[0] == tenant]
         assert mine == sorted(mine)
 
 
@@ -81,8 +81,8 @@ def test_new_tasks_and_backlog_of_a_type_alternate() -> None:
     for number in range(3):
         queue.put(f"new-{number}", 3, ("", "W", ""))
     keys = take(queue, 6)
-    assert [each for each in keys if each.startswith("new")] == ["new-0", "new-1", "new-2"]
-    assert sum(each.startswith("late") for each in keys) == 3
+    assert [key for key in keys if key.startswith("new")] == ["new-0", "new-1", "new-2"]
+    assert sum(key.startswith("late") for key in keys) == 3
     assert (queue.late(), len(queue)) == (96, 96)
 
 
@@ -98,7 +98,7 @@ def test_priority_takes_precedence_over_fairness() -> None:
 def test_queue_iteration_yields_each_task_once() -> None:
     """`urgent` omits the backlog and long queues."""
     queue: PriorityQueue[str] = PriorityQueue()
-    names = [f"{tenant}-{number}" for tenant in "abc" for number in range(priority_queue.MANY + 1)]
+    names = [f"{tenant}-{number}" for tenant in "abc" for number in range(priority_queue.MAX_FRESH + 1)]
     for name in names:
         queue.put(name, 3, (name[0], "", ""), late=name[0] == "b")
     queue.put("d", 3, ("d", "", ""))
@@ -140,9 +140,9 @@ def loaded_run_count(engine: Engine) -> int:
 
 
 async def test_backlog_is_loaded_as_it_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only a window of a large backlog is in memory."""
+    """Memory contains only a window of a large backlog."""
     monkeypatch.setattr(upkeep, "WINDOW", 20)
-    monkeypatch.setattr(upkeep, "SOME", 5)
+    monkeypatch.setattr(upkeep, "PER_BULK_SLICE", 5)
 
     world = await open_world(await store_with_waiting_runs(200))
     assert loaded_run_count(world.engine) <= 25
@@ -175,9 +175,9 @@ async def test_new_workflow_does_not_wait_for_the_backlog(monkeypatch: pytest.Mo
 
 
 async def test_queue_without_a_worker_does_not_delay_other_queues(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its backlog exceeds the window, and grows in memory by a slice per second."""
+    """The backlog of the first queue exceeds the window, and a slice of it is loaded every second."""
     monkeypatch.setattr(upkeep, "WINDOW", 10)
-    monkeypatch.setattr(upkeep, "SOME", 4)
+    monkeypatch.setattr(upkeep, "PER_BULK_SLICE", 4)
 
     world = await open_world(await store_with_waiting_runs(100, other="o"), queue="o")
     activation = await world.activation()
@@ -211,7 +211,7 @@ async def test_run_is_loaded_from_behind_the_backlog_of_another_queue(
 
 async def test_new_worker_loads_the_remaining_backlog_of_its_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upkeep, "WINDOW", 10)
-    monkeypatch.setattr(upkeep, "FEW", 4)
+    monkeypatch.setattr(upkeep, "PER_SLICE", 4)
 
     store = await store_with_waiting_runs(60)
     world = await open_world(store, queue="o")

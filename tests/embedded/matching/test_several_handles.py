@@ -101,21 +101,21 @@ async def test_sequential_activities_stay_with_one_worker(world: World) -> None:
 
 
 async def test_cached_run_waits_for_its_busy_worker(world: World) -> None:
-    """Its tasks go to another worker only when the first one is lost."""
+    """Tasks of the run go to another worker only when the first one is lost."""
     one = Receiver(world, max_concurrent_workflow_tasks=1)
     first = await world.start("first")
     await settle()
     one.complete(first.run_id, c.StartTimer(1, 10**12))
     await world.start("second")
     await settle()
-    assert len(one.activations) == 2, "now it is full"
+    assert len(one.activations) == 2, "the worker has a free slot"
     two = Receiver(world)
     await world.call(made(SignalWorkflow, workflow_id="first", signal_name="s", request_id="r"))
     await settle()
     assert not two.activations
     one.complete(one.activations[-1].run_id, c.StartTimer(1, 10**12))
     await settle()
-    assert [each.run_id for each in one.activations] == [
+    assert [activation.run_id for activation in one.activations] == [
         first.run_id,
         one.activations[1].run_id,
         first.run_id,
@@ -123,7 +123,9 @@ async def test_cached_run_waits_for_its_busy_worker(world: World) -> None:
     one.lose()
     await world.call(made(SignalWorkflow, workflow_id="first", signal_name="s", request_id="r2"))
     await settle()
-    assert {each.run_id for each in two.activations} == {first.run_id}, "no worker knows it any more"
+    assert {activation.run_id for activation in two.activations} == {first.run_id}, (
+        "no worker knows it any more"
+    )
 
 
 async def test_workflow_task_of_a_lost_worker_is_redelivered(world: World) -> None:
@@ -131,7 +133,7 @@ async def test_workflow_task_of_a_lost_worker_is_redelivered(world: World) -> No
     run_id, holder, other = await start_on_one_of_two(world)
     holder.lose()
     await settle()
-    assert [each.run_id for each in other.activations] == [run_id]
+    assert [activation.run_id for activation in other.activations] == [run_id]
     assert isinstance(other.activations[0].events[0], e.RunStarted)
     other.complete(run_id, c.CompleteRun(text("done")))
     holder.complete(run_id, c.FailRun(msgspec.UNSET))  # type: ignore[arg-type]
@@ -266,7 +268,7 @@ async def test_worker_receives_only_registered_types(world: World) -> None:
     old.handle.complete_activity(ActivityOk(old.activities[0].token, text("done")))
     await world.start("u", workflow_type="unknown")
     await settle()
-    assert len(old.activations) == 2, "it has less in hand, and says loudly what it lacks"
+    assert len(old.activations) == 2, "the unknown type went to the busier worker"
 
 
 async def test_worker_in_a_busy_engine_process_receives_fewer_tasks() -> None:

@@ -173,7 +173,8 @@ def test_runs_are_listed_by_version(client: Client) -> None:
         found = client.list_workflows("TemporalWorkerDeploymentVersion = 'shop:1'")
         assert {each.id for each in found} == {pinned.id, moving.id}
         statuses = {
-            each.version.build_id: each.status for each in client.describe_deployment("shop").versions
+            described.version.build_id: described.status
+            for described in client.describe_deployment("shop").versions
         }
         assert statuses == {"2": "CURRENT", "1": "DRAINING"}
         for handle in (pinned, moving):
@@ -182,7 +183,8 @@ def test_runs_are_listed_by_version(client: Client) -> None:
         moved = client.list_workflows("TemporalUsedWorkerDeploymentVersions = 'shop:1'")
         assert {each.id for each in moved} == {pinned.id, moving.id}
         statuses = {
-            each.version.build_id: each.status for each in client.describe_deployment("shop").versions
+            described.version.build_id: described.status
+            for described in client.describe_deployment("shop").versions
         }
         assert statuses == {"2": "CURRENT", "1": "DRAINED"}
 

@@ -153,7 +153,7 @@ async def test_silent_process_loses_its_tasks_to_other_workers(
 
 
 async def test_peer_that_does_not_read_receives_only_its_slots(tmp_path: Path) -> None:
-    """Other workers receive further tasks, and those of the peer when its connection ends."""
+    """Further tasks go to other workers, and so do those of the peer when its connection ends."""
     async with hosts(tmp_path / "a.db", 2) as (one, two):
         handle = Polled(await one.open_handle(config("the owner's")))
         assert handle.engine is not None
@@ -185,7 +185,7 @@ async def test_peer_that_does_not_read_receives_only_its_slots(tmp_path: Path) -
 async def test_worker_with_malformed_messages_is_disconnected(
     tmp_path: Path, nonsense: wire.WorkAnswers
 ) -> None:
-    """Its tasks go to other workers, and the owner continues; messages for unknown handles are ignored."""
+    """The owner gives the worker's tasks to others and continues; messages for unknown handles are ignored."""
     async with hosts(tmp_path / "a.db", 3) as (one, two, three):
         await one.open_handle(config("the owner's"))
         second = Polled(await two.open_handle(config()))
@@ -245,7 +245,7 @@ async def test_task_too_large_for_another_process_fails(
 async def test_worker_waits_for_an_owner_of_another_release(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It logs the reason once."""
+    """The reason is logged once."""
     monkeypatch.setattr(following, "FOREIGN", 0.01)
 
     async def is_foreign() -> None:
@@ -311,7 +311,7 @@ async def test_rejected_worker_raises_the_reason(tmp_path: Path) -> None:
         assert owner is not None
         with pytest.raises(ServiceError, match="the name of the task queue must not be empty"):
             await owner.open_handle(config(" "))
-        assert not (await two.open_handle(config())).is_new, "the connection goes on"
+        assert not (await two.open_handle(config())).is_new, "the connection was closed"
 
 
 async def test_remote_worker_shuts_down(tmp_path: Path) -> None:
@@ -321,9 +321,9 @@ async def test_remote_worker_shuts_down(tmp_path: Path) -> None:
         polls = [asyncio.create_task(second.poll_activation()), asyncio.create_task(second.poll_activity())]
         await asyncio.sleep(0)
         second.initiate_shutdown()
-        for each in polls:
+        for poll in polls:
             with pytest.raises(Shutdown):
-                await each
+                await poll
         await second.finalize()
         assert two.status().role == "client"
         await handle.finalize()
@@ -346,15 +346,15 @@ async def test_engine_is_reopened_after_a_store_failure(
         polling = asyncio.create_task(poll(handle))
         await asyncio.sleep(0.01)  # the poll reaches the engine; if it is late the test shows less
         assert one.calls.engine is not None
-        one.calls.engine.engine.die(StorageError("the disk is gone", status="UNAVAILABLE"))
+        one.calls.engine.engine.fail(StorageError("the disk is gone", status="UNAVAILABLE"))
         with pytest.raises(HandleBroken):
             await polling
         await handle.finalize()
         reopened = Polled(await one.open_handle(config()))
         assert await poll(reopened) == started.run_id, "the task is offered again"
         await client.calls.call(wf.TerminateWorkflow(workflow_id="w"))
-        for each in waits:
-            assert isinstance(await each, wf.RunTerminated)
+        for wait in waits:
+            assert isinstance(await wait, wf.RunTerminated)
         assert "the disk is gone" in caplog.text
 
 
@@ -415,7 +415,7 @@ async def test_waiting_without_an_owner_is_logged_once(
     async with hosts(tmp_path / "a.db", 2) as (client, worker):
         started = await client.calls.call(start("w"))
         waiting = asyncio.create_task(client.calls.call(wf.WaitForClose(workflow_id="w")))
-        while "no worker is running" not in caplog.text:  # noqa: ASYNC110 - the log tells nobody
+        while "no worker is running" not in caplog.text:  # noqa: ASYNC110 - a log has no notification
             await asyncio.sleep(0.005)
         assert f"no worker is running on {tmp_path / 'a.db'}" in caplog.text
         assert ".run()" in caplog.text
@@ -603,7 +603,7 @@ async def test_deleted_lock_file_allows_no_second_owner(
 async def test_peer_does_not_take_a_deleted_lock_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only the living owner recreates it."""
+    """The living owner recreates the lock file itself."""
     async with hosts(tmp_path / "a.db", 2) as (one, two):
         look_every(60.0, monkeypatch)
         await one.open_handle(config())
@@ -612,12 +612,12 @@ async def test_peer_does_not_take_a_deleted_lock_file(
         there = partial(os.path.lexists, f"{one.path}-lock")
         for _ in range(5):
             two._changed.ring()
-            await asyncio.sleep(0.01)  # it looks, and must change nothing
+            await asyncio.sleep(0.01)  # the check must change nothing
         assert not there()
         one._changed.ring()
         await until(there)
         two._changed.ring()
-        await asyncio.sleep(0.01)  # it looks, and must change nothing
+        await asyncio.sleep(0.01)  # the check must change nothing
         assert one.status().role == "owner"
         assert two.status().role.startswith("working for")
 
@@ -626,7 +626,7 @@ async def test_former_owner_stops_at_its_next_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Lock and socket were deleted and another process took over, which answers the callers."""
-    look_every(60.0, monkeypatch)  # the former owner does not look
+    look_every(60.0, monkeypatch)  # the former owner does not check
 
     caplog.set_level(logging.ERROR, "hourglass")
     async with hosts(tmp_path / "a.db", 2) as (one, two):
@@ -702,6 +702,6 @@ async def test_failing_file_is_reopened_with_backoff(tmp_path: Path, monkeypatch
         assert one.calls.broken is None, "a temporary error is retried"
         one._failed(StorageError("corrupt", status="DATA_LOSS"))
         assert one.calls.broken is not None
-    assert [round(each, 2) for each in pauses] == sorted(round(each, 2) for each in pauses)
+    assert [round(pause, 2) for pause in pauses] == sorted(round(pause, 2) for pause in pauses)
     assert pauses[0] < 0.1
     assert 4.0 < pauses[-1] <= 5.0

@@ -122,7 +122,7 @@ def test_attempts_survive_a_failure_of_their_engine(
 def test_results_survive_a_sync_error_of_their_process(
     path: Path, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They wait for a full disk when the engine fails, and are kept for the next one."""
+    """The results wait for a full disk when the engine fails, and are stored by the next engine."""
     disk = shim.Shim(tmp_path / "control", path, seed=1)
     for name, value in disk.environment.items():
         monkeypatch.setenv(name, value)

@@ -56,7 +56,7 @@ class LossyProxy:
 
     def _accept(self) -> None:
         client, _ = self._listening.accept()
-        self._listening.close()  # one client is enough; when it is cut off there is nobody here
+        self._listening.close()  # one client is enough; it cannot connect again
         owner = socket.socket(socket.AF_UNIX)
         owner.connect(self._aside)
         self._run(self._forward, client, owner, True)
@@ -107,7 +107,7 @@ def answer_lost(path: Path, kind: str) -> Iterator[Client]:
 def test_start_with_a_lost_answer_is_one_run(path: Path) -> None:
     with answer_lost(path, "StartWorkflow") as client:
         handle = client.start_workflow(work.twice, 1, id="once")
-        assert [each.run_id for each in client.list_workflows()] == [handle.run_id]
+        assert [summary.run_id for summary in client.list_workflows()] == [handle.run_id]
         with ready_worker(path):
             assert handle.result(timeout=30) == 3
             assert client.count_workflows() == 1

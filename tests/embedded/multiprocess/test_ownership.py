@@ -38,7 +38,7 @@ def test_lock_has_one_holder(tmp_path: Path) -> None:
 
 
 def test_lock_file_names_its_holder(tmp_path: Path) -> None:
-    """It remains when the lock is released, and is readable only by its user."""
+    """The lock file remains after the release, and is readable only by its user."""
     lock = FileLock(str(tmp_path / "a.db"))
     lock.try_take()
     note = FileLock(lock.path).note()
@@ -129,7 +129,7 @@ def test_lock_in_a_missing_directory_is_rejected(tmp_path: Path) -> None:
 @pytest.mark.parametrize("length", [10, 90, 150, 200])
 @pytest.mark.parametrize("depth", [0, 3])
 def test_sockets_of_long_paths_can_be_used(tmp_path: Path, length: int, depth: int) -> None:
-    """They are accessible only to their user, and are removed."""
+    """The sockets are accessible only to their user, and are removed."""
     directory = tmp_path.joinpath(*["d" * 60] * depth)
     directory.mkdir(parents=True, exist_ok=True)
     path = str(directory / ("n" * length))
@@ -154,7 +154,7 @@ def test_long_paths_have_separate_sockets(tmp_path: Path) -> None:
 
 
 def test_long_path_gets_a_hashed_socket_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Without `/proc` the socket is created in a private directory of the user."""
+    """Systems without `/proc` get a socket in a private directory of the user."""
     monkeypatch.setattr("sys.platform", "darwin")
     monkeypatch.setattr("tempfile.tempdir", "/tmp")
     path = str(tmp_path.joinpath(*["d" * 60] * 3) / "a.db")
@@ -206,7 +206,7 @@ def test_lock_file_with_hard_links_is_accepted_if_allowed(
 
 @pytest.mark.parametrize("kind", ["link", "dangling", "folder", "pipe", "two names"])
 def test_lock_path_that_is_not_a_plain_file_is_rejected(tmp_path: Path, kind: str) -> None:
-    """Nothing is truncated."""
+    """The other file must not be truncated."""
     path = str(tmp_path / "a.db")
     victim, place = tmp_path / "victim", Path(f"{path}-lock")
     victim.write_text("precious")
@@ -232,7 +232,7 @@ def test_lock_path_that_is_not_a_plain_file_is_rejected(tmp_path: Path, kind: st
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 def test_lock_file_of_another_user_is_not_written(tmp_path: Path) -> None:
-    """Unless that user owns the database."""
+    """Root may use a lock file of the user who owns the database."""
     path = str(tmp_path / "a.db")
     Path(path).touch()
     Path(f"{path}-lock").write_text("precious")
@@ -298,7 +298,7 @@ def test_interrupted_acquisition_leaves_the_lock_free(
 def test_lost_record_lock_is_taken_over_after_a_grace_period(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Other code of the owner's process may have released it."""
+    """Other code of the owner's process may have released the record lock by mistake."""
     path = str(tmp_path / "a.db")
     lock = FileLock(path)
     assert lock.try_take()  # writes the note of a living process

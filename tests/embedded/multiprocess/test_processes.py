@@ -45,7 +45,7 @@ def test_client_without_a_worker_uses_the_owner(path: Path, client: Client) -> N
 
 
 def test_another_worker_takes_over_when_the_owner_is_killed(path: Path, client: Client) -> None:
-    """It continues every run, and pending waits get their results."""
+    """The second worker continues every run, and pending waits return their results."""
     with ready_worker(path) as first, ready_worker(path) as second:
         assert second.ask("standing") == f"working for process {first.pid}"
         handle = client.start_workflow(work.Tally.run, id="tally")
@@ -144,7 +144,7 @@ def test_repeated_kills_of_the_owner_lose_no_workflow(path: Path) -> None:
 
 
 def test_forked_child_of_an_owner_is_a_client(path: Path, client: Client) -> None:
-    """It does not keep the lock of the killed owner."""
+    """The child must not keep the lock of the killed owner."""
     with ready_worker(path) as first, ready_worker(path) as second:
         _, child, result = first.ask("fork").split()
         assert result == "42"

@@ -85,7 +85,7 @@ async def poll_on(handle: Handle) -> None:
 
 
 async def test_several_processes_share_the_second_store(tmp_path: Path) -> None:
-    """Without an owner, with one, over its socket, and after a takeover."""
+    """The requests are sent without an owner, with one, over its socket, and after a takeover."""
     opener = DumbOpener()
     one, two, client = (SharedFile(opener, str(tmp_path / "a"), "default") for _ in range(3))
     started = await client.calls.call(start("without an owner"))
@@ -146,4 +146,4 @@ def _of_stores(path: Path) -> Iterator[str]:
             name = (node.module or "").removeprefix("hourglass._embedded.store").lstrip(".")
             yield from {name or each.name for each in node.names} - PLACES
         elif isinstance(node, ast.Import):
-            yield from (each.name for each in node.names if "sqlite" in each.name)
+            yield from (alias.name for alias in node.names if "sqlite" in alias.name)

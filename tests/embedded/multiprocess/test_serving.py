@@ -69,7 +69,7 @@ async def test_error_of_the_owner_is_raised_at_the_client(tmp_path: Path) -> Non
 
 
 async def test_cancelled_request_cancels_the_owners_wait(tmp_path: Path) -> None:
-    """So does the end of the client's connection."""
+    """The end of the client's connection does the same."""
     began, ended = asyncio.Semaphore(0), asyncio.Semaphore(0)
 
     async def answer(request: Any) -> Any:
@@ -128,7 +128,7 @@ async def test_repeated_change_is_carried_out_once(tmp_path: Path) -> None:
 
 
 async def test_repeated_execute_is_carried_out_once(tmp_path: Path) -> None:
-    """After the run has closed, the owner remembers its id and not its result, which may be large."""
+    """The owner remembers the id of a closed run and not its result, which may be large."""
     closed = wf.Executed("run", wf.RunCompleted((Payload(b"1", "json/plain"),)))
 
     calls: list[Any] = []
@@ -155,7 +155,7 @@ async def test_repeated_execute_is_carried_out_once(tmp_path: Path) -> None:
 
 
 async def test_cancelled_execute_ends_the_owners_wait(tmp_path: Path) -> None:
-    """Also if it is cancelled immediately after it was sent; nothing is kept."""
+    """One request is cancelled while it waits, another immediately after it was sent."""
 
     began, ended = asyncio.Semaphore(0), asyncio.Semaphore(0)
 
@@ -215,7 +215,7 @@ async def test_closing_owner_disconnects_pending_requests(tmp_path: Path) -> Non
         b"\xff\xff\xff\xff",
         b"\x00\x00\x00\x00",
         os.urandom(4096),
-        b"\x00\x00\x00\x40" + wire.encode(wire.GiveUpMessage(1)).ljust(64, b"\x00"),
+        b"\x00\x00\x00\x40" + wire.encode(wire.AbandonMessage(1)).ljust(64, b"\x00"),
     ],
     ids=["http", "nonsense", "huge", "empty", "noise", "no greeting"],
 )
@@ -247,7 +247,7 @@ async def test_malformed_request_disconnects_its_peer(tmp_path: Path) -> None:
 
 async def test_owner_with_malformed_messages_is_disconnected(tmp_path: Path) -> None:
     async def answer(request: Any) -> Any:
-        return s.Nothing()  # not what was asked for
+        return s.Nothing()  # an answer of another type
 
     async with serve(tmp_path / "a.db", answer):
         link = await reach(tmp_path / "a.db")

@@ -113,7 +113,7 @@ def test_every_request_declares_its_effect_and_its_worker() -> None:
         dp.SetRampingVersion,
         wf.TerminateWorkflow,
     }
-    changes = {each for each in wire.REQUESTS if each.effect is s.Effect.CHANGE}
+    changes = {request for request in wire.REQUESTS if request.effect is s.Effect.CHANGE}
     identified_by_start = {wf.ExecuteWorkflow}
     assert all(
         "request_id" in each.__struct_fields__ for each in changes - without_request_id - identified_by_start
@@ -161,7 +161,7 @@ def test_every_service_error_keeps_its_class_and_fields(kind: type[errors.Servic
 
 
 def test_error_of_another_library_reveals_only_its_class() -> None:
-    """Its message may contain secrets."""
+    """The message of such an error may contain secrets."""
     problem = wire.problem_of(ValueError("secret"))
     assert problem.kind == "InternalError"
     assert "secret" not in problem.message
@@ -234,7 +234,7 @@ def filled(kind: Any, depth: int = 0) -> Any:
             rest = {field.name: filled(field.type, depth + 1) for field in fields if field.name not in small}
             return cls(**small, **rest)
         case inspect.UnionType(types=types):
-            there = [each for each in types if not isinstance(each, inspect.NoneType)]
+            there = [kind for kind in types if not isinstance(kind, inspect.NoneType)]
             none = len(there) < len(types)
             return None if none and depth > 6 else filled(there[0], depth)
         case inspect.VarTupleType(item_type=item):
@@ -306,7 +306,7 @@ def test_unencodable_command_fails_only_its_own_task() -> None:
     assert all(isinstance(each, wire.WorkAnswers) for each in received)
     answers: list[Any] = received
     assert [each.run_id for part in answers for each in part.succeeded] == ["good"]
-    (failed,) = [each for part in answers for each in part.failed_tasks]
+    (failed,) = [failed_task for part in answers for failed_task in part.failed_tasks]
     assert failed.run_id == "bad"
     assert "cannot be sent to the engine" in failed.failure.message
     assert [each for part in answers for each in part.returned] == [ActivityOk(b"token")]

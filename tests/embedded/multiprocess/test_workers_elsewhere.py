@@ -41,7 +41,7 @@ def test_remote_activity_is_cancelled(path: Path, client: Client, tmp_path: Path
 
 
 def test_tasks_of_a_killed_remote_worker_continue(path: Path, client: Client, tmp_path: Path) -> None:
-    """Its attempt is retried in another process with the heartbeat details."""
+    """Another process retries its attempt with the heartbeat details."""
     with ready_worker(path, "the owner's") as owner, ready_worker(path) as second:
         handle = client.start_workflow(work.holding, str(tmp_path), id="holding")
         until((tmp_path / "attempt-1").exists, "the activity does not begin")
@@ -72,7 +72,7 @@ def test_process_with_older_code_receives_only_known_types(path: Path, client: C
 def test_attempt_survives_the_end_of_the_owner(
     path: Path, client: Client, tmp_path: Path, gracefully: bool
 ) -> None:
-    """Its result counts, and no second attempt is made."""
+    """The result of the attempt counts, and no second attempt is made."""
     with (
         ready_worker(path, "the owner's") as owner,
         ready_worker(path) as second,

@@ -136,7 +136,7 @@ class Life:
     def check_acknowledged(self) -> None:
         """Check that no acknowledged start or signal is lost, and that none is stored twice."""
         events = [event.attributes for _, events in self.durable.values() for event in events]
-        ids = [each.request_id for each in events if isinstance(each, h.WorkflowExecutionSignaled)]
+        ids = [event.request_id for event in events if isinstance(event, h.WorkflowExecutionSignaled)]
         held = [
             each.request_id
             for run, _ in self.durable.values()
@@ -200,8 +200,8 @@ class Life:
                 stored = self.disk.load(item.run_id)
                 assert stored is not None
                 open_attempts = {
-                    each.scheduled.activity_id: (each.attempt, each.started_ns)
-                    for each in stored.run.activities.values()
+                    activity.scheduled.activity_id: (activity.attempt, activity.started_ns)
+                    for activity in stored.run.activities.values()
                 }
                 attempt, started_ns = open_attempts[item.activity_id]
                 # It begins when it is handed out, which may be later than when it was taken for this worker.
@@ -232,7 +232,7 @@ def test_durable_state_equals_memory_state_after_a_crash(seed: int) -> None:
         for _ in range(100):
             try:
                 await life.complete_tasks()
-            except HourglassError as error:  # pragma: no cover - says which seed
+            except HourglassError as error:  # pragma: no cover - names the seed
                 raise AssertionError(f"seed {seed}") from error
             await life.apply_random_event()
         life.store.commit()

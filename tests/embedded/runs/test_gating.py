@@ -104,7 +104,7 @@ async def test_answers_to_clients_wait_for_the_commit(world: World, store: Scrip
     store.commit()
     _, description, page, number, history = await asyncio.gather(*calls)
     assert description.summary.history_length == len(history.events) == 3
-    assert [each.run_id for each in page.workflows] == [run_id]
+    assert [summary.run_id for summary in page.workflows] == [run_id]
     assert number == wf.Count(1)
 
 
@@ -399,7 +399,7 @@ async def test_rejection_waits_for_the_commit_it_depends_on(
 ) -> None:
     prepare, request = REJECTED[name]
 
-    world.handle.initiate_shutdown()  # nobody serves the queue
+    world.handle.initiate_shutdown()  # no worker serves the queue
     waiting = await prepare(world, store)
     rejected_call = await start_waiting(world.call(request))
     assert not rejected_call.done()
@@ -454,7 +454,7 @@ async def test_rejection_based_on_a_lost_change_fails_with_the_store_error(
     rejected_call = await start_waiting(world.start(request_id="second"))
     store.die()
     outcomes = await asyncio.gather(start, rejected_call, return_exceptions=True)
-    assert [type(each) for each in outcomes] == [StorageError, StorageError]
+    assert [type(outcome) for outcome in outcomes] == [StorageError, StorageError]
     assert store.disk.current("w") == ""
 
 

@@ -205,7 +205,7 @@ async def test_timers_and_timeouts_elapse_during_downtime() -> None:
     assert world.kinds()[-2:] == ["TimerFired", "WorkflowTaskScheduled"]
     assert isinstance(await world.outcome("late"), wf.RunTimedOut)
     record = world.record("late")
-    assert "WorkflowTaskTimedOut" not in [type(each.attributes).__name__ for each in record.events]
+    assert "WorkflowTaskTimedOut" not in [type(event.attributes).__name__ for event in record.events]
     await world.close()
 
 

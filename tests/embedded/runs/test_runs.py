@@ -242,7 +242,7 @@ async def test_query_without_a_worker_times_out(world: World) -> None:
 
 
 async def test_query_waits_for_the_first_workflow_task(world: World) -> None:
-    """If the run closes before, the query is rejected."""
+    """The query is rejected if the run closes before its first task."""
     await world.start(start_delay=60.0)
     query = wf.QueryWorkflow(workflow_id="w", query_name="state")
     call = asyncio.create_task(world.call(query))

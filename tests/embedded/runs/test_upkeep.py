@@ -126,7 +126,7 @@ async def test_run_in_use_stays_in_memory() -> None:
     await settle()
     store.commit()
     tick(world)
-    assert in_memory(world) == {run_id}  # somebody waits
+    assert in_memory(world) == {run_id}  # a call waits
     waiting.cancel()
     await settle()
     tick(world)
@@ -171,7 +171,7 @@ async def test_describing_a_run_writes_nothing() -> None:
 
 
 async def test_closed_runs_are_deleted_after_the_retention() -> None:
-    """Their ids become free; open runs are never deleted."""
+    """Their workflow ids become free; open runs are never deleted."""
     world = await World.new(opened=True, retention=30.0 * DAY)
     open_id = await sleeping_run(world, "open", 90 * DAY)
     await world.start("closed")
@@ -184,7 +184,7 @@ async def test_closed_runs_are_deleted_after_the_retention() -> None:
     tick(world)
     with pytest.raises(WorkflowNotFoundError):
         await world.outcome("closed")
-    assert [each.run_id for each in (await world.call(wf.ListWorkflows())).workflows] == [open_id]
+    assert [summary.run_id for summary in (await world.call(wf.ListWorkflows())).workflows] == [open_id]
     await world.close()
 
 
@@ -323,7 +323,7 @@ async def test_available_task_stays_available_when_time_slows_down(place: Place)
 
 
 async def test_failing_task_is_retried_after_the_clock_was_set_back(place: Place) -> None:
-    """Its run leaves memory and returns when the retry is due."""
+    """The run leaves memory and returns when the retry is due."""
     place.set_clock(20.0)
     handle = await place.open_handle()
     run_id = await place.start()

@@ -186,7 +186,7 @@ def test_schedule_over_the_size_limits_is_rejected(spec: ScheduleSpec, message: 
 
 
 def test_large_schedule_is_searched_outside_the_control_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At create, update, describe, list, and for each action."""
+    """A thread searches at create, update, describe, list, and for each action."""
     threads: list[str] = []
 
     def note_thread(method: Any) -> Any:

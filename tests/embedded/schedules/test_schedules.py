@@ -98,7 +98,7 @@ def counts(handle: ScheduleHandle) -> tuple[int, int, int, int]:
 
 def hours(handle: ScheduleHandle) -> list[int]:
     """Return the hours of the recent actions."""
-    return [each.started_at.hour for each in handle.describe().info.recent_actions if each.started_at]
+    return [action.started_at.hour for action in handle.describe().info.recent_actions if action.started_at]
 
 
 def statuses(env: Environment, name: str = "s") -> list[WorkflowStatus]:
@@ -158,7 +158,7 @@ def test_triggers_follow_the_overlap_policy(
 
 
 def test_triggers_during_termination_start_one_workflow(env: Environment) -> None:
-    """As on a server, all triggers during the termination together start one workflow."""
+    """All triggers during the termination together start one workflow, as on a server."""
     handle = create(env, works, 60.0, spec=NEVER, overlap=ScheduleOverlapPolicy.TERMINATE_OTHER)
     for _ in range(3):
         handle.trigger()
@@ -278,7 +278,7 @@ def test_schedules_are_listed_by_page_and_filter(env: Environment) -> None:
         env.skip(seconds=1)
 
     def listed(query: str = "", **more: Any) -> list[str]:
-        return [each.id for each in env.client.list_schedules(query, **more)]
+        return [schedule.id for schedule in env.client.list_schedules(query, **more)]
 
     assert listed() == listed(page_size=2) == ["s4", "s3", "s2", "s1", "s0"]
     assert listed("TemporalSchedulePaused = true") == ["s3", "s1"]
@@ -360,7 +360,7 @@ async def test_missed_times_are_caught_up_when_the_file_is_opened(
     clock.advance(0)
     info = await describe(world)
     assert (info.num_actions, info.num_actions_missed_catchup_window) == (started, missed)
-    assert all(each.started_at == ss.time_from(clock.now_ns()) for each in info.recent_actions[1:])
+    assert all(action.started_at == ss.time_from(clock.now_ns()) for action in info.recent_actions[1:])
     await world.close()
 
 
@@ -381,7 +381,7 @@ async def test_workflow_closed_without_an_owner_is_noticed_by_its_schedule(place
 
 
 def test_schedules_survive_a_crash_at_any_commit() -> None:
-    """After every prefix of durable changes, schedules and runs agree, and repeated requests count once."""
+    """Schedules and runs agree after every prefix of durable changes, and repeated requests count once."""
 
     async def run_scenario(store: ScriptedStore) -> None:
         world = await World.new(store=store, clock=VirtualClock(HOUR * 1000))
@@ -393,11 +393,11 @@ def test_schedules_survive_a_crash_at_any_commit() -> None:
             world.clock.advance(2)
         world.clock.advance(3600)
         for _ in range(4):
-            current = [each for each in world.engine.runs.records() if each.run.is_open]
+            current = [record for record in world.engine.runs.records() if record.run.is_open]
             end = wf.TerminateWorkflow(workflow_id=current[0].run.started.workflow_id)
             await _request(world.call(end))
             world.clock.advance(60)
-        world.engine.die(store.failure or ServiceError("over"))  # type: ignore[arg-type]
+        world.engine.fail(store.failure or ServiceError("over"))  # type: ignore[arg-type]
 
     async def body() -> None:
         whole = ScriptedStore()
@@ -416,14 +416,14 @@ def test_schedules_survive_a_crash_at_any_commit() -> None:
         assert record is not None
         runs = (await world.call(wf.ListWorkflows(query="TemporalScheduledById = 's'"))).workflows
         assert len(runs) == record.action_count
-        unfinished = {(each.workflow_id, each.run_id) for each in runs if each.close_time_ns == 0}
+        unfinished = {(run.workflow_id, run.run_id) for run in runs if run.close_time_ns == 0}
         assert unfinished == set(record.running)
         for number in range(3):  # clients repeat requests without an answer
             await world.call(trigger(f"t{number}"))
             world.clock.advance(2)
         again = disk.schedule("s")
         assert again is not None
-        manual = [each for each in again.requests if each.startswith("t")]
+        manual = [request for request in again.requests if request.startswith("t")]
         assert sorted(manual) == ["t0", "t1", "t2"]
 
     run_async(body)
@@ -491,7 +491,7 @@ async def test_unreadable_schedule_does_not_affect_other_schedules(
     assert (await describe(world, "good")).num_actions == 1
     assert not world.engine.is_over
     listed = await world.call(sc.ListSchedules())
-    assert [each.schedule_id for each in listed.schedules] == ["good"]
+    assert [schedule.schedule_id for schedule in listed.schedules] == ["good"]
     await world.close()
     assert "schedule 'bad' cannot start workflows" in caplog.text
 
@@ -509,7 +509,7 @@ def test_schedules_work_without_and_with_an_owner(tmp_path: Path) -> None:
     with Client.connect(target) as client:
         schedule = Schedule(ScheduleActionStartWorkflow(quick, "daily", task_queue="q"), NEVER)
         handle = client.create_schedule("s", schedule, trigger_immediately=True)
-        assert [each.id for each in client.list_schedules()] == ["s"]
+        assert [schedule.id for schedule in client.list_schedules()] == ["s"]
         (running,) = handle.describe().info.running_actions
         with Worker(client, "q", workflows=[quick]):
             run = client.get_workflow_handle(running.workflow_id, workflow=quick)

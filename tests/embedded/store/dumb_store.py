@@ -20,7 +20,7 @@ from hourglass._embedded.store.store import (
     LAST_KEY,
     DueRun,
     NoteChange,
-    Refusal,
+    Rejection,
     RunChange,
     ScheduleChange,
     ScheduleEntry,
@@ -51,7 +51,9 @@ class DumbStore:
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._callbacks: set[asyncio.Future[None]] = set()
         self._crashed = False
-        self.latest_ns = max((event.time_ns for each in self._changes() for event in each.events), default=0)
+        self.latest_ns = max(
+            (event.time_ns for change in self._changes() for event in change.events), default=0
+        )
 
     # --- writing ------------------------------------------------------------------------------------------------
 
@@ -98,7 +100,7 @@ class DumbStore:
         self._callbacks.add(waiting)
         waiting.add_done_callback(lambda done: (self._callbacks.discard(waiting), callback(_failure(done))))
 
-    def on_refusal(self, callback: Callable[[Refusal], None]) -> None:
+    def on_rejection(self, callback: Callable[[Rejection], None]) -> None:
         pass
 
     def forget_closed(self, before_ns: int, limit: int) -> int:
@@ -133,14 +135,14 @@ class DumbStore:
 
     def _last(self) -> dict[str, RunChange]:
         """Return the last change of each run, in the order of their starts."""
-        return {each.run.run_id: each for each in self._changes()}
+        return {change.run.run_id: change for change in self._changes()}
 
     def _runs(self) -> dict[str, Run]:
         return {run_id: each.run for run_id, each in self._last().items()}
 
     def load(self, run_id: str) -> Stored | None:
-        changes = [each for each in self._changes() if each.run.run_id == run_id]
-        events = tuple(event for each in changes for event in each.events)
+        changes = [change for change in self._changes() if change.run.run_id == run_id]
+        events = tuple(event for change in changes for event in change.events)
         return Stored(changes[-1].run, events) if changes else None
 
     def current(self, workflow_id: str) -> str:
@@ -149,9 +151,9 @@ class DumbStore:
 
     def find_request(self, workflow_id: str, request_id: str) -> str:
         found = [
-            each.run.run_id
-            for each in self._changes()
-            if each.run.started.workflow_id == workflow_id and request_id in each.request_ids
+            change.run.run_id
+            for change in self._changes()
+            if change.run.started.workflow_id == workflow_id and request_id in change.request_ids
         ]
         return found[-1] if found else ""
 
@@ -187,8 +189,8 @@ class DumbStore:
     # --- schedules and notes --------------------------------------------------------------------------------------
 
     def _schedules(self) -> dict[str, ScheduleChange]:
-        changes = [each for each in self._entries() if isinstance(each, ScheduleChange)]
-        last = {each.schedule_id: each for each in changes if not isinstance(each, NoteChange)}
+        changes = [entry for entry in self._entries() if isinstance(entry, ScheduleChange)]
+        last = {change.schedule_id: change for change in changes if not isinstance(change, NoteChange)}
         return {name: each for name, each in last.items() if each.record is not None}
 
     def schedule(self, schedule_id: str) -> ScheduleRecord | None:
@@ -204,17 +206,17 @@ class DumbStore:
 
     def note(self, name: str) -> bytes:
         notes = [
-            each for each in self._entries() if isinstance(each, NoteChange) and each.schedule_id == name
+            entry for entry in self._entries() if isinstance(entry, NoteChange) and entry.schedule_id == name
         ]
         return notes[-1].data if notes else b""
 
     def notes(self, prefix: str) -> Sequence[tuple[str, bytes]]:
-        last = {each.schedule_id: each.data for each in self._entries() if isinstance(each, NoteChange)}
+        last = {entry.schedule_id: entry.data for entry in self._entries() if isinstance(entry, NoteChange)}
         return [(name, data) for name, data in last.items() if name.startswith(prefix) and data]
 
     # --- not supported ----------------------------------------------------------------------------------------
 
-    def refuses_starts(self) -> str:
+    def start_rejection(self) -> str:
         return ""
 
     def condition(self) -> DiskCondition | None:

@@ -79,8 +79,11 @@ class Life:
         return self.go(lambda run, now: tasks.start_task(run, "me", Limits(), None, now), **more)
 
     def answer(self, *commands: tuple[c.Command, int] | c.Command, **more: Any) -> RunChange:
-        sent = tuple(tasks.Sent(*each) if isinstance(each, tuple) else tasks.Sent(each) for each in commands)
-        reply = tasks.TaskAnswer(commands=sent, flags=(1001,), identity="me")
+        sent = tuple(
+            tasks.Sent(*command) if isinstance(command, tuple) else tasks.Sent(command)
+            for command in commands
+        )
+        reply = tasks.TaskCompletion(commands=sent, flags=(1001,), identity="me")
         return self.go(lambda run, now: tasks.complete_task(run, reply, "next", Limits(), None, now), **more)
 
     def signal(self, name: str = "s", **more: Any) -> RunChange:
@@ -317,7 +320,7 @@ async def lists_and_counts_follow_the_runs(place: Place) -> None:
     await append_durably(store, lives[4].terminate())  # it is on the first page, and moves behind the last
     while pages[-1].next_page_token:
         pages.append(await store.page("", pages[-1].next_page_token, 2))
-    seen = [[each.run_id for each in page.workflows] for page in pages]
+    seen = [[summary.run_id for summary in page.workflows] for page in pages]
     assert seen[0] == ["r4", "r3"]
     assert [run_id for page in seen[1:] for run_id in page if run_id != "r4"] == ["r2", "r1", "r0"]
     with pytest.raises(ServiceError) as caught:

@@ -173,7 +173,7 @@ def test_damaged_file_is_not_backed_up(path: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o644])
 def test_backup_has_the_file_mode_of_its_source(path: Path, tmp_path: Path, mode: int) -> None:
-    """It is never readable by more users, also while it is created."""
+    """No other user can read the backup while it is written."""
     create_file(path)
     path.chmod(mode)
     seen: set[int] = set()

@@ -207,7 +207,7 @@ async def test_truncation_behind_the_first_pages_is_detected(path: Path) -> None
 
 
 async def test_older_copy_in_place_is_detected(path: Path) -> None:
-    """It has the same size and epoch, from before the last checkpoint."""
+    """The copy has the same size and epoch, and precedes the last checkpoint."""
 
     def checkpoint(store: Store) -> bytes:
         store._writer.checkpoint()
@@ -484,7 +484,7 @@ def start_owner_without_locks(path: Path) -> subprocess.Popen[str]:
 async def test_second_owner_under_another_name_is_detected_without_locks(
     path: Path, monkeypatch: pytest.MonkeyPatch, first_writes: bool
 ) -> None:
-    """Its epoch in the file stops the first owner."""
+    """The epoch of the second owner in the file stops the first one."""
     monkeypatch.setenv(ALLOW_HARD_LINKS, "1")
 
     store = open_sqlite(path)

@@ -134,7 +134,7 @@ def test_filter_error_names_position_and_alternatives(text: str, message: str) -
     ],
 )
 def test_huge_filters_are_rejected(text: str) -> None:
-    """Before parsing them could exhaust the stack."""
+    """Parsing such a filter could exhaust the stack."""
     with pytest.raises(ServiceError, match=r"more than \d+ (nested levels|conditions|values)"):
         parse(text)
 
@@ -154,7 +154,7 @@ def test_huge_filters_are_rejected(text: str) -> None:
     ],
 )
 def test_durations_are_parsed(text: str, nanoseconds: int) -> None:
-    """In Go's form with days, as a clock, or as nanoseconds."""
+    """A duration has Go's form with days, or is a clock time or a number of nanoseconds."""
     assert parse_duration(text) == nanoseconds
 
 

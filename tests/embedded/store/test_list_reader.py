@@ -72,8 +72,8 @@ async def test_cancelled_list_frees_its_thread() -> None:
     reader = ListReader("x.db", memory, sqlite3.Connection.close)
     cancelled_calls = [asyncio.ensure_future(reader.ask(endless)) for _ in range(3)]
     await asyncio.sleep(0)
-    for each in cancelled_calls:
-        each.cancel()
+    for cancelled_call in cancelled_calls:
+        cancelled_call.cancel()
     assert await reader.ask(select_one) == [(1,)]
     assert not reader.is_busy
     reader.close()

@@ -118,7 +118,7 @@ def test_wal_is_not_applied_to_an_older_copy_of_the_file(path: Path, tmp_path: P
 
 
 def test_backup_is_rejected_beside_the_wal_of_another_file(path: Path, backup: Path) -> None:
-    """It would mix the contents of both."""
+    """Such a backup would mix the contents of two files."""
     os.replace(backup, path)
     with pytest.raises(StorageError, match="was replaced or restored"):
         database.backup(path, path.with_name("second.db"))

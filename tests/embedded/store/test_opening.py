@@ -62,7 +62,7 @@ def execute(path: Path, *statements: str) -> None:
 
 
 def test_missing_file_is_created(open_store: Open, path: Path) -> None:
-    """Nothing else is left in the folder."""
+    """The creation leaves no other file in the folder."""
     open_store().close()
     connection = sqlite3.connect(path)
     assert connection.execute("PRAGMA application_id").fetchone() == (tables.APPLICATION_ID,)
@@ -73,7 +73,7 @@ def test_missing_file_is_created(open_store: Open, path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["with space.db", "what?.db", "50%.db", "#1.db", "é.db", "a&mode=ro.db"])
 def test_special_characters_in_a_file_name_are_allowed(open_store: Open, tmp_path: Path, name: str) -> None:
-    """They would have a meaning in a URI."""
+    """These characters have a meaning in a URI."""
     open_store(tmp_path / name).close()
     assert os.listdir(tmp_path) == [name]
 
@@ -125,7 +125,7 @@ def test_empty_file_is_rejected(path: Path) -> None:
 
 
 def test_wal_without_its_file_is_rejected(path: Path) -> None:
-    """It would be applied to the new file."""
+    """SQLite would apply the WAL to the new file."""
     path.with_name(f"{path.name}-wal").write_bytes(b"x" * 100)
     assert_rejected(path, "Put the file back")
 
@@ -233,7 +233,7 @@ def test_failed_creation_names_the_cause_and_leaves_nothing(
 
 
 def test_too_long_file_name_is_rejected(tmp_path: Path) -> None:
-    """Also if only the WAL's name is too long."""
+    """The name of the WAL may be the only one that is too long."""
     assert_rejected(tmp_path / ("x" * 300), "cannot be used: File name too long")
     assert_rejected(tmp_path / ("x" * 253), "cannot be created: File name too long")
 
@@ -275,7 +275,7 @@ def test_file_system_without_hard_links_is_supported(
 def test_closed_file_is_readable_without_creating_files_beside_it(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on a full disk. If commits are in a WAL, the error of SQLite is raised."""
+    """The disk is full. SQLite's error is raised if commits are in a WAL."""
     connect_reader = database._connect_reader
 
     def has_no_room(name: str, mode: str = "ro") -> sqlite3.Connection:
@@ -408,7 +408,7 @@ def test_new_files_are_private_whatever_the_umask(open_store: Open, path: Path) 
         store = open_store()
         store.append(Story("a").start())
         names = [path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")]
-        assert [each.stat().st_mode & 0o777 for each in names] == [0o600] * 3
+        assert [name.stat().st_mode & 0o777 for name in names] == [0o600] * 3
         store.close()
     finally:
         os.umask(umask)

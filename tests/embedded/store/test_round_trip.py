@@ -81,7 +81,7 @@ def test_coalesced_changes_lose_nothing(seed: int) -> None:
         assert merged_change.run == story.run
         assert merged_change.events == tuple(story.events)
         assert merged_change.request_ids == tuple(
-            each for change in own_changes for each in change.request_ids
+            request_id for change in own_changes for request_id in change.request_ids
         )
         assert merged_change.touched == frozenset(each for change in own_changes for each in change.touched)
         assert (
@@ -127,7 +127,7 @@ def _example(kind: object) -> object:
     if "WorkerDeploymentVersion" in inner:
         return WorkerDeploymentVersion("d", "1")
     if "UpdateRequest" in inner:
-        return UpdateRequest(update_id="u", name="n", arguments=(Payload(b"1"),), identity="somebody")
+        return UpdateRequest(update_id="u", name="n", arguments=(Payload(b"1"),), identity="client")
     return msgspec.convert(_PLAIN.get(getattr(kind, "__name__", ""), {"data": "eA=="}), type=kind)
 
 
@@ -183,7 +183,7 @@ def test_gap_in_a_history_is_detected(missing: int) -> None:
     story = Story("a")
     story.start()
     events = [event for place, event in enumerate(story.events) if place != missing]
-    with pytest.raises(ValueError, match="events; expected"):
+    with pytest.raises(ValueError, match="events; expected events"):
         records.decode_run(records.encode_state(story.run), events, {})
 
 

@@ -39,7 +39,8 @@ async def answers(store: Store, run_ids: list[str]) -> dict[str, Any]:
         "next": [store.next_due_ns(after) for after in (0, AT_ONCE, 250, 10**6)],
         "counts": [await store.count(text) for text in FILTERS],
         "lists": [
-            sorted(each.run_id for each in (await store.page(text, b"", 100)).workflows) for text in FILTERS
+            sorted(summary.run_id for summary in (await store.page(text, b"", 100)).workflows)
+            for text in FILTERS
         ],
     }
 

@@ -170,7 +170,7 @@ def test_retention_uses_small_commits(open_store: Open, path: Path, monkeypatch:
         for _ in range(6000):
             if not (await store.count("")).count:
                 break
-            await asyncio.sleep(0.01)  # a pause between looks: the condition is the line above
+            await asyncio.sleep(0.01)  # a pause between two checks of the condition above
         assert sum(commits) == 301
         assert max(commits) == FORGET_RUNS
         # A few checkpoints' worth: all of it is several times as much.
@@ -279,7 +279,7 @@ async def test_wal_kept_by_a_reader_is_reported_once_and_emptied_later(
 async def test_failing_checkpoint_ends_the_store_only_after_an_io_error(
     open_store: Open, monkeypatch: pytest.MonkeyPatch, code: int, ends: bool
 ) -> None:
-    """Without disk space the WAL remains, which contains everything."""
+    """The WAL contains everything, so that a checkpoint without disk space may fail."""
 
     def fails(mode: str = "") -> int:
         error = sqlite3.OperationalError("a checkpoint fails")

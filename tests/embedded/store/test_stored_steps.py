@@ -122,7 +122,7 @@ def test_stepwise_writing_equals_writing_in_one_batch(
     commands: tuple[c.Command, ...],
     is_plain: bool,
 ) -> None:
-    """With and without cached runs. Steps of a run without memo and attributes are single statements."""
+    """Runs are cached or not. Steps of a run without memo and attributes are single statements."""
     life = Life("r", **shown)
     changes = [
         life.change(wake_ns=1),
@@ -133,8 +133,12 @@ def test_stepwise_writing_equals_writing_in_one_batch(
         life.terminate(),
     ]
     contents = []
-    steps = [[each] for each in changes]
-    for name, batches, remembered in (("steps", steps, 4096), ("once", [changes], 4096), ("anew", steps, 0)):
+    steps = [[change] for change in changes]
+    for name, batches, remembered in (
+        ("steps", steps, 4096),
+        ("once", [changes], 4096),
+        ("uncached", steps, 0),
+    ):
         monkeypatch.setattr(batch_module, "CACHED_RUNS", remembered)
         opened = database.open_database(str(tmp_path / name), "default", visibility.SCHEMA)
         pen = BatchWriter(opened.writer, name, opened.epoch)

@@ -55,7 +55,7 @@ def table() -> Iterator[ListTable]:
 
 def ids(table: ListTable, text: str = "", limit: int = 100) -> list[int]:
     summaries = table.page(text, b"", limit).workflows
-    return [int(each.workflow_id.removeprefix("w-")) for each in summaries]
+    return [int(summary.workflow_id.removeprefix("w-")) for summary in summaries]
 
 
 def test_listed_run_round_trips(table: ListTable) -> None:
@@ -103,7 +103,7 @@ def test_latest_state_of_a_run_replaces_earlier_ones(table: ListTable) -> None:
 def test_removed_run_is_not_listed(table: ListTable) -> None:
     runs = [run(n, search_attributes={"Amount": attribute(str(n))}) for n in range(600)]
     table.write(runs)
-    table.remove([each.run_id for each in runs[:-1]])
+    table.remove([run.run_id for run in runs[:-1]])
     assert ids(table, "Amount >= 0") == [599]
     table.remove(["run-599", "unknown"])
     assert ids(table, "Amount >= 0") == []
@@ -179,8 +179,8 @@ def test_list_pages_are_stable_while_runs_change(table: ListTable) -> None:
     first = table.page("", b"", 4)
     table.write([run(9, closed=50), run(3, closed=50), run(11)])
     second = table.page("", first.next_page_token, 100)
-    assert [each.workflow_id for each in first.workflows] == ["w-9", "w-8", "w-7", "w-6"]
-    assert [each.workflow_id for each in second.workflows] == [
+    assert [summary.workflow_id for summary in first.workflows] == ["w-9", "w-8", "w-7", "w-6"]
+    assert [summary.workflow_id for summary in second.workflows] == [
         "w-5",
         "w-4",
         "w-2",

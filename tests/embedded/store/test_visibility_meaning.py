@@ -89,9 +89,9 @@ def evaluate(condition: f.Condition, row: dict[str, Any]) -> bool | None:
         case f.Not(inner):
             return _not(evaluate(inner, row))
         case f.And(conditions):
-            return _all([evaluate(each, row) for each in conditions])
+            return _all([evaluate(condition, row) for condition in conditions])
         case f.Or(conditions):
-            return _not(_all([_not(evaluate(each, row)) for each in conditions]))
+            return _not(_all([_not(evaluate(condition, row)) for condition in conditions]))
         case f.Missing(name, negated):
             return (row.get(name) in (None, [])) is not negated
         case f.Membership(name, values, negated):

@@ -22,7 +22,7 @@ def _where(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 async def ids(listing: MemoryListing, text: str) -> list[str]:
-    return [each.workflow_id for each in (await listing.page(text, b"", 10)).workflows]
+    return [summary.workflow_id for summary in (await listing.page(text, b"", 10)).workflows]
 
 
 async def test_memory_lists_follow_changed_and_deleted_runs() -> None:

@@ -14,4 +14,4 @@ def test_workflow_id_with_special_characters_is_listed_unchanged(tmp_path: Path,
     """A null character must not cut it off."""
     with Client.connect(f"local:{tmp_path}/runs.db") as client:
         client.start_workflow("any", id=name)
-        assert [each.id for each in client.list_workflows()] == [name]
+        assert [summary.id for summary in client.list_workflows()] == [name]

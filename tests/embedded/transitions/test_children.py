@@ -174,7 +174,7 @@ async def test_pending_child_is_restored_from_a_file(tmp_path: Path) -> None:
     (described,) = (await world.call(DescribeWorkflow(workflow_id="w"))).pending_children
     assert (described.workflow_id, described.workflow_type) == ("c", "C")
     summaries = (await world.call(ListWorkflows(query="ParentWorkflowId = 'w'"))).workflows
-    assert [(each.workflow_id, each.root_workflow_id) for each in summaries] == [("c", "w")]
+    assert [(summary.workflow_id, summary.root_workflow_id) for summary in summaries] == [("c", "w")]
     while not isinstance(await world.outcome(), RunCompleted):
         await world.step(family_script)
     await world.close()
@@ -301,5 +301,5 @@ async def test_child_failure_is_reported_once_to_its_parent() -> None:
     assert (info.initiated_event_id, info.started_event_id) == (5, 6)
     assert first.failure.cause == app_failure("sad")
     record = world.record(run_id=parent)
-    assert sum(isinstance(each.attributes, o.ChildEnd) for each in record.events) == 1
+    assert sum(isinstance(event.attributes, o.ChildEnd) for event in record.events) == 1
     await world.close()

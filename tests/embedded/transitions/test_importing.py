@@ -40,7 +40,7 @@ async def import_history(world: World, events: tuple[bytes, ...], **more: Any) -
 
 
 async def test_imported_run_continues(world: World) -> None:
-    """Its timer and its activity are pending under the new run id, and the worker receives the complete history."""
+    """The timer and the activity are pending under the new run id, and the worker receives the complete history."""
     events = await history_of(ACTIVITY, c.StartTimer(1, 60 * SECOND))
     run_id = (await import_history(world, events)).run_id
     task = await world.activity()

@@ -203,7 +203,7 @@ async def test_signals_wait_while_too_many_events_are_held() -> None:
         await world.call(signal(number))
     calls = [asyncio.ensure_future(world.call(signal(number))) for number in (3, 4)]
     await settle()
-    assert not any(each.done() for each in calls)
+    assert not any(call.done() for call in calls)
     await world.complete(run_id, c.ContinueAsNew())
     await asyncio.gather(*calls)
     assert world.kinds() == [

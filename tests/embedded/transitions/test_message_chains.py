@@ -71,7 +71,7 @@ async def continue_as_new(world: World, times: int = 1, *first: c.Command) -> No
 async def complete_update(world: World, update_id: str, result: str) -> str:
     """Accept and complete an update, and continue as new in the same task. Return the run id."""
     activation = await next_task(world)
-    assert [each.id for each in activation.events if isinstance(each, e.UpdateReceived)] == [update_id]
+    assert [event.id for event in activation.events if isinstance(event, e.UpdateReceived)] == [update_id]
     await world.complete(
         activation.run_id,
         c.AcceptUpdate(update_id),
@@ -136,7 +136,7 @@ async def test_outcome_of_an_update_is_found_after_its_chain_closed(world: World
 
 
 async def test_unfinished_update_fails_at_continue_as_new(world: World) -> None:
-    """Its id can be used again, as on a server."""
+    """The update id can be used again, as on a server."""
     await world.start()
     call = await start_update(world)
     activation = await next_task(world)
@@ -179,7 +179,7 @@ async def test_update_id_is_forgotten_with_its_run() -> None:
 
 @pytest.mark.parametrize("delivered", [False, True])
 async def test_unaccepted_update_moves_to_the_next_run(world: World, delivered: bool) -> None:
-    """It is admitted before continue-as-new, or was even delivered without an answer."""
+    """The update is admitted before continue-as-new, or was even delivered without an answer."""
 
     await world.start()
     call = None
@@ -201,7 +201,7 @@ async def test_updates_over_the_in_flight_limit_move_to_the_next_run() -> None:
     done: list[str] = []
     while len(done) < 9:
         activation = await next_task(world)
-        ids = [each.id for each in activation.events if isinstance(each, e.UpdateReceived)]
+        ids = [event.id for event in activation.events if isinstance(event, e.UpdateReceived)]
         first = [c.AcceptUpdate(ids[0]), c.CompleteUpdate(ids[0], text(ids[0]))] if ids else []
         done += ids[:1]
         await world.complete(activation.run_id, *first, c.ContinueAsNew())
@@ -271,8 +271,8 @@ async def test_update_before_a_reset_point_keeps_its_outcome(world: World) -> No
 @pytest.mark.parametrize("another_owner", [False, True])
 @pytest.mark.parametrize("unfinished", [False, True])
 async def test_repeated_update_call_has_the_first_outcome(unfinished: bool, another_owner: bool) -> None:
-    """Also the failure at continue-as-new, and also after a new chain began; another call with the same update id is
-    another update.
+    """The outcome may be the failure at continue-as-new, and a new chain may have begun; another call with the same
+    update id is another update.
     """
     store = memory_store()
     world = await World.new(store=store)
@@ -310,7 +310,7 @@ def start(request_id: str = "start", **more: Any) -> wf.StartWorkflow:
 
 @pytest.mark.parametrize("ended", [False, True])
 async def test_repeated_update_with_start_has_the_first_outcome(world: World, ended: bool) -> None:
-    """Also after the chain continued or closed."""
+    """The chain has continued or closed before the repetition."""
     request = UpdateWithStart(
         start=start(id_conflict_policy=wf.IdConflictPolicy.USE_EXISTING), update=update()
     )
@@ -365,7 +365,7 @@ async def test_repeated_signal_with_start_starts_once(another_owner: bool) -> No
     if another_owner:
         world = await next_epoch(world, store)
     assert [await world.call(start(f"m{number}", signal_name="tell")) for number in range(4)] == answers
-    assert len({each.run_id for each in answers}) == 4
+    assert len({answer.run_id for answer in answers}) == 4
     assert (await world.engine.store.count("")).count == 4
     await world.close()
 
@@ -461,8 +461,8 @@ async def test_signals_during_the_last_task_move_to_the_next_run(world: World) -
         "WorkflowTaskScheduled",
     ]
     activation = await next_task(world)
-    signals = [each for each in activation.events if isinstance(each, e.SignalReceived)]
-    assert [each.arguments for each in signals] == [(text(str(number)),) for number in range(3)]
+    signals = [event for event in activation.events if isinstance(event, e.SignalReceived)]
+    assert [signal.arguments for signal in signals] == [(text(str(number)),) for number in range(3)]
     await world.call(tell("s1"))
     await world.complete(activation.run_id)
     assert world.kinds().count("WorkflowExecutionSignaled") == 3

@@ -133,14 +133,14 @@ def test_every_failure_cause_has_the_name_of_the_server() -> None:
 @given(st.lists(st.sampled_from(["fail", "lose", "signalled", "done"]), max_size=12))
 def test_problem_is_reported_after_two_consecutive_failures(outcomes: list[str]) -> None:
     life, failures = Life("r"), 0
-    for each in outcomes:
-        if each == "done":
+    for outcome in outcomes:
+        if outcome == "done":
             life.take_task()
             life.answer()
             life.signal()
             failures = 0
         else:
-            lose(life) if each == "lose" else fail(life, signalled=each == "signalled")
+            lose(life) if outcome == "lose" else fail(life, signalled=outcome == "signalled")
             failures += 1
         assert (reported_problems(life.run) is not None) == (failures >= problems.REPORTED_AFTER)
 
@@ -164,7 +164,7 @@ def test_healthy_run_stores_nothing_about_problems() -> None:
 
 
 async def runs_with_problems(world: World, query: str = f"{REPORTED_PROBLEMS} IS NOT NULL") -> list[str]:
-    return [each.run_id for each in (await world.call(ListWorkflows(query=query))).workflows]
+    return [summary.run_id for summary in (await world.call(ListWorkflows(query=query))).workflows]
 
 
 async def signal(world: World, workflow_id: str = "w") -> None:

@@ -93,16 +93,16 @@ async def test_reset_terminates_the_open_run(world: World) -> None:
     (activity,) = record.run.activities.values()
     assert (activity.attempt, activity.started_ns) == (1, 0)
     assert record.run.memo == {"m": text("v")}
-    await world.cancel()  # the old run's attempt is told to stop
+    await world.cancel()  # of the old run's attempt
     await world.handle.complete_activity(ActivityOk(task.token, text("too late")))
     await expect_eviction(world, run_id)
     first = await world.activation()
-    assert [type(each) for each in first.events] == [e.RunStarted]
+    assert [type(event) for event in first.events] == [e.RunStarted]
     assert first.is_replaying
     await world.complete(new.run_id, *FIRST)
     second = await world.activation()
     assert second.events[0] == e.SeedChanged(seed_of(new.run_id))
-    assert [type(each) for each in second.events[1:]] == [e.SignalReceived]
+    assert [type(event) for event in second.events[1:]] == [e.SignalReceived]
     assert not second.is_replaying
     await world.complete(new.run_id, c.CompleteRun(text("end")))
     described = await world.call(DescribeWorkflow(workflow_id="w"))
@@ -148,7 +148,7 @@ async def test_updates_are_admitted_again_after_a_reset() -> None:
     poll = PollUpdate(workflow_id="w", update_id="u", rpc_timeout=0.0)
     assert (await after.call(poll)).stage is UpdateStage.ADMITTED
     activation = await after.activation()
-    assert [type(each) for each in activation.events] == [e.RunStarted, e.SeedChanged, e.UpdateReceived]
+    assert [type(event) for event in activation.events] == [e.RunStarted, e.SeedChanged, e.UpdateReceived]
     await after.complete(new.run_id, c.AcceptUpdate("u"), c.CompleteUpdate("u", text("new")))
     assert (await after.call(poll)).result == text("new")
     accepted = after.record().events[-2].attributes
@@ -159,9 +159,9 @@ async def test_updates_are_admitted_again_after_a_reset() -> None:
     await after.complete(new.run_id)
     await signal(after)
     again = await after.activation()
-    assert [type(each) for each in again.events] == [e.RunStarted, e.SeedChanged, e.UpdateReceived]
+    assert [type(event) for event in again.events] == [e.RunStarted, e.SeedChanged, e.UpdateReceived]
     await after.complete(new.run_id, c.AcceptUpdate("u"), c.CompleteUpdate("u", text("new")))
-    assert [type(each) for each in (await after.activation()).events] == [e.SignalReceived]
+    assert [type(event) for event in (await after.activation()).events] == [e.SignalReceived]
     await after.close()
 
 
@@ -182,7 +182,7 @@ async def test_readmitted_update_can_be_rejected(world: World) -> None:
     await world.complete(new.run_id, c.StartTimer(1, 60 * SECOND), c.RejectUpdate("u", failure))
     assert (await poll).failure == failure
     await signal(world)
-    assert [type(each) for each in (await world.activation()).events] == [e.SignalReceived]
+    assert [type(event) for event in (await world.activation()).events] == [e.SignalReceived]
     await world.complete(new.run_id)
     with pytest.raises(ServiceError):
         await world.call(PollUpdate(workflow_id="w", update_id="u"))

@@ -101,7 +101,7 @@ async def test_update_with_start_on_a_standalone_activity_is_rejected(world: Wor
 
 @pytest.mark.parametrize("start_delay", [0.0, 5.0])
 async def test_standalone_activity_schedules_no_workflow_task(world: World, start_delay: float) -> None:
-    """Neither delays, retries nor timeouts lead to one."""
+    """Delays, retries and timeouts lead only to attempts."""
     record = await start_standalone(
         world, start_delay=start_delay, start_to_close_timeout=30.0, schedule_to_close_timeout=100.0
     )

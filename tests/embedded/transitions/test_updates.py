@@ -65,9 +65,9 @@ def reject(update_id: str = "u") -> c.Command:
 async def received_updates(world: World) -> list[str]:
     """Return the updates of the next activation, which has no other events."""
     activation = await world.activation()
-    updates = [each for each in activation.events if isinstance(each, e.UpdateReceived)]
+    updates = [event for event in activation.events if isinstance(event, e.UpdateReceived)]
     assert len(updates) == len(activation.events), activation.events
-    return [each.id for each in updates]
+    return [update.id for update in updates]
 
 
 async def test_accepted_and_completed_update_writes_two_events(world: World) -> None:
@@ -114,7 +114,7 @@ async def test_rejected_update_leaves_no_trace_in_the_history(world: World) -> N
     assert (await query).result == (text("a"),)
     await world.call(SignalWorkflow(workflow_id="w", signal_name="s", request_id=""))
     activation = await world.activation()
-    assert [type(each) for each in activation.events] == [e.SignalReceived]
+    assert [type(event) for event in activation.events] == [e.SignalReceived]
     assert activation.history_length == len(before) + 3
     await world.complete(run_id, c.CompleteRun(text("end")))
     assert "WorkflowExecutionCompleted" in world.kinds()
@@ -130,7 +130,7 @@ async def test_signal_during_a_rejected_update_has_its_own_task(world: World) ->
     await world.complete(run_id, reject())
     assert (await call).failure is not None
     activation = await world.activation()
-    assert [type(each) for each in activation.events] == [e.SignalReceived]
+    assert [type(event) for event in activation.events] == [e.SignalReceived]
     assert world.kinds() == [
         *before,
         "WorkflowExecutionSignaled",
@@ -153,7 +153,7 @@ async def test_signal_precedes_an_update_in_the_same_task(world: World) -> None:
     assert replayed.is_replaying
     await world.complete(run_id, TIMER)
     activation = await world.activation()
-    assert [type(each) for each in activation.events] == [e.SignalReceived, e.UpdateReceived]
+    assert [type(event) for event in activation.events] == [e.SignalReceived, e.UpdateReceived]
     await world.complete(run_id, reject())
     assert (await call).failure is not None
     assert world.kinds()[-1] == "WorkflowTaskCompleted"
@@ -230,7 +230,7 @@ async def test_updates_during_a_task_are_delivered_with_the_next(world: World) -
     assert (await first).failure is not None
     assert await received_updates(world) == ["b", "c"]
     await world.complete(run_id, accept("c"), accept("b"), done("b"), done("c"))
-    assert [(await each).result for each in others] == [text("r")] * 2
+    assert [(await other).result for other in others] == [text("r")] * 2
 
 
 async def test_update_call_returns_at_its_wait_stage(world: World) -> None:
@@ -340,7 +340,7 @@ async def test_closing_run_fails_accepted_updates_and_aborts_others(world: World
 
 
 async def test_undelivered_update_moves_to_the_next_run(world: World) -> None:
-    """Unless it named the run id."""
+    """An update that names the run id is aborted instead."""
     run_id = await world.start_run(TIMER)
     await world.call(SignalWorkflow(workflow_id="w", signal_name="s", request_id=""))
     await world.activation()
@@ -354,7 +354,7 @@ async def test_undelivered_update_moves_to_the_next_run(world: World) -> None:
         if activation.run_id != run_id:
             break
         await world.complete(run_id)
-    assert [type(each) for each in activation.events] == [e.RunStarted, e.UpdateReceived]
+    assert [type(event) for event in activation.events] == [e.RunStarted, e.UpdateReceived]
     await world.complete(activation.run_id, accept("a"), done("a"))
     assert (await anyone).run_id == activation.run_id
 
@@ -363,7 +363,7 @@ async def test_update_ends_a_start_delay(world: World) -> None:
     run_id = (await world.start(start_delay=60.0)).run_id
     call = start_update(world)
     activation = await world.activation()
-    assert [type(each) for each in activation.events] == [e.RunStarted, e.UpdateReceived]
+    assert [type(event) for event in activation.events] == [e.RunStarted, e.UpdateReceived]
     await world.complete(run_id, accept(), done())
     assert (await call).result == text("r")
     assert world.kinds()[:4] == [
@@ -410,8 +410,8 @@ async def test_repeated_update_with_start_is_one_update(world: World) -> None:
     await settle()
     await world.complete(run_id, accept(), done(), c.CompleteRun(text("end")))
     answers = [await call, await repeated, await world.call(both)]
-    assert [each.start.run_id for each in answers] == [run_id] * 3
-    assert [each.update.result for each in answers] == [text("r")] * 3
+    assert [answer.start.run_id for answer in answers] == [run_id] * 3
+    assert [answer.update.result for answer in answers] == [text("r")] * 3
     assert answers[0].start.started
     assert world.kinds().count("WorkflowExecutionUpdateAccepted") == 1
 

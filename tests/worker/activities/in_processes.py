@@ -181,7 +181,7 @@ def floods(length: int) -> str:
         try:
             sock = socket.socket(fileno=os.dup(descriptor))
         except OSError:
-            continue  # not a socket, or gone
+            continue  # not a socket, or closed
         if sock.family == socket.AF_UNIX:
             sock.sendall(struct.pack(">I", length) + b"x" * 1000)
     return "unheard"

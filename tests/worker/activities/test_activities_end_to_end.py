@@ -100,7 +100,7 @@ async def patient(number: int) -> int:
     if number % 2 == 0 and activity.info().attempt == 1:
         gates.waiting.release()
         await asyncio.get_running_loop().create_future()
-    await asyncio.sleep(0.001)  # an attempt that gives up its turn on the loop
+    await asyncio.sleep(0.001)  # an attempt that yields to the loop
     return number
 
 

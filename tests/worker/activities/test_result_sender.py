@@ -131,7 +131,7 @@ async def test_late_acknowledgement_by_the_handle_ends_resending():
 
     sending = asyncio.ensure_future(sender.send(task(), OK, late))
     async with asyncio.timeout(20):
-        while not service.asked:  # noqa: ASYNC110 - a step of the loop
+        while not service.asked:  # noqa: ASYNC110 - one turn of the loop
             await asyncio.sleep(0)
         gate.set()
         assert await sending is Delivery.BY_HANDLE

@@ -106,7 +106,7 @@ def test_step_runs_any_callable_and_its_history_replays() -> None:
         assert begun.result() == [2, 3, 4, declared.fn(2), "ActivityError"]
         history, begun_history = handle.history(), begun.history()
         resolver = worker._plan.resolver
-    assert not any(resolver.steps.values())  # nothing is kept of steps that are over
+    assert not any(resolver.steps.values())  # ended steps are removed
     Replayer(workflows=[errands]).replay(history)
     Replayer(workflows=[AsyncStarts]).replay(begun_history)
 
@@ -199,7 +199,7 @@ def test_step_without_result_is_repeated_after_the_process_is_killed(tmp_path: P
     assert restarted.stdout == "firstsecond\n", restarted.stderr
     words = Path(tmp_path, "notes").read_text().split()
     assert words.count("second") == 2
-    # Its result may have been lost with the process, as that of any local activity whose task had not ended.
+    # The result of `first` may be lost with the process, like that of any local activity of an open task.
     assert words.count("first") in (1, 2)
 
 

@@ -39,13 +39,11 @@ async def unregisters_temporarily(world: World) -> None:
     await world.holder.unregister_worker(Q, returns=True)
 
 
-async def holder_crashes(world: World) -> None:
-    """Replace the holder by a new one on the same tables, without stopping it."""
-    world.holder = world.new_holder()
-    await world.holder.start()
-
-
-EVERY_LOSS = pytest.mark.parametrize("lose", [dies, unregisters_temporarily, holder_crashes])
+EVERY_LOSS = pytest.mark.parametrize(
+    "lose",
+    [dies, unregisters_temporarily, World.crash],
+    ids=["worker dies", "worker unregisters", "holder crashes"],
+)
 
 
 @EVERY_LOSS
@@ -178,7 +176,7 @@ async def test_handle_can_be_adopted_repeatedly() -> None:
     assert world.counters.adopted == 5
     assert len(world.engine.handles) == 1
     await dies(world)
-    await holder_crashes(world)
+    await world.crash()
     await asyncio.sleep(4)
     assert world.states() == ["active"]
     await asyncio.sleep(2)

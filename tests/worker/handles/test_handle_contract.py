@@ -156,7 +156,7 @@ def test_paused_kind_of_work_receives_at_most_one_task_until_resumed(
     async def test(world: HandleWorld) -> None:
         world.handle.pause(WorkKind.WORKFLOWS)
         run_ids = {await world.start(f"w{number}") for number in range(4)}
-        await asyncio.sleep(0.2)  # as long as an engine takes that does not care
+        await asyncio.sleep(0.2)  # long enough for an engine that ignores the pause
         assert len(world.handle.activations) <= 1
         world.handle.resume(WorkKind.WORKFLOWS)
         got = {(await world.handle.poll_activation()).run_id for _ in run_ids}
@@ -179,7 +179,7 @@ def test_handle_reports_its_end_after_all_tasks_are_completed(on_a_handle: Calla
         handle.pause(WorkKind.WORKFLOWS)
         handle.initiate_shutdown()
         handle.initiate_shutdown()
-        await asyncio.sleep(0.05)  # time for a wrong end
+        await asyncio.sleep(0.05)  # time for a premature end
         assert WorkKind.ACTIVITIES not in handle.ends
         evictions = asyncio.ensure_future(world.complete_evictions())
         await handle.complete_activity(ActivityOk(task.token, Payload(b"3")))
@@ -216,7 +216,7 @@ def test_handle_without_workflows_receives_none_and_ends_at_shutdown(
 ) -> None:
     async def test(world: HandleWorld) -> None:
         await world.start()
-        await asyncio.sleep(0.05)  # time for a wrong end
+        await asyncio.sleep(0.05)  # time for a premature end
         assert (world.handle.ends, list(world.handle.activations)) == ({}, [])
         await world.handle.stop()
         assert set(world.handle.ends) == set(WorkKind)

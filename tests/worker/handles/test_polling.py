@@ -39,7 +39,7 @@ async def test_handle_without_a_poll_loop_is_paused_and_loses_no_task() -> None:
     await settle()
     first.cancel()
     await settle()
-    assert world.handle.active_kinds == 1  # activities, which have had no receiver yet
+    assert world.handle.active_kinds == 1  # activities only, which have had no poll loop yet
     world.handle.deliver(activation())
     assert (await receive_activation(world.holder)).item.run_id == "run-1"
 

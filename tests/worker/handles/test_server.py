@@ -105,7 +105,7 @@ def test_workflows_on_a_server_complete_although_the_holder_is_replaced(
         ids = [f"{queue}-{number}" for number in range(30)]
         for workflow_id in ids:
             await start_workflow(connection, queue, workflow_id)
-        while not dying.executed:  # noqa: ASYNC110 - until it is in the middle of it
+        while not dying.executed:  # noqa: ASYNC110 - until an activity was executed
             await asyncio.sleep(0)
         for loop in dying.loops.values():
             loop.cancel()

@@ -31,15 +31,9 @@ from .scripted import (
 from .virtual_loop import settle
 
 
-async def crash(world: World) -> None:
-    """Replace the holder by a new one on the same tables, without stopping it."""
-    world.holder = world.new_holder()
-    await world.holder.start()
-
-
 async def test_handles_of_a_dead_holder_are_drained_by_its_successor() -> None:
     world = await World.started(shared=True, adoption=0)
-    await crash(world)
+    await world.crash()
     assert not world.is_served()
     assert world.engine.handles[0].closing
     await world.register()
@@ -52,7 +46,7 @@ async def test_handles_of_a_dead_holder_are_drained_by_its_successor() -> None:
 async def test_polls_of_a_dead_holder_end_with_unregistered() -> None:
     world = await World.started(adoption=0)
     polling = await start_poll(world)
-    await crash(world)
+    await world.crash()
     with raises_unregistered():
         await polling
     with raises_unregistered():
@@ -71,7 +65,7 @@ async def test_undispatched_tasks_of_a_dead_holder_are_failed() -> None:
     world.handle.deliver_while_paused(attempt())
     await settle()
     assert (len(world.record.runs.open), len(world.record.attempts.open)) == (1, 1)
-    await crash(world)
+    await world.crash()
     await settle()
     old = world.engine.handles[0]
     assert old.log[:2] == ["shutdown", "begin run-1"]
@@ -83,7 +77,7 @@ async def test_undispatched_tasks_of_a_dead_holder_are_failed() -> None:
 async def test_new_holder_accepts_completions_for_handles_of_a_dead_holder() -> None:
     world = await World.started(adoption=0)
     ticket, _ = await dispatch(world, activation(), attempt())
-    await crash(world)
+    await world.crash()
     await complete(world.holder, ticket, done())
     await world.holder.complete_activity(Q, 1, ActivityOk(b"a-1"))
     await settle()
@@ -94,7 +88,7 @@ async def test_new_holder_accepts_completions_for_handles_of_a_dead_holder() -> 
 async def test_handle_that_a_dead_holder_was_opening_is_shut_down() -> None:
     world = await World.idle()
     gate, registering = await start_blocked(world.engine.openings, world.register())
-    await crash(world)
+    await world.crash()
     with raises_unregistered():
         await registering
     await world.register()
@@ -107,7 +101,7 @@ async def test_handle_that_a_dead_holder_was_opening_is_shut_down() -> None:
 async def test_both_handles_of_a_recycle_are_finalized_if_the_holder_dies() -> None:
     world = await World.started(adoption=0)
     gate, recycling = await start_blocked(world.engine.openings, world.holder.recycle(Q, "test"))
-    await crash(world)
+    await world.crash()
     gate.set()
     await settle()
     assert is_unregistered((await asyncio.gather(recycling, return_exceptions=True))[0])
@@ -127,7 +121,7 @@ async def test_new_holder_continues_an_interrupted_drain(misbehaviour: str) -> N
     assert drain.task is not None
     drain.task.cancel()
     await settle()
-    await crash(world)
+    await world.crash()
     await asyncio.sleep(60)
     assert world.counters.abandoned == 1
     assert world.tables.records == {}
@@ -136,7 +130,7 @@ async def test_new_holder_continues_an_interrupted_drain(misbehaviour: str) -> N
 async def test_dead_holder_cannot_unregister_the_worker_of_its_successor() -> None:
     world = await World.started(adoption=0)
     dead, first = world.holder, world.worker
-    await crash(world)
+    await world.crash()
     world.worker = type(first)()
     await world.register()
     await dead.unregister_worker(Q)
@@ -158,13 +152,13 @@ async def test_generations_and_tokens_are_unique_across_holders() -> None:
         assert ticket.generation not in {generation for generation, _ in seen}
         assert ticket.token not in {token for _, token in seen}
         seen.add((ticket.generation, ticket.token))
-        await crash(world)
+        await world.crash()
         await world.register()
 
 
 async def test_new_holder_ends_polls_of_a_queue_unregistered_before_the_crash() -> None:
     world = await World.started(adoption=0)
     await world.holder.unregister_worker(Q)
-    await crash(world)
+    await world.crash()
     with pytest.raises(Shutdown):
         await receive_activation(world.holder)

@@ -21,12 +21,10 @@ THIS_MODULE = sys.modules[__name__]
 ONCE = RetryPolicy(maximum_attempts=1)
 
 
-class DeclinedError(Exception):
-    """What the activity's error is made of."""
+class DeclinedError(Exception): ...
 
 
-class BlockedError(DeclinedError):
-    """What the activity raises."""
+class BlockedError(DeclinedError): ...
 
 
 @activity.defn(retry_policy=ONCE)

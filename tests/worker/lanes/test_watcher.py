@@ -155,7 +155,7 @@ def _plain_body() -> str:
     datetime.datetime(2020, 1, 1).isoformat()
     datetime.datetime.fromtimestamp(0, datetime.UTC)
     re.sub("a", "b", text)
-    import colorsys  # noqa: F401 - a lazy import is no I/O of the author's
+    import colorsys  # noqa: F401 - a lazy import is not reported as I/O
 
     logging.getLogger("some").warning("hello %s", number)
     io.StringIO("x").read()

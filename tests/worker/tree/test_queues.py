@@ -323,7 +323,7 @@ def test_worker_run_returns_if_it_is_shut_down_before_the_server_responds():
 
 
 class _UnresponsiveConnection:
-    """An engine that does not answer."""
+    """A connection that never opens."""
 
     def __init__(self) -> None:
         self.asked = threading.Event()

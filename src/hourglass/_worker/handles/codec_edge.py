@@ -297,7 +297,7 @@ class CodecHandle:
             logger.error("run %s: %s; its workflow task fails", completion.run_id, error)
             sealed = c.TaskFailed(completion.run_id, _failure(error))
             await self._complete_workflow_task(sealed)
-            return CompletionResult.REFUSED
+            return CompletionResult.REJECTED
         return await self._complete_workflow_task(sealed)
 
     async def _complete_workflow_task(self, completion: c.Completion) -> CompletionResult:
