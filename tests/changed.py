@@ -208,7 +208,7 @@ def affected_tests(files: Mapping[str, File], changed: Iterable[str]) -> dict[st
     for path in changed:
         direct.update(_mapped(path, tests))
         if path not in files:
-            code |= {each for each in files if _is_in_package(path, each)}
+            code |= {file for file in files if _is_in_package(path, file)}
             direct.update(test for test in tests if Path(path).name in files[test].words)
             direct.update(test for test in tests if path in files[test].words)
     distances = Graph(files).distances(code)
