@@ -1,4 +1,4 @@
-"""Runs the faults by seed and writes a report of them; ends with status 1 if one was not survived, or a promise not kept."""
+"""Runs the faults by seed and writes a report; exits with status 1 if one was not survived or a promise was broken."""
 
 from __future__ import annotations
 

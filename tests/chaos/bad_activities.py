@@ -1,5 +1,6 @@
-"""Activities that do what activities should not do: each has a clear failure, and the worker lives. One that
-forks is in `exit_program`: a copy of this process is nobody else's business.
+"""Activities that misbehave: each has a clear failure, and the worker survives.
+
+One that forks is in `exit_program`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from .outcome import Outcome, Scale, Tally
 from .waiting import Stuck, results, until
 
 _ONCE = RetryPolicy(maximum_attempts=1)
-_over = threading.Event()  # lets those that hang go, once everything was seen
+_over = threading.Event()  # releases the hanging activities at the end
 _LEAKED = 20
 
 
@@ -97,7 +98,7 @@ BAD: dict[str, Callable[[], Any]] = {
     "returns_nonsense": returns_nonsense,
     "returns_much": returns_much,
 }
-# What the failure must name.
+# Text of the failure.
 NAMED = {
     "hangs": "TimedOutError",
     "raises_base": "Nasty",

@@ -1,6 +1,6 @@
-"""Programs that fork, use several loops, or end with everything open: `python -m tests.chaos.exit_program CASE TARGET`.
+"""Programs that fork, use several loops, or exit with everything open: `python -m tests.chaos.exit_program CASE TARGET`.
 
-Each ends with status 0 and has said "done" if all went as it should.
+Each exits with status 0 and prints "done" if it succeeds.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def fork_after_connect(target: str) -> None:
         child = os.fork()
         if child == 0:
             case(target)
-            return  # by the interpreter's ordinary end
+            return  # ordinary exit of the interpreter
         _, status = os.waitpid(child, 0)
         assert os.waitstatus_to_exitcode(status) == 0, f"a child ended with {status}"
     _one(client, queue)

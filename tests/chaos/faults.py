@@ -1,4 +1,4 @@
-"""All faults by name, in the order in which they are run."""
+"""All faults by name, in order of execution."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workflows that a process cannot survive, and a neighbour that should not notice."""
+"""Workflows that block their process, and a healthy one beside them."""
 
 from __future__ import annotations
 

@@ -32,11 +32,11 @@ def _history(name: str) -> History:
 
 
 @pytest.mark.parametrize("name", list(NAMES))
-def test_temporalio_history_replays_on_its_twin(replayer: Replayer, name: str) -> None:
+def test_temporalio_history_replays_on_equivalent_workflow(replayer: Replayer, name: str) -> None:
     assert replayer.replay(_history(name)).ok
 
 
-def test_every_python_twin_has_a_recorded_history() -> None:
+def test_every_equivalent_of_a_temporalio_workflow_has_a_recorded_history() -> None:
     recorded = {name.partition("-")[0] for name in NAMES}
     assert recorded == set(TWINS)
     assert {f"Interpreted-{seed:02}" for seed in SEEDS} == {n for n in NAMES if n.startswith("Interpreted-")}

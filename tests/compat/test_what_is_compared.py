@@ -572,12 +572,12 @@ def spawns() -> None:
 
 
 @pytest.mark.parametrize("code", [returns, raises, continues, spawns])
-def test_difference_names_line_of_the_code(code: Any) -> None:
+def test_nondeterminism_error_names_line_of_differing_code(code: Any) -> None:
     error = assert_rejected(history_ending_with("TIMER_STARTED", timerId="1", startToFireTimeout="1s"), code)
     assert (error.file, error.line) == (__file__, line_of(f"{code.__name__} here"))
 
 
-def test_difference_lists_frames_of_callers() -> None:
+def test_nondeterminism_error_lists_frames_of_callers() -> None:
     def inner() -> None:
         act("another")  # inner here
 
@@ -590,7 +590,7 @@ def test_difference_lists_frames_of_callers() -> None:
         assert f"test_what_is_compared.py:{line_of(mark)}" in str(error)
 
 
-def test_difference_reports_waiting_code() -> None:
+def test_nondeterminism_error_reports_waiting_code() -> None:
     def waits() -> None:
         act("echo")
         workflow.wait_condition(lambda: False)

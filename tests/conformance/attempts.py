@@ -20,7 +20,7 @@ from hourglass.errors import (
 
 from . import acts
 from .scenario import scenario
-from .world import World, error_chain, event_types
+from .world import World, attributes_of, error_chain, event_types
 
 QUICK = RetryPolicy(initial_interval=0.02, maximum_attempts=3)
 
@@ -107,11 +107,7 @@ def activity_retries_after_start_to_close_timeout(world: World) -> None:
     """The started event of the second attempt records the timeout of the first."""
     handle = world.start(calls_activity, "exceeds_timeout_on_first_attempt")
     assert handle.result(timeout=60) == 2
-    (started,) = [
-        event["activityTaskStartedEventAttributes"]
-        for event in handle.history().events
-        if "activityTaskStartedEventAttributes" in event
-    ]
+    (started,) = attributes_of(handle.history(), "ACTIVITY_TASK_STARTED")
     assert started["lastFailure"]["timeoutFailureInfo"]["timeoutType"] == "TIMEOUT_TYPE_START_TO_CLOSE"
 
 

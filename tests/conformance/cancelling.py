@@ -31,17 +31,17 @@ def wait_forever(how: str) -> None:
             workflow.sleep(3600)
         case "activity":
             acts.opens_gate_and_waits_for_go("begun")
-        case "condition":
+        case "wait_condition":
             workflow.wait_condition(lambda: False)
-        case "condition with timeout":
+        case "wait_condition_with_timeout":
             workflow.wait_condition(lambda: False, timeout=3600)
-        case "channel":
+        case "channel_receive":
             channel.receive()
-        case "channel with timeout":
+        case "channel_receive_with_timeout":
             channel.receive(timeout=3600)
         case "gather":
             workflow.gather(workflow.spawn(workflow.sleep, 3600), workflow.spawn(workflow.sleep, 7200))
-        case "task":
+        case "task_result":
             workflow.spawn(workflow.sleep, 3600).result()
         case "wait":
             workflow.wait([workflow.spawn(workflow.sleep, 3600)], timeout=7200)
@@ -49,7 +49,7 @@ def wait_forever(how: str) -> None:
             next(iter(workflow.as_completed([workflow.spawn(workflow.sleep, 3600)])))
         case "map":
             workflow.map(lambda seconds: workflow.sleep(seconds), [3600, 3600], limit=1)
-        case "lock":
+        case "lock_acquire":
             lock = workflow.Lock()
             lock.acquire()
             lock.acquire()
@@ -66,9 +66,30 @@ def check_cancellation_while_waiting(world: World, how: str) -> None:
     assert types[-1] == "WORKFLOW_EXECUTION_CANCELED"
 
 
-@scenario()
-def cancellation_interrupts_sleep(world: World) -> None:
-    check_cancellation_while_waiting(world, "sleep")
+def register_cancellation_of(wait: str) -> None:
+    """Register the scenario in which a run is cancelled during this wait."""
+
+    def drive(world: World) -> None:
+        check_cancellation_while_waiting(world, wait)
+
+    drive.__name__ = f"cancellation_interrupts_{wait}"
+    scenario()(drive)
+
+
+for _wait in (
+    "sleep",
+    "wait_condition",
+    "wait_condition_with_timeout",
+    "channel_receive",
+    "channel_receive_with_timeout",
+    "gather",
+    "task_result",
+    "wait",
+    "as_completed",
+    "map",
+    "lock_acquire",
+):
+    register_cancellation_of(_wait)
 
 
 @scenario("loose")
@@ -78,56 +99,6 @@ def cancellation_interrupts_activity_without_waiting_for_its_end(world: World) -
     handle.cancel()
     assert isinstance(world.failure(handle), CancelledError)
     assert acts.place.calls == ["refund"]
-
-
-@scenario()
-def cancellation_interrupts_wait_condition(world: World) -> None:
-    check_cancellation_while_waiting(world, "condition")
-
-
-@scenario()
-def cancellation_interrupts_wait_condition_with_timeout(world: World) -> None:
-    check_cancellation_while_waiting(world, "condition with timeout")
-
-
-@scenario()
-def cancellation_interrupts_channel_receive(world: World) -> None:
-    check_cancellation_while_waiting(world, "channel")
-
-
-@scenario()
-def cancellation_interrupts_channel_receive_with_timeout(world: World) -> None:
-    check_cancellation_while_waiting(world, "channel with timeout")
-
-
-@scenario()
-def cancellation_interrupts_gather(world: World) -> None:
-    check_cancellation_while_waiting(world, "gather")
-
-
-@scenario()
-def cancellation_interrupts_task_result(world: World) -> None:
-    check_cancellation_while_waiting(world, "task")
-
-
-@scenario()
-def cancellation_interrupts_wait(world: World) -> None:
-    check_cancellation_while_waiting(world, "wait")
-
-
-@scenario()
-def cancellation_interrupts_as_completed(world: World) -> None:
-    check_cancellation_while_waiting(world, "as_completed")
-
-
-@scenario()
-def cancellation_interrupts_map(world: World) -> None:
-    check_cancellation_while_waiting(world, "map")
-
-
-@scenario()
-def cancellation_interrupts_lock_acquire(world: World) -> None:
-    check_cancellation_while_waiting(world, "lock")
 
 
 @workflow.defn

@@ -36,7 +36,7 @@ FIRST = [
 ]
 
 
-def test_attributes_as_text(attributes: Any) -> dict[str, str]:
+def attribute_texts(attributes: Any) -> dict[str, str]:
     """Return the attributes of `MINE` as strings, times in UTC."""
     return {
         name: str(value.astimezone(UTC) if isinstance(value, datetime) else value)
@@ -72,7 +72,7 @@ class HasSearchAttributes:
     @workflow.run
     def run(self) -> dict[str, str]:
         workflow.wait_condition(lambda: self.over)
-        return test_attributes_as_text(workflow.search_attributes())
+        return attribute_texts(workflow.search_attributes())
 
     @workflow.signal
     def change_attributes(self) -> None:
@@ -94,7 +94,7 @@ class HasSearchAttributes:
 
     @workflow.query
     def current_attributes(self) -> dict[str, str]:
-        return test_attributes_as_text(workflow.search_attributes())
+        return attribute_texts(workflow.search_attributes())
 
 
 @scenario("loose")
@@ -102,13 +102,13 @@ def search_attributes_of_every_type_can_be_set_read_changed_and_removed(world: W
     handle = world.start(HasSearchAttributes.run, search_attributes=FIRST)
     assert (
         handle.query(HasSearchAttributes.current_attributes)
-        == test_attributes_as_text(handle.describe().search_attributes)
+        == attribute_texts(handle.describe().search_attributes)
         == BEFORE
     )
     handle.signal(HasSearchAttributes.change_attributes)
     assert (
         handle.query(HasSearchAttributes.current_attributes)
-        == test_attributes_as_text(handle.describe().search_attributes)
+        == attribute_texts(handle.describe().search_attributes)
         == AFTER
     )
     handle.signal(HasSearchAttributes.finish)
@@ -121,14 +121,14 @@ def adds_search_attributes() -> dict[str, str]:
     workflow.upsert_search_attributes([KEYWORD.value_set("x")])
     workflow.upsert_search_attributes({"CustomIntField": 7})
     workflow.upsert_search_attributes([KEYWORD.value_unset()])
-    return test_attributes_as_text(workflow.search_attributes())
+    return attribute_texts(workflow.search_attributes())
 
 
 @scenario()
 def run_without_search_attributes_can_add_and_remove_them(world: World) -> None:
     handle = world.start(adds_search_attributes)
     assert handle.result(timeout=LIMIT) == {"CustomTextField": "late", "CustomIntField": "7"}
-    assert test_attributes_as_text(handle.describe().search_attributes) == {
+    assert attribute_texts(handle.describe().search_attributes) == {
         "CustomTextField": "late",
         "CustomIntField": "7",
     }

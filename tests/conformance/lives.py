@@ -18,7 +18,7 @@ from hourglass.errors import (
 
 from . import acts
 from .scenario import scenario
-from .world import World, event_types, successor_run_id
+from .world import World, attributes_of, event_types, successor_run_id
 
 QUICK = RetryPolicy(initial_interval=0.02, maximum_attempts=3)
 
@@ -195,8 +195,8 @@ def second_cancel_request_is_ignored(world: World) -> None:
     handle.cancel("second")
     world.start_worker()
     assert isinstance(world.failure(handle), CancelledError)
-    requests = [e for e in handle.history().events if "workflowExecutionCancelRequestedEventAttributes" in e]
-    assert [e["workflowExecutionCancelRequestedEventAttributes"]["cause"] for e in requests] == ["first"]
+    requests = attributes_of(handle.history(), "WORKFLOW_EXECUTION_CANCEL_REQUESTED")
+    assert [request["cause"] for request in requests] == ["first"]
 
 
 @scenario()

@@ -11,7 +11,7 @@ from hourglass.errors import ActivityError, ApplicationError, CancelledError, Ta
 
 from . import acts
 from .scenario import scenario
-from .world import World, error_chain, event_types
+from .world import World, attributes_of, error_chain, event_types
 
 Kind = workflow.ActivityCancellationType
 MARKER = "MARKER_RECORDED"
@@ -315,13 +315,8 @@ def mixes_local_and_remote_activities() -> list[Any]:
 def local_and_remote_activities_share_sequence_numbers(world: World) -> None:
     handle = world.start(mixes_local_and_remote_activities)
     assert handle.result(timeout=60) == [2, 4, 8, 5, 16]
-    events = handle.history().events
-    ids = [
-        event["activityTaskScheduledEventAttributes"]["activityId"]
-        for event in events
-        if "activityTaskScheduledEventAttributes" in event
-    ]
-    assert ids == ["2", "3"]
+    scheduled = attributes_of(handle.history(), "ACTIVITY_TASK_SCHEDULED")
+    assert [activity["activityId"] for activity in scheduled] == ["2", "3"]
 
 
 @workflow.defn

@@ -23,7 +23,7 @@ from hourglass.converter import SearchAttributeKey
 from hourglass.errors import ServiceError, UsageError, WorkflowAlreadyStartedError
 
 from .scenario import scenario
-from .world import World
+from .world import World, attributes_of
 
 FITS, TOO_LONG = "n" * 1000, "n" * 1001
 ACCENTS = "é" * 501
@@ -205,11 +205,7 @@ def task_failure(world: World, workflow: Any, *args: Any) -> tuple[str, str]:
     name = "-".join((world.queue, *map(str, args))).replace(" ", "-")
     handle = world.client.start_workflow(workflow, *args, id=name, task_queue=world.queue, task_timeout=10)
     world.wait_for_event(handle, "WORKFLOW_TASK_FAILED")
-    (failed,) = [
-        event["workflowTaskFailedEventAttributes"]
-        for event in handle.history().events
-        if "workflowTaskFailedEventAttributes" in event
-    ][:1]
+    failed = attributes_of(handle.history(), "WORKFLOW_TASK_FAILED")[0]
     handle.terminate("seen enough: how often it is tried again is a matter of chance")
     return failed["cause"].removeprefix("WORKFLOW_TASK_FAILED_CAUSE_"), failed["failure"]["message"]
 
@@ -334,11 +330,7 @@ def uncaught_child_id_conflict_fails_parent(world: World) -> None:
 def task_timeout_of_child_is_capped_at_two_minutes(world: World) -> None:
     handle = world.start(starts_child_with_id, f"{world.queue}-child", 300.0)
     world.wait_for_event(handle, "CHILD_WORKFLOW_EXECUTION_STARTED")
-    (initiated,) = [
-        event["startChildWorkflowExecutionInitiatedEventAttributes"]
-        for event in handle.history().events
-        if "startChildWorkflowExecutionInitiatedEventAttributes" in event
-    ]
+    (initiated,) = attributes_of(handle.history(), "START_CHILD_WORKFLOW_EXECUTION_INITIATED")
     assert initiated["workflowTaskTimeout"] == "120s"
     world.client.get_workflow_handle(f"{world.queue}-child").signal("word", "done")
     assert handle.result(timeout=60) == "done"

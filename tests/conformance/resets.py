@@ -19,7 +19,7 @@ from hourglass.workflow import ParentClosePolicy
 
 from . import acts
 from .scenario import scenario
-from .world import World, event_types
+from .world import World, attributes_of, event_types
 
 LIMIT = 30
 
@@ -291,12 +291,8 @@ def reset_with_children(world: World, policy: ParentClosePolicy, before: int) ->
     world.wait_for_event(handle, "ACTIVITY_TASK_COMPLETED", 3)
     children = [world.client.get_workflow_handle(f"{name}-{number}") for number in ("one", "two")]
     first_runs = [child.describe().run_id for child in children]
-    scheduled = [
-        int(event["activityTaskScheduledEventAttributes"]["workflowTaskCompletedEventId"])
-        for event in handle.history().events
-        if "activityTaskScheduledEventAttributes" in event
-    ]
-    again = handle.reset(event_id=scheduled[before])
+    scheduled = attributes_of(handle.history(), "ACTIVITY_TASK_SCHEDULED")
+    again = handle.reset(event_id=int(scheduled[before]["workflowTaskCompletedEventId"]))
     again.signal("end", "now")
     assert again.result(timeout=LIMIT) == ["one", "two"][before:]
     assert [child.describe().status.name for child in children] == ["RUNNING", "RUNNING"]

@@ -30,7 +30,7 @@ from hourglass.client import (
 from hourglass.errors import ApplicationError, ScheduleAlreadyExistsError, ScheduleNotFoundError
 
 from .scenario import scenario
-from .world import World
+from .world import World, attributes_of
 
 NEVER = ScheduleSpec(calendars=[ScheduleCalendarSpec(year=2090)])
 HOURS = ScheduleSpec(
@@ -228,11 +228,7 @@ def replace_first_run(world: World, handle: ScheduleHandle) -> Any:
 def overlap_policy_cancel_other_cancels_running_workflow(world: World) -> None:
     handle = create_schedule(world, WaitsForSignal, overlap=ScheduleOverlapPolicy.CANCEL_OTHER)
     first = replace_first_run(world, handle)
-    request = next(
-        event["workflowExecutionCancelRequestedEventAttributes"]
-        for event in first.history().events
-        if event["eventType"] == "EVENT_TYPE_WORKFLOW_EXECUTION_CANCEL_REQUESTED"
-    )
+    (request,) = attributes_of(first.history(), "WORKFLOW_EXECUTION_CANCEL_REQUESTED")
     assert request["cause"] == "cancelled by schedule overlap policy"
     handle.delete()
 

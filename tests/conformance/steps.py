@@ -10,7 +10,7 @@ from hourglass.errors import ActivityError, ApplicationError, RetryState, TimedO
 from . import acts
 from .acts import ONCE
 from .scenario import scenario
-from .world import World, event_types
+from .world import World, attributes_of, event_types
 
 
 @workflow.defn
@@ -55,11 +55,7 @@ def retries_until_attempt(attempt: int) -> int:
 def activity_retry_records_attempt_and_last_failure(world: World) -> None:
     handle = world.start(retries_until_attempt, 3)
     assert handle.result(timeout=60) == 3
-    (started,) = [
-        event["activityTaskStartedEventAttributes"]
-        for event in handle.history().events
-        if "activityTaskStartedEventAttributes" in event
-    ]
+    (started,) = attributes_of(handle.history(), "ACTIVITY_TASK_STARTED")
     assert started["attempt"] == 3
     assert started["lastFailure"]["message"] == "attempt 2 fails"
     assert started["lastFailure"]["applicationFailureInfo"]["type"] == "NotYet"
@@ -197,12 +193,8 @@ def calls_every_kind_of_activity() -> list[Any]:
 def coroutine_method_and_named_activities_return_results(world: World) -> None:
     handle = world.start(calls_every_kind_of_activity)
     assert handle.result(timeout=60) == [2, "Bob greets Ann", 8, 10, 12]
-    ids = [
-        event["activityTaskScheduledEventAttributes"]["activityId"]
-        for event in handle.history().events
-        if "activityTaskScheduledEventAttributes" in event
-    ]
-    assert ids == ["1", "2", "3", "4", "mine"]
+    scheduled = attributes_of(handle.history(), "ACTIVITY_TASK_SCHEDULED")
+    assert [activity["activityId"] for activity in scheduled] == ["1", "2", "3", "4", "mine"]
 
 
 @workflow.defn

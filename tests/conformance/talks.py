@@ -12,7 +12,7 @@ from hourglass.errors import QueryFailedError
 
 from . import acts
 from .scenario import scenario
-from .world import World, event_types
+from .world import World, attributes_of
 
 
 @workflow.defn
@@ -59,11 +59,8 @@ def signal_during_last_task_fails_task_and_is_delivered(world: World) -> None:
     handle.signal("word", "second")
     acts.gate("signalled").set()
     assert handle.result(timeout=60) == ["second"]
-    types = event_types(handle.history())
-    assert types.count("WORKFLOW_TASK_FAILED") == 1
-    failed = next(e for e in handle.history().events if "workflowTaskFailedEventAttributes" in e)
-    cause = failed["workflowTaskFailedEventAttributes"]["cause"]
-    assert cause == "WORKFLOW_TASK_FAILED_CAUSE_UNHANDLED_COMMAND"
+    (failed,) = attributes_of(handle.history(), "WORKFLOW_TASK_FAILED")
+    assert failed["cause"] == "WORKFLOW_TASK_FAILED_CAUSE_UNHANDLED_COMMAND"
 
 
 @workflow.defn

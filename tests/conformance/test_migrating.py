@@ -157,7 +157,7 @@ def _run_id(both: Both) -> None:
 
 @pytest.mark.server
 @pytest.mark.parametrize("name", sorted(LINES))
-def test_row_of_the_migration_page_is_true(name: str, both: Both) -> None:
+def test_statement_of_the_migration_page_is_true(name: str, both: Both) -> None:
     LINES[name](both)
 
 

@@ -169,7 +169,7 @@ def fails_on_lookup_errors(where: str) -> str:
 
 
 @scenario("loose")
-def failure_exceptions_fail_run_from_body_and_signal_handler_and_update_alone(world: World) -> None:
+def failure_exceptions_fail_run_or_update_depending_on_where_raised(world: World) -> None:
     assert world.run_failing(fails_on_lookup_errors, "body").type == "KeyError"
     handle = world.start(fails_on_lookup_errors, "signal")
     handle.signal("breaks")

@@ -166,7 +166,7 @@ def current_update_info_is_known_in_handler_validator_and_spawned_tasks(world: W
 
 
 @scenario("loose")
-def cancelled_activity_in_update_handler_fails_update_only(world: World) -> None:
+def cancelled_activity_in_update_handler_fails_update_but_not_run(world: World) -> None:
     handle = world.start(CollectsUpdates.run)
     with pytest.raises(UpdateFailedError) as caught:
         handle.execute_update(CollectsUpdates.cancels)

@@ -12,7 +12,7 @@ from uuid import UUID
 from hourglass import activity, workflow
 
 from .scenario import scenario
-from .world import World
+from .world import World, attributes_of
 
 
 class Size(enum.Enum):
@@ -112,10 +112,9 @@ def uuid_random_and_now_are_deterministic_per_run(world: World) -> None:
     assert first.result(timeout=60)
     assert second.result(timeout=60)
     inputs = [
-        event["activityTaskScheduledEventAttributes"]["input"]["payloads"][0]["data"]
+        scheduled["input"]["payloads"][0]["data"]
         for handle in (first, second)
-        for event in handle.history().events
-        if "activityTaskScheduledEventAttributes" in event
+        for scheduled in attributes_of(handle.history(), "ACTIVITY_TASK_SCHEDULED")
     ]
     assert len(set(inputs)) == 2
 

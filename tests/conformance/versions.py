@@ -325,7 +325,7 @@ def workers_take_no_tasks_until_their_version_is_current(world: World) -> None:
 
 
 @scenario()
-def unversioned_run_continues_on_current_version_and_back(world: World) -> None:
+def unversioned_run_moves_to_current_version_and_back(world: World) -> None:
     with deployment(world) as deployed:
         world.start_worker()
         before = deployed.start_waiting_run(pinned_workflow)

@@ -116,6 +116,13 @@ def event_types(history: History) -> list[str]:
     return [event["eventType"].removeprefix("EVENT_TYPE_") for event in history.events]
 
 
+def attributes_of(history: History, event_type: str) -> list[dict[str, Any]]:
+    """Return the attributes of the history's events of this type, given without its prefix."""
+    name = "".join(word.title() for word in event_type.split("_")) + "EventAttributes"
+    name = name[0].lower() + name[1:]
+    return [event[name] for event in history.events if name in event]
+
+
 def successor_run_id(history: History) -> str | None:
     """Return the id of the run that follows this one, or None."""
     for key, value in history.events[-1].items():

@@ -1,7 +1,7 @@
-"""Run in a process of its own: `record FOLDER` runs every bug and keeps its history, `replay FOLDER` replays them.
+"""Records and replays the catalogue in processes of their own: `record FOLDER` and `replay FOLDER`.
 
-Two processes, because most of these bugs are invisible within one: hash seeds, clocks, module globals and the environment are
-others in the next. The replay's verdicts are written as JSON.
+Most of these bugs are invisible within one process: hash seeds, clocks, module globals and the environment differ in the
+next. The verdicts are written as JSON.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""A thousand faults by seed, one after the other and one into the other, while clients work; then the checker has its say.
+"""Random faults in sequence and combined, while clients work; then the checker runs.
 
-`FileCampaign` is a file, the processes that work on it and their clients, on a disk and a clock that fail (`shim`).
-`ServerCampaign` is a Temporal dev server, workers and clients that reach it over a network that fails (`chaos.proxy`). Which
-faults come, when, and whom they hit is drawn from the seed; how the processes get on meanwhile is the machine's affair, so a
-seed repeats the faults, not every instant.
+`FileCampaign` is a file, the processes that work on it and their clients, on a failing disk and clock (`shim`).
+`ServerCampaign` is a Temporal dev server with workers and clients on a failing network (`chaos.proxy`). The seed determines
+which faults come, when, and whom they hit; the timing of the processes depends on the machine, so a seed repeats the faults,
+not every instant.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .shim import Shim
 
 _WORKERS, _CLIENTS = 3, 3
 _LEAST = {"start": 12, "signal": 25, "update": 25, "result": 2}
-"""What must have been answered before the clients are stopped, of each kind."""
+"""The number of answered requests of each kind before the clients are stopped."""
 
 
 @dataclass
@@ -44,11 +44,11 @@ class Findings:
 
     seed: int
     faults: Counter[str] = field(default_factory=Counter)
-    """How many of each kind have hit."""
+    """Number of hits of each kind."""
     checked: Counter[str] = field(default_factory=Counter)
-    """How many acknowledgements and effects of each kind were checked."""
+    """Number of checked acknowledgements and effects of each kind."""
     unanswered: Counter[str] = field(default_factory=Counter)
-    """How many requests had no answer: they may have been carried out once."""
+    """Number of requests without an answer, which may have been executed once."""
     violations: list[str] = field(default_factory=list)
     seconds: float = 0.0
     log: str = ""
@@ -58,7 +58,7 @@ class Campaign:
     """The common part of both campaigns. `gap` is the mean of the seconds between two faults."""
 
     kinds: Mapping[str, int] = {}
-    """The kinds of faults, and how often each is drawn, against the others."""
+    """The kinds of faults, with the weights of the draw."""
 
     def __init__(self, folder: Path, seed: int, faults: int, *, gap: float = 0.2) -> None:
         self.findings = Findings(seed)
@@ -156,7 +156,7 @@ class Campaign:
                 undo()
             if now >= until:
                 return
-            time.sleep(min(until - now, 0.01))  # the instants of faults are the point
+            time.sleep(min(until - now, 0.01))  # random instants
 
     def later(self, seconds: float, undo: Callable[[], None]) -> None:
         """Schedule an action, whatever faults come before it."""
@@ -185,7 +185,7 @@ class Campaign:
         """Continue until some requests of each kind are answered: on a slow machine the faults may be over before."""
         began = time.monotonic()
         while time.monotonic() < began + 90.0:
-            self.keep_alive()  # who was stopped when the power was cut dies now
+            self.keep_alive()  # processes that were stopped at the power cut die now
             told = Counter(line.what for line in Journal.read(self.journal) if line.phase == "told")
             enough = all(told[what] >= least for what, least in _LEAST.items())
             if enough and time.monotonic() > began + 1.0:
@@ -209,7 +209,7 @@ class Campaign:
         return [pid for pid in self.nursery.alive if self._roles.get(pid) == role]
 
     def kill(self, pid: int | None) -> bool:
-        """By SIGKILL; False if there is nobody."""
+        """Kill a process with SIGKILL; return False if there is none."""
         if pid is None:
             return False
         self.nursery.kill(pid)
@@ -403,7 +403,7 @@ class ServerCampaign(Campaign):
                 return True
             case _:
                 self._server.kill()
-                time.sleep(self.chance.random())  # the outage itself
+                time.sleep(self.chance.random())  # duration of the outage
                 self._server.start()
                 return True
 

@@ -1,7 +1,7 @@
-"""What must hold after a campaign: every acknowledgement that a client was given, against histories and notes of activities.
+"""Checks after a campaign: every acknowledgement against the histories and the notes of activities.
 
-Each check is a function that counts what it looked at and yields what is wrong. A request that was asked and not answered may
-have been carried out once, or not at all.
+Each check is a function that counts what it checks and yields violations. A request without an answer may have been executed
+once or not at all.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class Case:
     lines: list[Line]
     written: Written
     histories: dict[str, list[History]]
-    """Of each workflow, the first run's first."""
+    """The histories of each workflow, in order of runs."""
     jumps: list[tuple[float, float]] = field(default_factory=list)
-    """From when to when, by the monotonic clock, the wall clock was ahead."""
+    """The intervals, by the monotonic clock, in which the wall clock was ahead."""
     is_embedded: bool = True
-    """A Temporal server puts what came during a task behind it, with the times at which it came."""
+    """A Temporal server writes events that arrive during a task after it, with their times of arrival."""
     checked: Counter[str] = field(default_factory=Counter)
 
     def of(self, what: str, phase: str = "told") -> Iterator[Line]:
@@ -113,7 +113,7 @@ def starts(case: Case) -> Iterator[str]:
             finishers[line.workflow_id].add(line.sender)
         if line.phase == "failed" and "NotFound" in line.error:
             if line.what == "finish" and finishers[line.workflow_id] != {line.sender}:
-                continue  # another has told it to finish, and it has
+                continue  # another client has finished it
             yield f"{line.sender} was told of {line.workflow_id}, which it had started: {line.error}"
 
 
@@ -200,7 +200,7 @@ def messages_in_order(case: Case) -> Iterator[str]:
                 yield f"{name} heard {heard}, its history has {_signals(case, name)}"
     signals_before: dict[str, list[list[Any]]] = defaultdict(list)
     begun: dict[tuple[str, int], int] = {}
-    for line in case.lines:  # in the order in which they were written
+    for line in case.lines:  # in order of writing
         if line.what == "signal" and line.phase == "told":
             signals_before[line.workflow_id].append([line.sender, line.number])
         if line.what == "query" and line.phase == "asked":
@@ -345,7 +345,7 @@ def _napped(case: Case, name: str, history: History) -> Iterator[str]:
     if ends is None or begins is None:
         return
     if any(begun <= begins and ends <= over for begun, over in case.jumps):
-        return  # by the clock on the wall it was late enough
+        return  # late enough by the wall clock
     case.checked["timer, by another clock"] += 1
     if begins - ends < seconds - 0.001:
         yield f"{name} slept {begins - ends:.3f} s of {seconds}"

@@ -1,7 +1,7 @@
-"""Programs with a client and a worker that meet a fault, each in a process of its own: run by `test_faults`.
+"""Programs with a client and a worker under a fault, each in a process of its own: run by `test_faults`.
 
-`python -m tests.durability.faults NAME PATH`. Each asserts what must hold and prints `held` in the end; anything else is
-a failure. What they wait for has a limit, and nothing is waited for by a fixed time.
+`python -m tests.durability.faults NAME PATH`. Each program asserts its guarantee and prints `held` at the end; anything else
+is a failure. Every wait has a condition and a limit.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def eventually(attempt: Callable[[], Any], what: str) -> Any:
         except HourglassError as error:
             if time.monotonic() > deadline:
                 raise AssertionError(f"{what}: {error}") from error
-            time.sleep(0.01)  # it is tried again until it succeeds
+            time.sleep(0.01)  # retried until it succeeds
 
 
 def refusal(attempt: Callable[[], Any]) -> str:
@@ -117,7 +117,7 @@ def full_disk(path: str) -> None:
         eat(ballast, leave=24 * MIB)
         message = until_refused(lambda number: client.start_workflow(Basket.run, id=f"late-{number}"))
         assert message.startswith("RESOURCE_EXHAUSTED: new workflows cannot be started: only"), message
-        baskets[0].signal(Basket.put, "x")  # those that run go on
+        baskets[0].signal(Basket.put, "x")  # running workflows continue
         sent = [fill(basket, heard) for basket in baskets]
         message = refusal(lambda: client.start_workflow(Basket.run, id="too late"))
         assert "its disk has no space left" in message, message
@@ -139,7 +139,7 @@ def full_disk(path: str) -> None:
         assert after.result(timeout=PATIENCE) == 1
 
 
-def full_at_opening(path: str) -> None:
+def full_disk_at_opening(path: str) -> None:
     """A file on a full disk can be read; every other request is rejected with advice."""
     ballast = f"{path}.ballast"
     with working(path) as client:
@@ -158,7 +158,7 @@ def full_at_opening(path: str) -> None:
         worker = Worker(client, workflows=[Basket], activities=[step])
         starting = threading.Thread(target=worker.start, daemon=True)
         starting.start()
-        eventually_true(lambda: heard.has("has no space left on its disk: free some space"), "nobody is told")
+        wait_for(lambda: heard.has("has no space left on its disk: free some space"), "nobody is told")
         assert not heard.has("may be damaged"), heard.lines
         os.unlink(ballast)
         starting.join(PATIENCE)
@@ -208,17 +208,17 @@ def fill(basket: Any, heard: Heard) -> tuple[int, threading.Thread | None]:
 def file_moved(path: str) -> None:
     """A worker whose file is moved away stops; once the file is back, a new process has everything acknowledged."""
     moved = f"{path}.moved"
-    _taken_away(path, lambda: os.rename(path, moved), lambda: os.rename(moved, path))
+    _move_away_and_back(path, lambda: os.rename(path, moved), lambda: os.rename(moved, path))
 
 
 def folder_moved(path: str) -> None:
     """A worker whose folder is moved away stops; once it is back, a new process has everything acknowledged."""
     folder = os.path.dirname(path)
     moved = f"{folder}.moved"
-    _taken_away(path, lambda: os.rename(folder, moved), lambda: os.rename(moved, folder))
+    _move_away_and_back(path, lambda: os.rename(folder, moved), lambda: os.rename(moved, folder))
 
 
-def _taken_away(path: str, take: Callable[[], None], put_back: Callable[[], None]) -> None:
+def _move_away_and_back(path: str, take: Callable[[], None], put_back: Callable[[], None]) -> None:
     with working(path) as client:
         basket = client.start_workflow(Basket.run, id="basket")
         basket.signal(Basket.put, "before")
@@ -228,10 +228,10 @@ def _taken_away(path: str, take: Callable[[], None], put_back: Callable[[], None
         assert path in message
         put_back()
         assert refusal(lambda: basket.signal(Basket.put, "late", rpc_timeout=1.0))
-    subprocess.run([sys.executable, "-m", "tests.durability.faults", "basket_is_finished", path], check=True)
+    subprocess.run([sys.executable, "-m", "tests.durability.faults", "check_basket", path], check=True)
 
 
-def basket_is_finished(path: str) -> None:
+def check_basket(path: str) -> None:
     """Check that the basket has everything acknowledged before the move, and can complete."""
     with working(path) as client:
         basket = client.get_workflow_handle("basket", workflow=Basket)
@@ -258,7 +258,7 @@ def file_deleted(path: str) -> None:
 # --- files that are wrong from the beginning ------------------------------------------------------------------
 
 
-def refused_both(path: str) -> None:
+def unusable_file_rejected(path: str) -> None:
     """An unusable file is rejected for clients and workers with the same message, and stays unchanged."""
     before = _bytes(path)
     with Client.connect(f"local:{path}") as client:
@@ -274,11 +274,11 @@ def refused_both(path: str) -> None:
 
 
 def _bytes(path: str) -> bytes:
-    with open(path, "rb") as file:  # nobody has it open
+    with open(path, "rb") as file:  # no process has it open
         return file.read()
 
 
-def mended(path: str) -> None:
+def invalid_file_replaced(path: str) -> None:
     """A worker that started on an invalid file continues by itself when a valid one replaces it."""
     good = f"{path}.good"
     with working(path) as client:
@@ -346,7 +346,7 @@ def clock_back(path: str) -> None:
         in_order(two.history().events)
 
 
-def clock_moment(path: str) -> None:
+def clock_briefly_ahead(path: str) -> None:
     """When the wall clock is ahead for a moment, by hours or a month, there is no lasting effect and nothing is
     deleted."""
     shift_clock()
@@ -356,21 +356,21 @@ def clock_moment(path: str) -> None:
         assert paid.result(timeout=PATIENCE) == 2
         asleep(later := client.start_workflow(sleeper, 8 * 3600.0, id="later"))
         set_clock(5)
-        eventually_true(lambda: heard.has("jumped forward by 5:00:00"), "the jump is not logged")
+        wait_for(lambda: heard.has("jumped forward by 5:00:00"), "the jump is not logged")
         asleep(client.start_workflow(sleeper, 3.0, id="within"))
         set_clock(0)
-        eventually_true(lambda: heard.has("jumped back by 5:00:00"), "the way back is not logged")
+        wait_for(lambda: heard.has("jumped back by 5:00:00"), "the way back is not logged")
         assert later.describe().status.name == "RUNNING"
         within = client.get_workflow_handle("within")
         assert within.result(timeout=PATIENCE) == 2
         in_order(within.history().events)
         set_clock(31 * 24)
-        eventually_true(lambda: heard.has("jumped forward by 31 days"), "the jump is not logged")
-    with working(path) as client:  # a restart meanwhile does not make it true
-        refused_again(client, "paid")
+        wait_for(lambda: heard.has("jumped forward by 31 days"), "the jump is not logged")
+    with working(path) as client:  # a restart does not change it
+        assert_start_is_rejected(client, "paid")
         set_clock(0)
-        eventually_true(lambda: heard.has("jumped back by 31 days"), "the way back is not logged")
-        refused_again(client, "paid")
+        wait_for(lambda: heard.has("jumped back by 31 days"), "the way back is not logged")
+        assert_start_is_rejected(client, "paid")
         new = client.start_workflow(sleeper, 0.01, id="new")
         assert new.result(timeout=PATIENCE) == 2
         assert abs(new.describe().start_time.timestamp() - time.time()) < 60
@@ -384,7 +384,7 @@ def clock_moment(path: str) -> None:
         )
 
 
-def refused_again(client: Client, name: str) -> None:
+def assert_start_is_rejected(client: Client, name: str) -> None:
     try:
         client.start_workflow(sleeper, 0.01, id=name, id_reuse_policy=IdReusePolicy.REJECT_DUPLICATE)
     except WorkflowAlreadyStartedError:
@@ -392,7 +392,7 @@ def refused_again(client: Client, name: str) -> None:
     raise AssertionError(f"{name} was started again")
 
 
-def eventually_true(happened: Callable[[], bool], what: str) -> None:
+def wait_for(happened: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + PATIENCE
     while not happened():
         assert time.monotonic() < deadline, what
@@ -416,7 +416,7 @@ def in_order(events: list[dict[str, Any]]) -> None:
 # --- the end of the log ---------------------------------------------------------------------------------------
 
 
-def write_and_die(path: str) -> None:
+def start_orders_until_killed(path: str) -> None:
     """Start orders until killed; print each acknowledged one."""
     with working(path) as client:
         for number in range(10_000):
@@ -424,9 +424,9 @@ def write_and_die(path: str) -> None:
             print(number, flush=True)
 
 
-def torn_log(path: str) -> None:
+def torn_log_of_dead_worker(path: str) -> None:
     """However the end of a dead worker's log is torn, everything before it exists and completes."""
-    command = [sys.executable, "-m", "tests.durability.faults", "write_and_die", path]
+    command = [sys.executable, "-m", "tests.durability.faults", "start_orders_until_killed", path]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         for _ in range(30):

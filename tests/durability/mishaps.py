@@ -1,8 +1,8 @@
-"""Rounds of what people do to the file of running workers: second names, replaced and restored files, deleted logs.
+"""Rounds of mishaps with the file of running workers: second names, replaced and restored files, deleted logs.
 
-A round has two workers and a client, each a process, and one mishap, whose moment is drawn from the seed. Afterwards every
-workflow whose start was acknowledged must be in the file, in the file that was moved, or in the copy that the owner saved; or the
-owner must have stopped with an error that says what is lost. `python -m tests.durability.mishaps --rounds 50` prints a table.
+A round has two workers and a client, each a process, and one mishap at a random moment of the seed. Afterwards every
+acknowledged workflow must be in the file, in the moved file, or in the copy that the owner saved; or the owner must have
+stopped with an error that says what is lost. `python -m tests.durability.mishaps --rounds 50` prints a table.
 """
 
 from __future__ import annotations

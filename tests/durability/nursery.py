@@ -1,10 +1,10 @@
-"""A process that forks workers and clients: `python -m tests.durability.nursery TARGET`; and who talks to it.
+"""A process that forks workers and clients (`python -m tests.durability.nursery TARGET`), and its parent's interface.
 
-Importing Hourglass takes longer than a worker lives here. The nursery itself never opens the file and has no threads.
-Its lines: `fork ROLE ARGUMENT…` is answered by the child's process id, `kill PID` (by SIGKILL, and waited for) by the same,
-`gone` by the ids of those that have died by themselves. When its input ends it kills all that are left.
+Importing Hourglass takes longer than a worker lives here. The nursery itself never opens the file and has no threads. Its
+commands: `fork ROLE ARGUMENT…` returns the child's process id, `kill PID` kills and reaps a child, `gone` returns the ids of
+children that have died by themselves. At the end of its input it kills all children.
 
-A worker kills one of its own parts when it gets SIGUSR1.
+A worker kills one of its own parts on SIGUSR1.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from . import trips, work
 
 ROOT = Path(__file__).resolve().parents[2]
 JOURNAL = "HOURGLASS_TEST_JOURNAL"
-"""The environment's name for the journal of clients."""
+"""The environment variable for the journal of clients."""
 
 
 class Nursery:
@@ -147,7 +147,7 @@ def main(target: str) -> None:
         "_embedded.multiprocess.connection" if local else "_temporal.connection",
         "_worker.tree.processes",
     ):
-        import_module(f"hourglass.{name}")  # here, once, and not in every child
+        import_module(f"hourglass.{name}")  # once, before the forks
     alive: set[int] = set()
     try:
         for line in sys.stdin:
@@ -171,7 +171,7 @@ def main(target: str) -> None:
 
 
 def _end(pid: int) -> None:
-    os.kill(pid, signal.SIGKILL)  # a child that is not waited for keeps its number
+    os.kill(pid, signal.SIGKILL)  # an unreaped child keeps its process id
     os.waitpid(pid, 0)
 
 

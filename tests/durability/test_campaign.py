@@ -1,4 +1,4 @@
-"""Faults of every kind by seed, and a checker that knows every acknowledgement: short here, a thousand faults by `make chaos`."""
+"""Campaigns of random faults, and a checker of every acknowledgement: a short one here, a thousand faults with `make chaos`."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _edit(
     name: str = "",
     which: Callable[[dict[str, Any]], bool] = lambda _: True,
 ) -> Case:
-    """Change the first event of a kind that is one of those, in a run of a workflow whose name begins so."""
+    """Edit the first event of this kind that `which` accepts, in a workflow whose id starts with `name`."""
     for workflow_id, runs in case.histories.items():
         for place, history in enumerate(runs):
             events = copy.deepcopy(list(history.events))

@@ -1,4 +1,4 @@
-"""An entity that continues as new after each message, whose owner is killed again and again: each message counts once."""
+"""An entity that continues as new after each message, while its owner is killed repeatedly: each message is processed once."""
 
 from __future__ import annotations
 

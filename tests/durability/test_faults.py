@@ -1,6 +1,6 @@
-"""Disks, files and clocks that fail under a client and a worker: clear errors, nothing lost, no restart where none is needed.
+"""Failing disks, files and clocks under a client and a worker: clear errors, no loss, no unnecessary restart.
 
-Each fault is met by a program of `faults`, in a process of its own.
+Each fault is a program of `faults`, in a process of its own.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ PROGRAMS = (
     "file_moved",
     "folder_moved",
     "file_deleted",
-    "mended",
+    "invalid_file_replaced",
     "clock_forward",
     "clock_back",
-    "clock_moment",
-    "torn_log",
+    "clock_briefly_ahead",
+    "torn_log_of_dead_worker",
 )
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -70,7 +70,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Fut
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_fault_program_passes(name: str, outcomes: dict[str, Future[str]]) -> None:
+def test_guarantee_holds_under_file_or_clock_fault(name: str, outcomes: dict[str, Future[str]]) -> None:
     outcomes[name].result()
 
 
@@ -79,13 +79,15 @@ def test_engine_recovers_from_a_full_disk(path: Path) -> None:
 
 
 def test_file_on_a_full_disk_can_be_opened_for_reading(path: Path) -> None:
-    run_program("full_at_opening", path, mount_command(path.parent, 'mount -t tmpfs -o size=64m none "$1"'))
+    run_program(
+        "full_disk_at_opening", path, mount_command(path.parent, 'mount -t tmpfs -o size=64m none "$1"')
+    )
 
 
 def test_file_on_a_read_only_disk_is_rejected(path: Path) -> None:
     start_basket(path)
     read_only = mount_command(path.parent, 'mount --bind "$1" "$1"', 'mount -o remount,bind,ro "$1"')
-    output = run_program("refused_both", path, read_only)
+    output = run_program("unusable_file_rejected", path, read_only)
     assert "Read-only file system" in output
 
 
@@ -126,4 +128,4 @@ def test_invalid_file_is_rejected_and_stays_unchanged(
 ) -> None:
     start_basket(path)
     harm(path)
-    assert words in run_program("refused_both", path)
+    assert words in run_program("unusable_file_rejected", path)

@@ -1,4 +1,4 @@
-"""A fork waits until nobody is in the middle of SQLite's work, and children may use SQLite."""
+"""A fork waits until no thread is inside SQLite, and forked children may use SQLite."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_fork_waits_for_threads_in_protected_sections() -> None:
     order: list[str] = []
 
     def work() -> None:
-        with fork_safety.NO_FORK.lock, fork_safety.NO_FORK.lock:  # it may be entered again
+        with fork_safety.NO_FORK.lock, fork_safety.NO_FORK.lock:  # it is reentrant
             inside.set()
             leave.wait()
             order.append("left")
@@ -83,7 +83,7 @@ def test_fork_waits_for_threads_in_protected_sections() -> None:
     threads[0].start()
     inside.wait()
     threads[1].start()
-    threads[1].join(0.05)  # were it not to wait, it would be over by now
+    threads[1].join(0.05)  # long enough for a fork that does not wait
     leave.set()
     for thread in threads:
         thread.join()
@@ -205,7 +205,7 @@ def test_child_forked_in_c_does_not_block_clients_after_owner_kill(tmp_path: Pat
         owner.kill()
         assert client.start_workflow(twice, 2, id="after").result(timeout=60) == 4
         assert second.ask("standing") == "owner"
-        os.kill(child, 0)  # it lives
+        os.kill(child, 0)  # the child is alive
 
 
 def test_child_forked_in_c_does_not_keep_ownership(tmp_path: Path) -> None:
@@ -239,4 +239,4 @@ def test_worker_takes_over_from_killed_parent_of_a_child_forked_in_c(tmp_path: P
             with Client.connect(f"local:{path}") as later:
                 assert later.execute_workflow(twice, 2, id="after", rpc_timeout=20) == 4
             assert second.ask("standing") == "owner"
-            os.kill(child, 0)  # it lives
+            os.kill(child, 0)  # the child is alive

@@ -1,5 +1,7 @@
-"""A file that cannot be written for want of room, under a client and a worker: nothing fails that never ran, and whoever
-looks is answered and told. The room is SQLite's own limit here, so that it is tried everywhere; `test_faults` has a real disk.
+"""A file on a full disk, under a client and a worker: no activity fails that has not run, and reads are answered with a
+warning.
+
+The limit is SQLite's own here, so that the tests run everywhere; `test_faults` fills a real disk.
 """
 
 from __future__ import annotations
@@ -117,7 +119,7 @@ def test_activity_that_waits_for_disk_space_does_not_time_out(
         with full_disk(store):
             signal_call = pool.submit(handle.signal, Steps.go, "x" * 100_000)
             until(lambda: bool(store.held), "the disk is never full")
-            # How long it stands still is what is tried here: longer than the step's whole time.
+            # The activity must wait for longer than its start-to-close timeout.
             assert not begun.wait(3.0)
             assert not signal_call.done()
         signal_call.result(PATIENCE)
@@ -141,7 +143,7 @@ def test_reads_and_status_pages_work_on_a_full_disk(
             assert int(client.count_workflows()) == 1
             assert handle.describe().status.name == "RUNNING"
             kinds = [event["eventType"] for event in handle.history().events]
-            assert "EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED" not in kinds  # it is not written
+            assert "EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED" not in kinds  # not written yet
             assert list(client.list_schedules()) == []
             assert client.describe_task_queue().workflow_pollers
             assert kept_by_engine(client) == ()
@@ -169,7 +171,7 @@ def test_reads_and_status_pages_work_on_a_full_disk(
 
 
 def command(*words: str) -> subprocess.CompletedProcess[str]:
-    """`hourglass` in a process of its own."""
+    """Run `hourglass` in a process of its own."""
     call = [sys.executable, "-m", "hourglass", *words]
     return subprocess.run(call, capture_output=True, text=True, timeout=60, check=False)
 

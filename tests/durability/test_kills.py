@@ -1,4 +1,4 @@
-"""Workers killed at random instants under load: what was acknowledged holds, and nothing that was recorded is done again."""
+"""Workers killed at random instants under load: what was acknowledged is kept, and no recorded step is repeated."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .audit import complaints, recoveries
 from .storm import Death, Size, Storm, Told
 
 
-def test_orders_survive_repeated_kills_of_the_owner(tmp_path: Path) -> None:
+def test_workflows_survive_repeated_kills_of_the_owner(tmp_path: Path) -> None:
     storm = Storm(tmp_path, Size(workflows=60, kills=12), seed=1)
     answers = storm.rage()
     violations = complaints(answers, storm.path, storm.notes)
@@ -20,7 +20,7 @@ def test_orders_survive_repeated_kills_of_the_owner(tmp_path: Path) -> None:
     assert len(answers.receipts) >= 60
 
 
-def test_orders_survive_kills_of_owners_and_other_workers(tmp_path: Path) -> None:
+def test_workflows_survive_kills_of_owners_and_other_workers(tmp_path: Path) -> None:
     kills = cases(25, 250)
     size = Size(workflows=60, kills=kills, processes=3, life=0.2, limit=kills * 2.0 + 100)
     storm = Storm(tmp_path, size, seed=2)

@@ -1,4 +1,4 @@
-"""Answers that are lost, and waits that nobody would end: what clients of a file are told."""
+"""Lost answers, and waits without a worker: what clients of a file receive."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def signal_request(request_id: str) -> wf.SignalWorkflow:
 
 
 async def continue_as_new(world: World) -> None:
-    """The worker continues the run as another, and forgets the one that was."""
+    """Let the worker continue the run as new and evict the old run."""
     commands: list[Command] = [ContinueAsNew()]
     while commands:
         activation = await world.step(lambda _, new: [] if isinstance(new[0], RunEvicted) else commands)

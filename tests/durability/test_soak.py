@@ -1,4 +1,4 @@
-"""What `make soak` judges by: growth is seen, noise and warming up are not."""
+"""The verdicts of `make soak`: growth is detected, noise and warm-up are not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Web processes that were forked after connecting, workers that die under them, and web processes that work themselves."""
+"""Web processes forked after connecting, workers killed under them, and web processes that execute work themselves."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A web application that is loaded, and connected, before its server forks.
+"""A web application that is loaded and connected before its server forks.
 
-`/7` runs an errand and answers 8, which process it was, and the seconds that it took. Served by gunicorn
-(`gunicorn --preload tests.durability.web_app:app`), or by the few lines at the end, which fork as it does:
-`python -m tests.durability.web_app DESCRIPTOR PROCESSES`.
+`/7` runs an errand and answers 8, the process id, and the seconds it took. Served by gunicorn (`gunicorn --preload
+tests.durability.web_app:app`), or by the lines at the end, which fork in the same way: `python -m tests.durability.web_app
+DESCRIPTOR PROCESSES`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hourglass import Client
 from . import work
 
 client = Client.connect(f"local:{os.environ[work.FILE]}")
-client.count_workflows()  # so that there is a connection, or an open file, to be inherited
+client.count_workflows()  # so that the children inherit a connection or an open file
 
 
 def app(environ: dict[str, Any], start_response: Callable[..., object]) -> Iterable[bytes]:

@@ -239,8 +239,8 @@ class Engines(RuleBasedStateMachine):
             self.go(self.world.call(request))
         elif self.accept(name, request):
             run = self.current[name]
-            told = [news for batch in run.past for news in batch.news]
-            if ("cancel",) not in [*run.news, *(run.in_hand or []), *told]:
+            events = [news for batch in run.past for news in batch.news]
+            if ("cancel",) not in [*run.news, *(run.in_hand or []), *events]:
                 run.news.append(("cancel",))
         self.check_delivered()
 
@@ -378,7 +378,7 @@ class Engines(RuleBasedStateMachine):
         """Check that the engine has delivered exactly what the model expects."""
         self.go(self._receive_all())
         for run in self.runs.values():
-            assert run.in_hand is not None or not run.news or not run.is_open, f"{run} was told nothing"
+            assert run.in_hand is not None or not run.news or not run.is_open, f"{run} received no activation"
             for seq, each in run.activities.items():
                 assert each.is_out == (each.due_ns <= self.now), f"attempt {seq} of {run}"
 
@@ -393,7 +393,7 @@ class Engines(RuleBasedStateMachine):
         while (activation := self.world.handle.stepper.next_activation()) is not None:
             await self._receive_activation(activation)
             await self.settle_store()
-        for _ in range(2):  # the first look takes an attempt, which comes when that is durable
+        for _ in range(2):  # the first poll starts an attempt, which is delivered when its start is durable
             while (item := self.world.handle.stepper.next_activity()) is not None:
                 if not isinstance(item, ActivityCancel):
                     self._receive_attempt(item)
@@ -406,19 +406,19 @@ class Engines(RuleBasedStateMachine):
             self.replayed.pop(activation.run_id, None)
             await self.world.complete(activation.run_id)
             return
-        assert run is not None, "a run that was never started is told something"
-        assert run.is_open, "a run that has ended is told something"
-        told = [news_of(event) for event in activation.events]
+        assert run is not None, "a run that was never started received an activation"
+        assert run.is_open, "a closed run received an activation"
+        events = [news_of(event) for event in activation.events]
         place = self.replayed.get(run.run_id, 0)
         if run.run_id not in self.cached and place < len(run.past):
-            assert Counter(told) == Counter(run.past[place].news), "it is told otherwise than before"
+            assert Counter(events) == Counter(run.past[place].news), "the replayed events differ"
             self.replayed[run.run_id] = place + 1
             await self.world.complete(run.run_id, *run.past[place].commands)
             return
         self.cached.add(run.run_id)
-        assert run.in_hand is None, "a run is told something before it has answered"
-        assert Counter(told) == Counter(run.news)
-        assert _signals(told) == _signals(run.news), "signals come in the order in which they were sent"
+        assert run.in_hand is None, "a run received a second activation during its task"
+        assert Counter(events) == Counter(run.news)
+        assert _signals(events) == _signals(run.news), "signals are delivered in another order"
         run.in_hand, run.news = run.news, []
 
     def _receive_attempt(self, item: ActivityTask) -> None:

@@ -1,1 +1,1 @@
-"""Bad input of every kind: a clear error, nothing lost, nobody else stopped."""
+"""Tests of invalid input: a clear error, no lost data, no effect on other workflows."""

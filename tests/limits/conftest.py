@@ -5,10 +5,13 @@ Keeper workflows are used on Temporal servers, and where a codec hides the messa
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from hourglass._embedded.limits.bursts import Bursts
 from hourglass._embedded.limits.keepers import Keepers
+from hourglass.testing import Environment
 
 
 @pytest.fixture
@@ -23,3 +26,9 @@ def kept_by(request: pytest.FixtureRequest) -> str:
     if request.param == "workflow":
         request.getfixturevalue("by_workflow")
     return str(request.param)
+
+
+@pytest.fixture
+def env() -> Iterator[Environment]:
+    with Environment() as env:
+        yield env

@@ -225,24 +225,25 @@ def hold(seconds: float) -> tuple[float, float]:
         return entered, workflow.time()
 
 
-def test_open_keeper_workflow_is_used_until_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_keeper_workflow_is_used_until_it_ends(
+    monkeypatch: pytest.MonkeyPatch, env: Environment
+) -> None:
     """Afterwards the engine keeps the limit. The histories replay."""
-    with Environment() as env:
-        with monkeypatch.context() as patch:
-            patch.setattr(Keepers, "read", lambda *_: None)
-            first = env.start_workflow(hold, 10.0)
-            env.skip(1)
-        second = env.start_workflow(hold, 10.0)
-        assert second.result()[0] == first.result()[1]
-        keepers = "WorkflowType = 'hourglass.slots'"
-        assert env.client.count_workflows(keepers) == 1
-        env.skip(minutes=5)
-        third, fourth = (env.start_workflow(hold, 10.0) for _ in range(2))
-        assert fourth.result()[0] == third.result()[1]
-        assert env.client.count_workflows(keepers) == 1
-        with Replayer(workflows=[hold]) as replayer:
-            for run in (first, second, third, fourth):
-                assert replayer.replay(run.history()).ok
+    with monkeypatch.context() as patch:
+        patch.setattr(Keepers, "read", lambda *_: None)
+        first = env.start_workflow(hold, 10.0)
+        env.skip(1)
+    second = env.start_workflow(hold, 10.0)
+    assert second.result()[0] == first.result()[1]
+    keepers = "WorkflowType = 'hourglass.slots'"
+    assert env.client.count_workflows(keepers) == 1
+    env.skip(minutes=5)
+    third, fourth = (env.start_workflow(hold, 10.0) for _ in range(2))
+    assert fourth.result()[0] == third.result()[1]
+    assert env.client.count_workflows(keepers) == 1
+    with Replayer(workflows=[hold]) as replayer:
+        for run in (first, second, third, fourth):
+            assert replayer.replay(run.history()).ok
 
 
 @workflow.defn
@@ -251,11 +252,10 @@ def throttle_repeatedly(key: str, count: int) -> None:
         limits.throttle(key, 5, per=1)
 
 
-def test_terminating_a_busy_run_releases_its_throttle() -> None:
-    with Environment() as env:
-        busy = env.start_workflow(throttle_repeatedly, "k", 10_000)
-        env.skip(10)
-        busy.terminate()
-        begin = env.now().timestamp()
-        env.execute_workflow(throttle_repeatedly, "k", 1)
-        assert env.now().timestamp() - begin <= 1.0
+def test_terminating_a_busy_run_releases_its_throttle(env: Environment) -> None:
+    busy = env.start_workflow(throttle_repeatedly, "k", 10_000)
+    env.skip(10)
+    busy.terminate()
+    begin = env.now().timestamp()
+    env.execute_workflow(throttle_repeatedly, "k", 1)
+    assert env.now().timestamp() - begin <= 1.0

@@ -101,40 +101,38 @@ def count_events(env: Environment, kind: str, kept_by: str) -> int:
 @pytest.mark.parametrize(
     ("plain", "limited"), [("map", "map slot"), ("loop", "loop slot"), ("loop", "loop turn")]
 )
-def test_limits_add_at_most_10_percent_of_events(plain: str, limited: str, kept_by: str) -> None:
-    with Environment() as env:
-        env.fake(work, lambda number: number, takes=0.01)
-        assert count_events(env, limited, kept_by) <= 1.1 * count_events(env, plain, kept_by)
+def test_limits_add_at_most_10_percent_of_events(
+    plain: str, limited: str, kept_by: str, env: Environment
+) -> None:
+    env.fake(work, lambda number: number, takes=0.01)
+    assert count_events(env, limited, kept_by) <= 1.1 * count_events(env, plain, kept_by)
 
 
-def test_waiting_tasks_of_a_run_enter_before_a_later_run() -> None:
-    with Environment() as env:
-        begin = env.now().timestamp()
-        first = env.start_workflow(tasks, "k", 1, 5, 10.0)
-        env.skip(1)
-        second = env.start_workflow(tasks, "k", 1, 1, 10.0)
-        assert second.result()[0][0] - begin == 50
-        assert most_at_once([*first.result(), *second.result()]) == 1
+def test_waiting_tasks_of_a_run_enter_before_a_later_run(env: Environment) -> None:
+    begin = env.now().timestamp()
+    first = env.start_workflow(tasks, "k", 1, 5, 10.0)
+    env.skip(1)
+    second = env.start_workflow(tasks, "k", 1, 1, 10.0)
+    assert second.result()[0][0] - begin == 50
+    assert most_at_once([*first.result(), *second.result()]) == 1
 
 
-def test_run_that_enters_repeatedly_does_not_starve_another_run() -> None:
-    with Environment() as env:
-        begin = env.now().timestamp()
-        first = env.start_workflow(loop, "k", 1, 10, 10.0)
-        env.skip(1)
-        second = env.start_workflow(loop, "k", 1, 1, 10.0)
-        assert second.result()[0][0] - begin == 10
-        assert most_at_once([*first.result(), *second.result()]) == 1
+def test_run_that_enters_repeatedly_does_not_starve_another_run(env: Environment) -> None:
+    begin = env.now().timestamp()
+    first = env.start_workflow(loop, "k", 1, 10, 10.0)
+    env.skip(1)
+    second = env.start_workflow(loop, "k", 1, 1, 10.0)
+    assert second.result()[0][0] - begin == 10
+    assert most_at_once([*first.result(), *second.result()]) == 1
 
 
-def test_recently_used_slot_is_granted_to_another_run_without_delay() -> None:
-    with Environment() as env:
-        idle_run = env.start_workflow(loop, "k", 2, 2, 1.0)
-        idle_run.result()
-        assert is_idle(env.client.get_workflow_handle("hourglass.slots:k").query(SlotKeeper.slots))
-        before = env.now().timestamp()
-        spans = env.execute_workflow(loop, "k", 2, 1, 1.0)
-        assert spans[0][0] == before
+def test_recently_used_slot_is_granted_to_another_run_without_delay(env: Environment) -> None:
+    idle_run = env.start_workflow(loop, "k", 2, 2, 1.0)
+    idle_run.result()
+    assert is_idle(env.client.get_workflow_handle("hourglass.slots:k").query(SlotKeeper.slots))
+    before = env.now().timestamp()
+    spans = env.execute_workflow(loop, "k", 2, 1, 1.0)
+    assert spans[0][0] == before
 
 
 SUPPRESSED = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
@@ -212,16 +210,15 @@ def test_throttle_rate_holds_for_runs_with_many_turns_and_random_faults(
         assert all(later - sooner >= per - 2e-6 for sooner, later in spans)
 
 
-def test_busy_run_shares_its_throttle_with_a_later_run() -> None:
-    with Environment() as env:
-        first = env.start_workflow(turns, "k", 2, 1.0, 40, 0.0)
-        env.skip(5)
-        second = env.start_workflow(turns, "k", 2, 1.0, 4, 0.0)
-        done = second.result()
-        assert done[0] - env.now().timestamp() <= 0
-        assert first.describe().status is WorkflowStatus.RUNNING
-        moments = sorted([*first.result(), *done])
-        assert all(b - a >= 1 - 2e-6 for a, b in zip(moments, moments[2:], strict=False))
+def test_busy_run_shares_its_throttle_with_a_later_run(env: Environment) -> None:
+    first = env.start_workflow(turns, "k", 2, 1.0, 40, 0.0)
+    env.skip(5)
+    second = env.start_workflow(turns, "k", 2, 1.0, 4, 0.0)
+    done = second.result()
+    assert done[0] - env.now().timestamp() <= 0
+    assert first.describe().status is WorkflowStatus.RUNNING
+    moments = sorted([*first.result(), *done])
+    assert all(b - a >= 1 - 2e-6 for a, b in zip(moments, moments[2:], strict=False))
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -44,80 +42,76 @@ def throttle_repeatedly(key: str, times: int) -> list[float]:
     return moments
 
 
-def test_throttle_limits_calls_per_period(kept_by: str) -> None:
-    with Environment() as env:
-        begin = env.now().timestamp()
-        handles = [env.start_workflow(turn, "t", 2, 10.0) for _ in range(7)]
-        assert [handle.result() - begin for handle in handles] == [0, 0, 10, 10, 20, 20, 30]
+def test_throttle_limits_calls_per_period(kept_by: str, env: Environment) -> None:
+    begin = env.now().timestamp()
+    handles = [env.start_workflow(turn, "t", 2, 10.0) for _ in range(7)]
+    assert [handle.result() - begin for handle in handles] == [0, 0, 10, 10, 20, 20, 30]
 
 
-def test_smooth_throttle_spreads_turns_evenly() -> None:
-    with Environment() as env:
-        begin = env.now().timestamp()
-        handles = [env.start_workflow(turn, "s", 4, 1.0, True) for _ in range(5)]
-        moments = [handle.result() - begin for handle in handles]
-        assert moments == pytest.approx([0, 0.25, 0.5, 0.75, 1], abs=1e-6)
+def test_smooth_throttle_spreads_turns_evenly(env: Environment) -> None:
+    begin = env.now().timestamp()
+    handles = [env.start_workflow(turn, "s", 4, 1.0, True) for _ in range(5)]
+    moments = [handle.result() - begin for handle in handles]
+    assert moments == pytest.approx([0, 0.25, 0.5, 0.75, 1], abs=1e-6)
 
 
-def test_throttle_timeout_raises_immediately_without_using_a_turn() -> None:
-    with Environment() as env:
-        begin = env.now().timestamp()
-        assert env.execute_workflow(throttle_with_timeout, "i", 1, 60.0, 0.0) == f"continued at {begin:g}"
-        assert env.execute_workflow(throttle_with_timeout, "i", 1, 60.0, 59.0) == f"too late at {begin:g}"
-        assert env.execute_workflow(turn, "i", 1, 60.0) - begin == 60
+def test_throttle_timeout_raises_immediately_without_using_a_turn(env: Environment) -> None:
+    begin = env.now().timestamp()
+    assert env.execute_workflow(throttle_with_timeout, "i", 1, 60.0, 0.0) == f"continued at {begin:g}"
+    assert env.execute_workflow(throttle_with_timeout, "i", 1, 60.0, 59.0) == f"too late at {begin:g}"
+    assert env.execute_workflow(turn, "i", 1, 60.0) - begin == 60
 
 
-def test_run_cancelled_while_throttled_ends_immediately() -> None:
-    with Environment() as env:
-        env.execute_workflow(turn, "c", 1, 60.0)
-        waiting = env.start_workflow(turn, "c", 1, 60.0)
-        before = env.now()
-        waiting.cancel()
-        with pytest.raises(WorkflowFailedError, match="cancelled"):
-            waiting.result()
-        assert env.now() == before
+def test_run_cancelled_while_throttled_ends_immediately(env: Environment) -> None:
+    env.execute_workflow(turn, "c", 1, 60.0)
+    waiting = env.start_workflow(turn, "c", 1, 60.0)
+    before = env.now()
+    waiting.cancel()
+    with pytest.raises(WorkflowFailedError, match="cancelled"):
+        waiting.result()
+    assert env.now() == before
 
 
 @pytest.mark.usefixtures("by_workflow")
-def test_throttle_keeper_survives_crashes_and_continue_as_new(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_throttle_keeper_survives_crashes_and_continue_as_new(
+    monkeypatch: pytest.MonkeyPatch, env: Environment
+) -> None:
     """The keeper ends when it is no longer needed."""
     monkeypatch.setattr(_keepers, "_MANY_MESSAGES", 7)
-    with Environment() as env:
-        handles = [env.start_workflow(throttle_repeatedly, "l", 10) for _ in range(3)]
-        env.skip(1.5)
-        env.crash()
-        moments = sorted(moment for handle in handles for moment in handle.result())
-        assert all(later - sooner >= 1 for sooner, later in zip(moments, moments[5:], strict=False))
-        env.skip(120)
-        keeper = env.client.get_workflow_handle("hourglass.throttle:l")
-        assert keeper.describe().status is WorkflowStatus.COMPLETED
+    handles = [env.start_workflow(throttle_repeatedly, "l", 10) for _ in range(3)]
+    env.skip(1.5)
+    env.crash()
+    moments = sorted(moment for handle in handles for moment in handle.result())
+    assert all(later - sooner >= 1 for sooner, later in zip(moments, moments[5:], strict=False))
+    env.skip(120)
+    keeper = env.client.get_workflow_handle("hourglass.throttle:l")
+    assert keeper.describe().status is WorkflowStatus.COMPLETED
 
 
-def test_daily_throttle_holds_after_hours_without_requests(kept_by: str) -> None:
-    with Environment() as env:
-        first = env.execute_workflow(turn, "day", 1, 86_400.0)
-        env.skip(hours=20)
-        assert env.execute_workflow(turn, "day", 1, 86_400.0) - first == 86_400
+def test_daily_throttle_holds_after_hours_without_requests(kept_by: str, env: Environment) -> None:
+    first = env.execute_workflow(turn, "day", 1, 86_400.0)
+    env.skip(hours=20)
+    assert env.execute_workflow(turn, "day", 1, 86_400.0) - first == 86_400
 
 
-def test_throttle_counts_turns_granted_in_the_future(kept_by: str) -> None:
-    with Environment() as env:
-        begin = env.now().timestamp()
-        for _ in range(5):
-            env.start_workflow(turn, "ahead", 1, 60.0)
-        env.skip(150)
-        assert env.execute_workflow(turn, "ahead", 1, 60.0) - begin == 300
+def test_throttle_counts_turns_granted_in_the_future(kept_by: str, env: Environment) -> None:
+    begin = env.now().timestamp()
+    for _ in range(5):
+        env.start_workflow(turn, "ahead", 1, 60.0)
+    env.skip(150)
+    assert env.execute_workflow(turn, "ahead", 1, 60.0) - begin == 300
 
 
 @pytest.mark.parametrize(
     ("limit", "per", "words"),
     [(0, 1.0, "at least 1"), (1, 0.0, "more than 0"), (1001, 1.0, "smooth=True")],
 )
-def test_invalid_throttle_arguments_are_rejected(limit: int, per: float, words: str) -> None:
-    with Environment() as env:
-        with pytest.raises(WorkflowParked) as caught:
-            env.execute_workflow(turn, "n", limit, per)
-        assert words in str(caught.value.__cause__)
+def test_invalid_throttle_arguments_are_rejected(
+    limit: int, per: float, words: str, env: Environment
+) -> None:
+    with pytest.raises(WorkflowParked) as caught:
+        env.execute_workflow(turn, "n", limit, per)
+    assert words in str(caught.value.__cause__)
 
 
 @settings(max_examples=cases(15, 250), deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -192,15 +186,14 @@ def set_clock(env: Environment, by: float) -> None:
 
 
 @pytest.fixture
-def env(monkeypatch: pytest.MonkeyPatch) -> Iterator[Environment]:
-    """Return an environment that stamps times relative to its start."""
-    with Environment() as env:
-        begin = env.now().timestamp()
-        stamps.clear()
-        monkeypatch.setitem(globals(), "activity_time", lambda: env.now().timestamp() - begin)
-        yield env
+def stamped(env: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stamp times relative to the start of the environment."""
+    begin = env.now().timestamp()
+    stamps.clear()
+    monkeypatch.setitem(globals(), "activity_time", lambda: env.now().timestamp() - begin)
 
 
+@pytest.mark.usefixtures("stamped")
 def test_throttle_wait_is_corrected_after_a_fast_clock_is_set_back(env: Environment) -> None:
     set_clock(env, HOURS)
     ahead = [env.start_workflow(throttle_and_stamp, "k", 1) for _ in range(5)]
@@ -216,6 +209,7 @@ def test_throttle_wait_is_corrected_after_a_fast_clock_is_set_back(env: Environm
     assert all(later - earlier >= 10 - 2e-6 for earlier, later in zip(stamps, stamps[3:], strict=False))
 
 
+@pytest.mark.usefixtures("stamped")
 @pytest.mark.parametrize("pause", [0.0, 1.0])
 def test_run_started_by_a_fast_clock_keeps_the_rate_after_it_is_set_back(
     env: Environment, pause: float
@@ -237,7 +231,9 @@ def test_run_started_by_a_fast_clock_keeps_the_rate_after_it_is_set_back(
     )
 
 
-def test_slot_timeout_begun_by_a_fast_clock_ends_after_it_is_set_back(env: Environment) -> None:
+def test_slot_timeout_begun_by_a_fast_clock_ends_after_it_is_set_back(
+    env: Environment,
+) -> None:
     set_clock(env, HOURS)
     env.start_workflow(hold_or_time_out, "k")
     env.skip(1)

@@ -24,7 +24,7 @@ def act(value: str) -> str:
     return value
 
 
-# What the recorded code does before it waits for its n-th signal, and how many signals it had.
+# The command of the recorded code before its n-th signal, and the number of signals.
 SHAPES: dict[str, tuple[dict[int, str], int]] = {
     "one empty task": ({}, 0),
     "two empty tasks": ({}, 1),
@@ -136,7 +136,7 @@ def test_replay_of_an_open_run_agrees_with_a_worker_of_its_engine(
                     name = f"{shape}; {change}"
                     runs[name] = client.start_workflow(name, id=name, task_queue=queue)
             for number in range(3):
-                # After its n-th signal a run is at rest when a task has been completed behind it.
+                # A run is at rest when a task has completed after its n-th signal.
                 def at_rest(name: str, events: list[dict[str, Any]], number: int = number) -> bool:
                     seen = event_types(events)
                     expected = min(number, SHAPES[name.partition(";")[0]][1])

@@ -1,1 +1,1 @@
-"""One run that is large: what an event of it costs does not depend on how many there are. Work is counted, not timed."""
+"""Large runs: the cost of an event is independent of the size of the run. Work is counted instead of timed."""

@@ -25,13 +25,13 @@ def _history(name: str) -> History:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_go_history_replays_on_its_twin(name: str) -> None:
+def test_go_history_replays_on_equivalent_workflow(name: str) -> None:
     """Arguments are compared where they are JSON."""
     with Replayer(workflows=list(TWINS.values()), compare_arguments=name in JSON) as replayer:
         replayer.replay(_history(name))
 
 
-def test_every_go_twin_has_a_recorded_history() -> None:
+def test_every_equivalent_of_a_go_workflow_has_a_recorded_history() -> None:
     assert len(NAMES) == 13
     assert {_history(name).workflow_type for name in NAMES} == set(TWINS)
 

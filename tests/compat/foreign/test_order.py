@@ -33,7 +33,7 @@ def test_order_delivers_start_and_patches_first() -> None:
         assert sorted(event.name for batch in batches[1:] for event in batch) == ["a", "b"]  # type: ignore[union-attr]
 
 
-def test_single_event_has_a_single_order() -> None:
+def test_single_event_has_one_delivery_order() -> None:
     assert Order().choices(TWO[:1]) == 1
     assert Order().choices([]) == 1
     assert Order().choices(TWO) > 1

@@ -200,7 +200,7 @@ def _sleeps_longer(name: str) -> Any:
     return answer
 
 
-def _does_both_at_once(name: str) -> Any:
+def _sleeps_concurrently(name: str) -> Any:
     task = start("echo", name)
     workflow.sleep(5)
     return task.result()
@@ -210,7 +210,7 @@ def _returns_another(name: str) -> Any:
     return str(echoes_then_sleeps(name)) + "!"
 
 
-def _goes_on(name: str) -> Any:
+def _calls_one_more(name: str) -> Any:
     answer = echoes_then_sleeps(name)
     local("one more")
     return answer
@@ -223,11 +223,11 @@ def _goes_on(name: str) -> Any:
         (_calls_another, "activity echo", "activity other"),
         (_passes_another, "activity echo", "another arguments"),
         (_sleeps_longer, "timer", "another duration"),
-        (_does_both_at_once, "no further command", "timer"),
+        (_sleeps_concurrently, "no further command", "timer"),
         (_returns_another, "completion", "another result"),
-        (_goes_on, "completion", "local activity one more"),
+        (_calls_one_more, "completion", "local activity one more"),
     ],
-    ids=lambda value: value.__name__ if callable(value) else "",
+    ids=lambda value: value.__name__.removeprefix("_") if callable(value) else None,
 )
 def test_replay_detects_changed_code_and_names_both_sides(
     code: Callable[..., Any], expected: str, produced: str

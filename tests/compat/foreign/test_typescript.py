@@ -47,17 +47,19 @@ def assert_same_commands(replayer: Replayer, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_typescript_history_replays_on_its_twin(replayer: Replayer, name: str) -> None:
+def test_typescript_history_replays_on_equivalent_workflow(replayer: Replayer, name: str) -> None:
     assert_same_commands(replayer, name)
 
 
 @pytest.mark.parametrize("name", OLDER)
-def test_typescript_history_from_before_2025_replays_on_its_twin(replayer: Replayer, name: str) -> None:
+def test_typescript_history_from_before_2025_replays_on_equivalent_workflow(
+    replayer: Replayer, name: str
+) -> None:
     """These releases do not write the name of the SDK, and send no commands after the end of a run."""
     assert_same_commands(replayer, name)
 
 
-def test_every_typescript_twin_has_a_recorded_history() -> None:
+def test_every_equivalent_of_a_typescript_workflow_has_a_recorded_history() -> None:
     assert (len(NAMES), len(OLDER)) == (74, 10)
     types = {_history(name).workflow_type for name in NAMES + OLDER}
     assert types == set(TWINS) - {"kid"}

@@ -48,7 +48,7 @@ async def test_error_after_a_completion_does_not_reject_the_completion(
     activation = await world.activation()
     poll = asyncio.ensure_future(world.handle.poll_activation())
     await settle()
-    world.engine.queues.of("q").tasks.put("nobody's", 3)  # so that it looks for work
+    world.engine.queues.of("q").tasks.put("unknown run", 3)  # so that the poller searches for a task
     break_once(monkeypatch, type(world.engine.tasks), "take")
     assert world.handle.forgets(Succeeded(activation.run_id, (DONE,)))
     assert not world.has_out

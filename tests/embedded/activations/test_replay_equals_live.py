@@ -200,7 +200,7 @@ def test_replayed_activations_equal_the_live_ones(seed: int, cache: int) -> None
         }
         record = world.record()
         assert [event.id for event in record.events] == list(range(1, len(record.events) + 1))
-        # The beginning of an attempt is written with its end, and says when it was.
+        # The start event of an attempt is written when it ends, with the time of its start.
         times = [
             event.time_ns
             for event in record.events

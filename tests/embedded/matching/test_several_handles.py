@@ -108,7 +108,7 @@ async def test_cached_run_waits_for_its_busy_worker(world: World) -> None:
     one.complete(first.run_id, c.StartTimer(1, 10**12))
     await world.start("second")
     await settle()
-    assert len(one.activations) == 2, "now it is full"
+    assert len(one.activations) == 2, "the worker has a free slot"
     two = Receiver(world)
     await world.call(made(SignalWorkflow, workflow_id="first", signal_name="s", request_id="r"))
     await settle()
@@ -268,7 +268,7 @@ async def test_worker_receives_only_registered_types(world: World) -> None:
     old.handle.complete_activity(ActivityOk(old.activities[0].token, text("done")))
     await world.start("u", workflow_type="unknown")
     await settle()
-    assert len(old.activations) == 2, "it has less in hand, and says loudly what it lacks"
+    assert len(old.activations) == 2, "the unknown type went to the busier worker"
 
 
 async def test_worker_in_a_busy_engine_process_receives_fewer_tasks() -> None:

@@ -1,1 +1,1 @@
-"""One file and several processes: owner, clients, standby, takeover, forks; with real processes and real kills."""
+"""Several processes on one file: owner, clients, takeover, forks; with real processes and kills."""

@@ -311,7 +311,7 @@ async def test_rejected_worker_raises_the_reason(tmp_path: Path) -> None:
         assert owner is not None
         with pytest.raises(ServiceError, match="the name of the task queue must not be empty"):
             await owner.open_handle(config(" "))
-        assert not (await two.open_handle(config())).is_new, "the connection goes on"
+        assert not (await two.open_handle(config())).is_new, "the connection was closed"
 
 
 async def test_remote_worker_shuts_down(tmp_path: Path) -> None:
@@ -346,7 +346,7 @@ async def test_engine_is_reopened_after_a_store_failure(
         polling = asyncio.create_task(poll(handle))
         await asyncio.sleep(0.01)  # the poll reaches the engine; if it is late the test shows less
         assert one.calls.engine is not None
-        one.calls.engine.engine.die(StorageError("the disk is gone", status="UNAVAILABLE"))
+        one.calls.engine.engine.fail(StorageError("the disk is gone", status="UNAVAILABLE"))
         with pytest.raises(HandleBroken):
             await polling
         await handle.finalize()
@@ -415,7 +415,7 @@ async def test_waiting_without_an_owner_is_logged_once(
     async with hosts(tmp_path / "a.db", 2) as (client, worker):
         started = await client.calls.call(start("w"))
         waiting = asyncio.create_task(client.calls.call(wf.WaitForClose(workflow_id="w")))
-        while "no worker is running" not in caplog.text:  # noqa: ASYNC110 - the log tells nobody
+        while "no worker is running" not in caplog.text:  # noqa: ASYNC110 - a log has no notification
             await asyncio.sleep(0.005)
         assert f"no worker is running on {tmp_path / 'a.db'}" in caplog.text
         assert ".run()" in caplog.text
@@ -612,12 +612,12 @@ async def test_peer_does_not_take_a_deleted_lock_file(
         there = partial(os.path.lexists, f"{one.path}-lock")
         for _ in range(5):
             two._changed.ring()
-            await asyncio.sleep(0.01)  # it looks, and must change nothing
+            await asyncio.sleep(0.01)  # the check must change nothing
         assert not there()
         one._changed.ring()
         await until(there)
         two._changed.ring()
-        await asyncio.sleep(0.01)  # it looks, and must change nothing
+        await asyncio.sleep(0.01)  # the check must change nothing
         assert one.status().role == "owner"
         assert two.status().role.startswith("working for")
 
@@ -626,7 +626,7 @@ async def test_former_owner_stops_at_its_next_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Lock and socket were deleted and another process took over, which answers the callers."""
-    look_every(60.0, monkeypatch)  # the former owner does not look
+    look_every(60.0, monkeypatch)  # the former owner does not check
 
     caplog.set_level(logging.ERROR, "hourglass")
     async with hosts(tmp_path / "a.db", 2) as (one, two):

@@ -56,7 +56,7 @@ class LossyProxy:
 
     def _accept(self) -> None:
         client, _ = self._listening.accept()
-        self._listening.close()  # one client is enough; when it is cut off there is nobody here
+        self._listening.close()  # one client is enough; it cannot connect again
         owner = socket.socket(socket.AF_UNIX)
         owner.connect(self._aside)
         self._run(self._forward, client, owner, True)

@@ -215,7 +215,7 @@ async def test_closing_owner_disconnects_pending_requests(tmp_path: Path) -> Non
         b"\xff\xff\xff\xff",
         b"\x00\x00\x00\x00",
         os.urandom(4096),
-        b"\x00\x00\x00\x40" + wire.encode(wire.GiveUpMessage(1)).ljust(64, b"\x00"),
+        b"\x00\x00\x00\x40" + wire.encode(wire.AbandonMessage(1)).ljust(64, b"\x00"),
     ],
     ids=["http", "nonsense", "huge", "empty", "noise", "no greeting"],
 )
@@ -247,7 +247,7 @@ async def test_malformed_request_disconnects_its_peer(tmp_path: Path) -> None:
 
 async def test_owner_with_malformed_messages_is_disconnected(tmp_path: Path) -> None:
     async def answer(request: Any) -> Any:
-        return s.Nothing()  # not what was asked for
+        return s.Nothing()  # an answer of another type
 
     async with serve(tmp_path / "a.db", answer):
         link = await reach(tmp_path / "a.db")

@@ -232,7 +232,7 @@ def test_durable_state_equals_memory_state_after_a_crash(seed: int) -> None:
         for _ in range(100):
             try:
                 await life.complete_tasks()
-            except HourglassError as error:  # pragma: no cover - says which seed
+            except HourglassError as error:  # pragma: no cover - names the seed
                 raise AssertionError(f"seed {seed}") from error
             await life.apply_random_event()
         life.store.commit()

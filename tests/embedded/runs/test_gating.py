@@ -399,7 +399,7 @@ async def test_rejection_waits_for_the_commit_it_depends_on(
 ) -> None:
     prepare, request = REJECTED[name]
 
-    world.handle.initiate_shutdown()  # nobody serves the queue
+    world.handle.initiate_shutdown()  # no worker serves the queue
     waiting = await prepare(world, store)
     rejected_call = await start_waiting(world.call(request))
     assert not rejected_call.done()

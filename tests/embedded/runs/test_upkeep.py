@@ -126,7 +126,7 @@ async def test_run_in_use_stays_in_memory() -> None:
     await settle()
     store.commit()
     tick(world)
-    assert in_memory(world) == {run_id}  # somebody waits
+    assert in_memory(world) == {run_id}  # a call waits
     waiting.cancel()
     await settle()
     tick(world)

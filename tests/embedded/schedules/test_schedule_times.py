@@ -127,7 +127,7 @@ def test_compared_specs_cover_many_cases() -> None:
     assert sum(bool(times(look)) for look in LOOKS) >= len(LOOKS) - 1
 
 
-# --- as the rule says -------------------------------------------------------------------------------------------
+# --- by Temporal's rule -----------------------------------------------------------------------------------------
 
 ZONES = [
     "UTC",

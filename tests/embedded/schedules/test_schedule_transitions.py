@@ -239,7 +239,7 @@ def test_overlap_decisions_match_the_server(policy: ScheduleOverlapPolicy, quick
     world = World(policy=SchedulePolicy(overlap=policy), state=ScheduleState(paused=True))
     name = f"same-{uuid.uuid4().hex[:8]}"
     schedule = client.Schedule(
-        client.ScheduleActionStartWorkflow("nobody-runs-it", task_queue=name, execution_timeout=60),
+        client.ScheduleActionStartWorkflow("unserved", task_queue=name, execution_timeout=60),
         client.ScheduleSpec(intervals=[client.ScheduleIntervalSpec(60)]),
         client.SchedulePolicy(overlap=policy),
         client.ScheduleState(paused=True),
@@ -310,7 +310,7 @@ def test_pending_jitter_is_not_lost() -> None:
     world = World(3600.0, jitter=1800.0)
     due = world.advance()
     assert due is not None
-    assert due > NOON + 3600 * NANOS  # else there is nothing to look between
+    assert due > NOON + 3600 * NANOS  # otherwise there is no time in between
     world.now = NOON + 3600 * NANOS + 1
     world.advance()
     assert world.started == []
@@ -371,7 +371,7 @@ def test_full_buffer_drops_and_counts_starts() -> None:
 def test_paused_schedule_skips_its_times() -> None:
     """A time that came due before the pause and was not processed is skipped, too."""
     world = World(policy=SchedulePolicy(overlap=ScheduleOverlapPolicy.ALLOW_ALL))
-    world.now += 70 * NANOS  # 12:01 has come, and nobody has looked yet
+    world.now += 70 * NANOS  # 12:01 has come and was not processed yet
     world.patch(pause="holidays")
     assert (world.state.paused, world.state.note) == (True, "holidays")
     world.tick(3)
@@ -431,7 +431,7 @@ def test_pause_drops_buffered_starts() -> None:
     assert world.started == [
         "12:01:00Z",
         "12:03:00Z",
-    ]  # the trigger, named after the time that it was asked for
+    ]  # the trigger, named after the time of its request
     assert world.record.waiting == ()
 
 

@@ -161,9 +161,9 @@ def random_step(story: Story, chance: random.Random) -> RunChange:
 def random_changes(stories: int, steps: int, seed: int) -> Iterator[tuple[Story, RunChange]]:
     """Yield steps of several runs in random order, each run from its start on."""
     chance = random.Random(seed)
-    told = [Story(f"run-{seed}-{place}", f"workflow-{place % 3}") for place in range(stories)]
+    created = [Story(f"run-{seed}-{place}", f"workflow-{place % 3}") for place in range(stories)]
     for _ in range(steps):
-        story = chance.choice(told)
+        story = chance.choice(created)
         if not story.run.length:
             yield story, story.start()
         elif story.run.is_open:

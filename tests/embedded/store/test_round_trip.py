@@ -127,7 +127,7 @@ def _example(kind: object) -> object:
     if "WorkerDeploymentVersion" in inner:
         return WorkerDeploymentVersion("d", "1")
     if "UpdateRequest" in inner:
-        return UpdateRequest(update_id="u", name="n", arguments=(Payload(b"1"),), identity="somebody")
+        return UpdateRequest(update_id="u", name="n", arguments=(Payload(b"1"),), identity="client")
     return msgspec.convert(_PLAIN.get(getattr(kind, "__name__", ""), {"data": "eA=="}), type=kind)
 
 
@@ -183,7 +183,7 @@ def test_gap_in_a_history_is_detected(missing: int) -> None:
     story = Story("a")
     story.start()
     events = [event for place, event in enumerate(story.events) if place != missing]
-    with pytest.raises(ValueError, match="events; expected"):
+    with pytest.raises(ValueError, match="events; expected events"):
         records.decode_run(records.encode_state(story.run), events, {})
 
 

@@ -170,7 +170,7 @@ def test_retention_uses_small_commits(open_store: Open, path: Path, monkeypatch:
         for _ in range(6000):
             if not (await store.count("")).count:
                 break
-            await asyncio.sleep(0.01)  # a pause between looks: the condition is the line above
+            await asyncio.sleep(0.01)  # a pause between two checks of the condition above
         assert sum(commits) == 301
         assert max(commits) == FORGET_RUNS
         # A few checkpoints' worth: all of it is several times as much.

@@ -134,7 +134,11 @@ def test_stepwise_writing_equals_writing_in_one_batch(
     ]
     contents = []
     steps = [[change] for change in changes]
-    for name, batches, remembered in (("steps", steps, 4096), ("once", [changes], 4096), ("anew", steps, 0)):
+    for name, batches, remembered in (
+        ("steps", steps, 4096),
+        ("once", [changes], 4096),
+        ("uncached", steps, 0),
+    ):
         monkeypatch.setattr(batch_module, "CACHED_RUNS", remembered)
         opened = database.open_database(str(tmp_path / name), "default", visibility.SCHEMA)
         pen = BatchWriter(opened.writer, name, opened.epoch)

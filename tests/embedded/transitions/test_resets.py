@@ -93,7 +93,7 @@ async def test_reset_terminates_the_open_run(world: World) -> None:
     (activity,) = record.run.activities.values()
     assert (activity.attempt, activity.started_ns) == (1, 0)
     assert record.run.memo == {"m": text("v")}
-    await world.cancel()  # the old run's attempt is told to stop
+    await world.cancel()  # of the old run's attempt
     await world.handle.complete_activity(ActivityOk(task.token, text("too late")))
     await expect_eviction(world, run_id)
     first = await world.activation()
