@@ -74,7 +74,7 @@ class Rules:
             ended = transitions.complete_activity(run, activity, value, "floor", _EAGER, NOW)
             run, encoded, count = ended.run, ended.encoded, len(ended.events)
             dropped = ((activity.scheduled_event_id, activity.scheduled_event_id),)
-        answer = tasks.TaskAnswer(commands=tuple(map(tasks.Sent, asked)), identity="floor")
+        answer = tasks.TaskCompletion(commands=tuple(map(tasks.Sent, asked)), identity="floor")
         step = tasks.complete_task(run, answer, "", _EAGER.limits, _EAGER, NOW)
         first, self._run = self._run.length + 1, step.run
         encoded, count = encoded + step.encoded, count + len(step.events)

@@ -53,7 +53,7 @@
 
 `summary` describes a failure in one line: the failed step, the step's exception, and the root cause. The function refers to
 no class of this hierarchy, because the classes use it. Instead it reads two attributes of the failure: `ending`, the outcome
-of the step, and `tells_causes`, whether the message includes the causes.
+of the step, and `includes_causes`, whether the message includes the causes.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ __all__ = [
 def summary(error: BaseException) -> str:
     """Describe a failure in one line: `activity charge failed: ValueError: no such card`."""
     message = _first_line(str(error))
-    if getattr(error, "tells_causes", False):
+    if getattr(error, "includes_causes", False):
         return message
     kind = getattr(error, "type", None)
     name = kind if isinstance(kind, str) and kind else type(error).__name__
@@ -139,7 +139,7 @@ def one_line(what: str, error: BaseException, message: str) -> str:
     if ending:
         return f"{what} {ending}"
     root = innermost(cause)
-    is_complete = root is cause or getattr(cause, "tells_causes", False)
+    is_complete = root is cause or getattr(cause, "includes_causes", False)
     return f"{what} failed: {summary(cause)}" + ("" if is_complete else f" (because {summary(root)})")
 
 
@@ -347,7 +347,7 @@ class ApplicationError(FailureError):
 class ActivityError(FailureError):
     """An activity failed. `cause` is the reason; `str` describes both in one line."""
 
-    tells_causes = True
+    includes_causes = True
 
     def __init__(
         self,
@@ -394,7 +394,7 @@ class NexusOperationError(FailureError):
 class ChildWorkflowError(FailureError):
     """A child workflow failed. `cause` is the reason; `str` describes both in one line."""
 
-    tells_causes = True
+    includes_causes = True
 
     def __init__(
         self,

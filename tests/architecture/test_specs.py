@@ -32,7 +32,7 @@ from hourglass._embedded.transitions.tasks import (
     _APPLY,
     _APPLY_TO,
     Sent,
-    TaskAnswer,
+    TaskCompletion,
     complete_task,
     start_task,
 )
@@ -212,7 +212,7 @@ def change_of(command: c.Command) -> Change:
     )
     run = open_run("r", started, NOW).run
     run = start_task(run, "me", Limits(), None, NOW).run
-    return complete_task(run, TaskAnswer(commands=(Sent(command),)), "next", Limits(), None, NOW)
+    return complete_task(run, TaskCompletion(commands=(Sent(command),)), "next", Limits(), None, NOW)
 
 
 def event_of(command: c.Command, kind: type[Any]) -> h.HistoryEvent:

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hourglass._contract.limits import (
     Rate,
     SlotClaim,
-    TurnAsk,
     TurnBook,
+    TurnRequest,
     Turns,
     is_forgettable,
     next_turn,
@@ -87,7 +87,7 @@ def test_throttle_turns_granted_by_a_fast_clock_are_corrected_after_it_is_set_ba
     book, rate, now = TurnBook(), Rate(limit, 10_000_000, smooth), 10**15
     for number, gap in enumerate([0, *gaps]):
         now += gap
-        book.open.append(TurnAsk(SlotClaim(f"t{number}", "w", "r", "pool"), rate, None, 1))
+        book.open.append(TurnRequest(SlotClaim(f"t{number}", "w", "r", "pool"), rate, None, 1))
         book.serve(now)
     expected = _next(TurnBook(book.throttle), rate, now) - now
     if reload:
@@ -97,7 +97,7 @@ def test_throttle_turns_granted_by_a_fast_clock_are_corrected_after_it_is_set_ba
 
 
 def _next(book: TurnBook, rate: Rate, now: int) -> int:
-    book.open.append(TurnAsk(SlotClaim("next", "w", "r", "pool"), rate, None, 1))
+    book.open.append(TurnRequest(SlotClaim("next", "w", "r", "pool"), rate, None, 1))
     (answer,) = book.serve(now)
     (moment,) = answer.answers.numbers
     assert moment is not None

@@ -12,7 +12,7 @@ from hourglass._contract.handle import HandleConfig
 from hourglass._contract.transport import TLSConfig
 from hourglass._temporal.configs import check_target, client_settings
 from hourglass._temporal.connection import TemporalConnection
-from hourglass._temporal.refusals import connection_refused
+from hourglass._temporal.rpc_errors import connection_error
 from hourglass.errors import ConnectionFailedError, NamespaceNotFoundError, ServiceError, TargetError
 from hourglass.testing import DevServer
 from servers import free_port
@@ -110,11 +110,11 @@ def test_valid_server_targets_are_accepted() -> None:
 
 def test_unauthenticated_connect_error_suggests_checking_the_api_key() -> None:
     reason = "Failed client connect: `get_system_info` call error after connection: Status { code: Unauthenticated }"
-    error = connection_refused(reason, "h:1", "ns")
+    error = connection_error(reason, "h:1", "ns")
     assert error.status == "UNAUTHENTICATED"
     assert "Check that the API key" in str(error)
     assert isinstance(
-        connection_refused("Failed client connect: dns error", "h:1", "ns"), ConnectionFailedError
+        connection_error("Failed client connect: dns error", "h:1", "ns"), ConnectionFailedError
     )
 
 

@@ -240,14 +240,14 @@ async def test_handle_breaks_if_its_core_worker_was_dropped() -> None:
 async def test_completion_rejected_by_core_becomes_a_failed_task(error: Exception) -> None:
     worker = FakeWorker()
     worker.answers = [error]
-    assert await handle(worker).complete_workflow_task(cmd.Succeeded("r")) is CompletionResult.REFUSED
+    assert await handle(worker).complete_workflow_task(cmd.Succeeded("r")) is CompletionResult.REJECTED
     assert completions(worker) == [("r", "successful"), ("r", "failed")]
 
 
 async def test_unencodable_completion_becomes_a_failed_task() -> None:
     worker = FakeWorker()
     broken = cmd.Succeeded("r", (object(),))  # type: ignore[arg-type]
-    assert await handle(worker).complete_workflow_task(broken) is CompletionResult.REFUSED
+    assert await handle(worker).complete_workflow_task(broken) is CompletionResult.REJECTED
     assert completions(worker) == [("r", "failed")]
 
 

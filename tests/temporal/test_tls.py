@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from hourglass._contract.transport import TLSConfig
-from hourglass._temporal.refusals import explain_transport
+from hourglass._temporal.rpc_errors import explain_transport
 from hourglass.errors import ConnectionFailedError
 
 from . import live

@@ -16,21 +16,21 @@ from hourglass.errors import UsageError
 
 @pytest.mark.parametrize("installed", ["1.34.0", "1.34.1", "1.35", "1.35.0", "1.35.7", "1.35.0rc1"])
 def test_supported_temporalio_releases_are_accepted(installed: str) -> None:
-    assert version.refusal(installed, anyway=False) is None
+    assert version.incompatibility(installed, anyway=False) is None
 
 
 @pytest.mark.parametrize("installed", ["1.33.9", "1.36.0", "1.350.0", "2.0", "1.3", "unknown"])
 def test_unsupported_temporalio_releases_are_rejected_unless_overridden(installed: str) -> None:
-    reason = version.refusal(installed, anyway=False)
+    reason = version.incompatibility(installed, anyway=False)
     assert reason is not None
     assert installed in reason
     assert 'pip install "temporalio>=1.34,<1.36"' in reason
     assert version.ANYWAY in reason
-    assert version.refusal(installed, anyway=True) is None
+    assert version.incompatibility(installed, anyway=True) is None
 
 
 def test_missing_temporalio_is_reported_even_if_the_version_check_is_disabled() -> None:
-    assert "not installed" in (version.refusal(None, anyway=True) or "")
+    assert "not installed" in (version.incompatibility(None, anyway=True) or "")
 
 
 def test_version_check_reads_the_environment_each_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -229,7 +229,7 @@ class HandleConfig(msgspec.Struct, frozen=True, kw_only=True):
             if rate is not None and not rate > 0:
                 raise ValueError(f"{field} must be above 0, not {rate}")
 
-    def refuse_tuning(self) -> None:
+    def reject_tuning(self) -> None:
         """Raise `UsageError` for options that only Core and a server support. Called by engines that count slots
         themselves.
         """
@@ -260,13 +260,13 @@ class WorkKind(Enum):
 class CompletionResult(Enum):
     """The response of a handle to the completion of a workflow task."""
 
-    TAKEN = "taken"
+    RECEIVED = "received"
     """The engine has received the completion. If the engine rejects it later, the run is evicted."""
     RUN_FORGOTTEN = "run forgotten"
     """The run is closed and the engine has forgotten the run. No eviction follows, so the worker must forget the run,
     too.
     """
-    REFUSED = "refused"
+    REJECTED = "rejected"
     """The engine has rejected the completion, and the handle has failed the task instead."""
 
 

@@ -176,20 +176,20 @@ class SlotBook:
 
     def grant(self) -> tuple[SlotClaim, ...]:
         """Grant free slots to the first claims in the queue. Return the claims that were granted a slot."""
-        lucky: list[SlotClaim] = []
+        granted: list[SlotClaim] = []
         while self.waiting and len(self.held) < self.limit:
             claim = self.waiting.pop(next(iter(self.waiting)))
             self.held[claim.ticket] = claim
-            lucky.append(claim)
-        return tuple(lucky)
+            granted.append(claim)
+        return tuple(granted)
 
-    def answers(self, lucky: Sequence[SlotClaim]) -> list[Answer]:
+    def answers(self, granted: Sequence[SlotClaim]) -> list[Answer]:
         """Return the answers to the pools of these newly granted claims. Also return messages for pools that hold slots
         and have not been notified yet that other runs wait.
         """
         answers: list[Answer] = []
-        for pool in dict.fromkeys(place.pool for place in lucky):
-            mine = [place for place in lucky if place.pool == pool]
+        for pool in dict.fromkeys(place.pool for place in granted):
+            mine = [place for place in granted if place.pool == pool]
             self.told.discard(pool)
             answers.append(self._to_pool(mine[0], [int(claim.ticket.rpartition("#")[2]) for claim in mine]))
         if self.waiting:
@@ -247,7 +247,7 @@ class Rate:
 
 
 @dataclass(frozen=True)
-class GivenTurn:
+class GrantedTurn:
     """A granted turn: its ticket and its time."""
 
     ticket: str
@@ -258,7 +258,7 @@ class GivenTurn:
 class Turns:
     """The granted turns that still count, in order."""
 
-    given: tuple[GivenTurn, ...] = ()
+    given: tuple[GrantedTurn, ...] = ()
 
 
 def next_turn(
@@ -273,10 +273,10 @@ def next_turn(
     at = max(now, _earliest(turns.given, rate))
     if latest is not None and at > latest:
         return turns, None
-    return replace(turns, given=(*turns.given, GivenTurn(ticket, at))[-rate.kept :]), at
+    return replace(turns, given=(*turns.given, GrantedTurn(ticket, at))[-rate.kept :]), at
 
 
-def _earliest(turns: tuple[GivenTurn, ...], rate: Rate) -> int:
+def _earliest(turns: tuple[GrantedTurn, ...], rate: Rate) -> int:
     if not turns:
         return 0
     if rate.smooth:
@@ -290,14 +290,14 @@ def is_forgettable(turns: Turns, period: int, now: int) -> bool:
     return not turns.given or turns.given[-1].at + period <= now
 
 
-def taken_into_account(turns: Turns, moments: Sequence[int], rate: Rate) -> Turns:
+def with_added_turns(turns: Turns, moments: Sequence[int], rate: Rate) -> Turns:
     """Return the turns that count, after adding turns at these times."""
-    all_turns = sorted((*turns.given, *(GivenTurn("", at) for at in moments)), key=lambda turn: turn.at)
+    all_turns = sorted((*turns.given, *(GrantedTurn("", at) for at in moments)), key=lambda turn: turn.at)
     return Turns(tuple(all_turns[-max(rate.kept, len(turns.given)) :]))
 
 
 @dataclass(frozen=True)
-class TurnAsk:
+class TurnRequest:
     """A run's request for `count` turns, none of them after `latest` (in microseconds)."""
 
     place: SlotClaim
@@ -332,7 +332,7 @@ class Throttle:
     """The complete state of a key: the granted turns, the open requests, and the loan."""
 
     turns: Turns = field(default_factory=Turns)
-    open: tuple[TurnAsk, ...] = ()
+    open: tuple[TurnRequest, ...] = ()
     period: int = 0
     loan: Loan | None = None
     seen: int = 0
@@ -349,7 +349,7 @@ class TurnBook:
         self.period = throttle.period
         self.loan = throttle.loan
         self.seen = throttle.seen
-        self.held: list[TurnAsk] = []
+        self.held: list[TurnRequest] = []
         """Requests that wait for the end of the loan."""
         self._recalled = False
         self._users: dict[str, int] = {}
@@ -386,7 +386,7 @@ class TurnBook:
         keep their times.
         """
         by = self.seen - now
-        moved: list[GivenTurn] = []
+        moved: list[GrantedTurn] = []
         for turn in self.turns.given:
             at = turn.at if turn.at <= now else turn.at - by
             moved.append(replace(turn, at=max(at, moved[-1].at) if moved else at))
@@ -411,7 +411,7 @@ class TurnBook:
         if self.loan is not None and self.loan.place.run_id == run_id:
             self._end_loan(self.loan.rate.all_at(now))
 
-    def let_loan_end(self, now: int) -> bool:
+    def end_expired_loan(self, now: int) -> bool:
         """End the loan if it has expired. Return whether it had."""
         if self.loan is None or self.loan.until > now:
             return False
@@ -423,7 +423,7 @@ class TurnBook:
         waits = self.loan is not None or self.open or self.held
         return not waits and is_forgettable(self.turns, self.period, now)
 
-    def _may_have(self, ask: TurnAsk, now: int) -> bool:
+    def _may_have(self, ask: TurnRequest, now: int) -> bool:
         """Whether the request can be answered now. While another run has a loan, the request must wait until the loan is
         returned or expires.
         """
@@ -434,18 +434,18 @@ class TurnBook:
         if ask.place.pool == loan.place.pool:
             self._end_loan(ask.used)
             return True
-        if self.let_loan_end(now):
+        if self.end_expired_loan(now):
             return True
         self.held.append(ask)
         return False
 
     def _end_loan(self, used: tuple[int, ...]) -> None:
         if self.loan is not None:
-            self.turns = taken_into_account(self.turns, used, self.loan.rate)
+            self.turns = with_added_turns(self.turns, used, self.loan.rate)
         self.loan, self._recalled = None, False
         self.open, self.held = [*self.held, *self.open], []
 
-    def _lend(self, ask: TurnAsk, now: int) -> int:
+    def _lend(self, ask: TurnRequest, now: int) -> int:
         """Lend the key to the run and return the end of the loan. Return 0 if the run requested no loan or other runs
         have recently requested turns.
         """
@@ -455,20 +455,20 @@ class TurnBook:
         self.loan = Loan(ask.place, ask.rate, now + ask.loan)
         return self.loan.until
 
-    def _answer(self, ask: TurnAsk, now: int) -> Answer:
+    def _answer(self, ask: TurnRequest, now: int) -> Answer:
         ticket = ask.place.ticket
         moments = [self._turn_for(ask, f"{ticket}#{number}", now) for number in range(ask.count)]
         until = self._lend(ask, now)
         earlier = tuple(turn.at for turn in self.turns.given) if until else ()
         return Answer(ask.place, ticket, Answers(tuple(moments), until=until, given=earlier))
 
-    def _turn_for(self, ask: TurnAsk, ticket: str, now: int) -> int | None:
+    def _turn_for(self, ask: TurnRequest, ticket: str, now: int) -> int | None:
         self.period = max(self.period, ask.rate.period)
         self.turns, at = next_turn(self.turns, ticket, ask.rate, now, ask.latest)
         return at
 
 
-def _sooner(ask: TurnAsk, by: int, now: int) -> TurnAsk:
+def _sooner(ask: TurnRequest, by: int, now: int) -> TurnRequest:
     """Return a request with its deadline moved back, because the request was made while the clock was ahead."""
     late = ask.latest is not None and ask.latest > now
     return replace(ask, latest=max(now, ask.latest - by)) if late and ask.latest is not None else ask

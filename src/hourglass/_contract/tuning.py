@@ -2,7 +2,7 @@
 
 A slot is the right to execute one task, and a poll needs a free slot. Fixed numbers have the same meaning on every
 engine. Suppliers that depend on the machine or on the author's code are supported only by Core. An engine that counts
-slots itself rejects them (`HandleConfig.refuse_tuning`).
+slots itself rejects them (`HandleConfig.reject_tuning`).
 """
 
 from __future__ import annotations

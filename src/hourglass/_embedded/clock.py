@@ -72,7 +72,7 @@ class TimerQueue:
             self._set_timer(when_ns)
         return timer.cancel
 
-    def look_again(self) -> None:
+    def recheck(self) -> None:
         """Set the loop timer again after the clock has jumped, so that callbacks are not late."""
         if self._due:
             self._set_timer(self._due[0][0])
@@ -171,7 +171,7 @@ def storable(ns: int) -> int:
     return max(-LATEST_NS, min(ns, LATEST_NS))
 
 
-class Vouched(msgspec.Struct, frozen=True):
+class TrustedTime(msgspec.Struct, frozen=True):
     """The stored state of a clock: the trusted time, and for how long the wall clock has been steady."""
 
     trusted_ns: int
@@ -204,15 +204,15 @@ class Clock(Protocol):
         """Return the current time."""
         ...
 
-    def resume(self, latest_ns: int, vouched: Vouched | None, tolerated_ns: int) -> None:
+    def resume(self, latest_ns: int, trusted_time: TrustedTime | None, tolerated_ns: int) -> None:
         """Continue the time of an earlier process.
 
-        `latest_ns` is the time of the newest event in the store, and `vouched` is the stored state of the clock.
+        `latest_ns` is the time of the newest event in the store, and `trusted_time` is the stored state of the clock.
         `tolerated_ns` is the longest gap between two processes for which the wall clock is still trusted.
         """
         ...
 
-    def vouched(self) -> Vouched | None:
+    def trusted_time(self) -> TrustedTime | None:
         """Return the state to store for a later process; None if there is none."""
         ...
 
@@ -269,12 +269,12 @@ class RealClock:
         """The time that has certainly been reached."""
         return min(self.now_ns(), self._monotonic_ns() + self._trusted)
 
-    def resume(self, latest_ns: int, vouched: Vouched | None, tolerated_ns: int) -> None:
+    def resume(self, latest_ns: int, trusted_time: TrustedTime | None, tolerated_ns: int) -> None:
         """Continue the time of an earlier process (see `Clock`)."""
         now = self.now_ns()
-        if vouched is None:  # a new file
-            vouched = Vouched(min(latest_ns or now, now))
-        gap = now - vouched.trusted_ns
+        if trusted_time is None:  # a new file
+            trusted_time = TrustedTime(min(latest_ns or now, now))
+        gap = now - trusted_time.trusted_ns
         if gap < -JUMP:
             logger.warning(
                 "the wall clock is %s behind the time at which the file was last used. The engine continues from that "
@@ -284,17 +284,17 @@ class RealClock:
             self._is_slow = True
         # After a short gap and with a steady wall clock, the wall clock is trusted. Otherwise it is only
         # followed.
-        if gap <= tolerated_ns and vouched.steady_ns >= CONFIRMED:
+        if gap <= tolerated_ns and trusted_time.steady_ns >= CONFIRMED:
             self._trusted = self._ahead = self._ahead + max(0, -gap)
-            self._steady_ns = vouched.steady_ns
+            self._steady_ns = trusted_time.steady_ns
             return
         self._ahead += max(0, -gap)
-        self._trusted = vouched.trusted_ns - self._monotonic_ns()
-        self._steady_ns = 0 if gap > tolerated_ns else vouched.steady_ns
+        self._trusted = trusted_time.trusted_ns - self._monotonic_ns()
+        self._steady_ns = 0 if gap > tolerated_ns else trusted_time.steady_ns
 
-    def vouched(self) -> Vouched:
+    def trusted_time(self) -> TrustedTime:
         """Return the state to store for a later process."""
-        return Vouched(self.trusted_ns, self._steady_ns)
+        return TrustedTime(self.trusted_ns, self._steady_ns)
 
     def call_at(self, when_ns: int, fn: Callable[[], None]) -> Cancel:
         """Call `fn` on the running event loop at the given time."""
@@ -303,7 +303,7 @@ class RealClock:
             self._timers = TimerQueue(loop, self)
         if self._followed != self.jumps:
             self._followed = self.jumps
-            self._timers.look_again()
+            self._timers.recheck()
         return self._timers.add(when_ns, fn)
 
     def call_after(self, wait_ns: int, fn: Callable[[], None]) -> Cancel:
@@ -418,11 +418,11 @@ class VirtualClock:
         """The virtual time, because there is no wall clock that could be wrong."""
         return self._now
 
-    def resume(self, latest_ns: int, vouched: Vouched | None, tolerated_ns: int) -> None:
+    def resume(self, latest_ns: int, trusted_time: TrustedTime | None, tolerated_ns: int) -> None:
         """Move to the time of the newest event if it is later. Callbacks that become due run at the next move."""
         self._now = max(self._now, latest_ns)
 
-    def vouched(self) -> None:
+    def trusted_time(self) -> None:
         """Return None, because there is no wall clock that could be set."""
 
     def call_after(self, wait_ns: int, fn: Callable[[], None]) -> Cancel:

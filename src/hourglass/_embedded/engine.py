@@ -35,7 +35,7 @@ from hourglass._embedded.runs.runs import RunTable
 from hourglass._embedded.runs.upkeep import DEFAULT_RETENTION, StoredBacklog, Upkeep
 from hourglass._embedded.runs.write_behind import WriteBehind
 from hourglass._embedded.schedules.scheduler import Schedules
-from hourglass._embedded.store.store import Refusal, Store
+from hourglass._embedded.store.store import Rejection, Store
 from hourglass._embedded.transitions.size_limits import Limits
 from hourglass.errors import ConnectionFailedError, HourglassError, StorageError
 
@@ -80,12 +80,12 @@ class Engine:
         self.updates = UpdateDispatch(self.runs)
         self.attempts = ActivityDispatch(self.runs, namespace, self.deployments)
         self.progress = ProgressMemory()
-        self.schedules = Schedules(self.runs, self.doubt)
+        self.schedules = Schedules(self.runs, self.stop_if_unreadable)
         self.runs.awaiting = self.schedules
         self.keepers = Keepers(self.runs)
         self.runs.keeping = self.keepers
-        store.on_refusal(self._refused)
-        self.outbox = Outbox(store, self.die)
+        store.on_rejection(self._change_rejected)
+        self.outbox = Outbox(store, self.fail)
         self.failed: StorageError | None = None
         self.closed = False
         self.is_over = False
@@ -111,7 +111,7 @@ class Engine:
         self.deployments.load()
         self.schedules.load()  # overdue runs may close during the recovery, and schedules must be notified
         self.is_recovered = True
-        await self._upkeep.open(self.runs, durable=self.durable, die=self.die, sample=self._sample)
+        await self._upkeep.open(self.runs, durable=self.durable, fail=self.fail, sample=self._sample)
         if not self.is_over:
             self.begin()
 
@@ -172,7 +172,7 @@ class Engine:
         attempts are lost. If all workers of an identity are `alive`, however, none of them has started the attempts,
         and other workers receive them.
         """
-        for token, identity in () if self.is_over else self.runs.kept_attempts.give_up(of):
+        for token, identity in () if self.is_over else self.runs.kept_attempts.release_unclaimed(of):
             if identity in alive:
                 self.attempts.give_back(token)
             else:
@@ -221,7 +221,7 @@ class Engine:
     @property
     def trouble(self) -> str:
         """The reason why the store accepts no new workflows, as a message for users; "" if it does."""
-        return self.store.refuses_starts()
+        return self.store.start_rejection()
 
     @property
     def awaits_workers(self) -> bool:
@@ -235,15 +235,15 @@ class Engine:
             raise self.failed
         await self.outbox.wait(number)
 
-    def _refused(self, refusal: Refusal) -> None:
+    def _change_rejected(self, rejection: Rejection) -> None:
         """Park the runs of a change that cannot be written, in their stored state. Other runs continue."""
-        if self.writes.appended == refusal.number:
+        if self.writes.appended == rejection.number:
             self.writes.forget_newest()
-        for run_id in refusal.run_ids:
-            record = self.runs.park(run_id, refusal)
+        for run_id in rejection.run_ids:
+            record = self.runs.park(run_id, rejection)
             if record is not None:
-                self.tasks.refuse_queries(record, refusal.error)
-        for schedule_id in refusal.schedule_ids:
+                self.tasks.reject_queries(record, rejection.error)
+        for schedule_id in rejection.schedule_ids:
             if schedule_id.startswith(NOTE):
                 self.keepers.read_again(schedule_id)
                 continue
@@ -251,7 +251,7 @@ class Engine:
             logger.error(
                 "a change of schedule %r could not be stored, and the schedule keeps its previous state: %s",
                 schedule_id,
-                refusal.error,
+                rejection.error,
             )
 
     def queue_stats(self, queue: str, *, activities: bool) -> QueueStats:
@@ -288,14 +288,14 @@ class Engine:
             },
         )
 
-    def doubt(self, error: StorageError) -> None:
+    def stop_if_unreadable(self, error: StorageError) -> None:
         """Stop the engine after a failed read, unless the failure concerns only a single run."""
         try:
             self.store.next_due_ns()
         except StorageError:
-            self.die(error)
+            self.fail(error)
 
-    def die(self, error: StorageError) -> None:
+    def fail(self, error: StorageError) -> None:
         """Stop the engine because its store can no longer be used. Notify handles, queries and waiting clients."""
         if self.failed is None and not self.closed:
             self.failed, self.is_over = error, True
@@ -313,7 +313,7 @@ class Engine:
         self.keepers.stop()
         self.runs.stop()
         for record in self.runs.records():
-            self.tasks.refuse_queries(record, error)
+            self.tasks.reject_queries(record, error)
             record.changed.ring()
             record.closed.ring()
         for poller in self.queues.pollers.all():

@@ -88,7 +88,7 @@ def start(live: LiveRun, events: list[AnyEvent]) -> None:
     state = live.state
     state.workflow_type = started.workflow_type
     if live.settings.interceptors:
-        with live.looking("the factory of an interceptor"):
+        with live.read_only_block("the factory of an interceptor"):
             live.inbound, live.outbound = watched(chain, live.settings.interceptors)
     definition = live.definition
     try:
@@ -96,14 +96,14 @@ def start(live: LiveRun, events: list[AnyEvent]) -> None:
     except (PayloadError, UsageError) as error:
         if not is_failure(live, error):
             raise
-        live.main = RefusedFiber(live, error)
+        live.main = RejectedFiber(live, error)
         return
     if definition.is_class:
         obj = _build_object(live, arguments if definition.init_takes_arguments else [])
         live.handlers.bind_object(obj)
         arguments = [obj, *arguments]
         if definition.config is not None:
-            with live.looking("@workflow.dynamic_config"):
+            with live.read_only_block("@workflow.dynamic_config"):
                 live.definition = watched(definition.configured, obj)
 
     live.main = MainTask(live, arguments) if definition.is_async else MainFiber(live, arguments)
@@ -173,7 +173,7 @@ class MainTask:
         return [] if self.task is None else self.run.loop.frames_of(self.task)
 
 
-class RefusedFiber(HandlerFiber):
+class RejectedFiber(HandlerFiber):
     """A replacement for the body of a run that fails because its arguments are invalid."""
 
     __slots__ = ("error",)
@@ -183,9 +183,9 @@ class RefusedFiber(HandlerFiber):
         self.error = error
 
     def _main(self) -> None:
-        run_top_level(self.run, self._refuse)
+        run_top_level(self.run, self._reject)
 
-    def _refuse(self) -> None:
+    def _reject(self) -> None:
         raise self.error
 
 

@@ -119,7 +119,7 @@ class ActivityHandle(asyncio.Task[R], Generic[R]):
         run = self._run
         if not run.dead:
             if run.latched:
-                run.refuse(run.loop.fiber, "cancelling an activity")
+                run.raise_unavailable(run.loop.fiber, "cancelling an activity")
             if not self._started and not self.done():
                 # This task's coroutine will never run, but its command has been issued, so the activity is
                 # cancelled here.

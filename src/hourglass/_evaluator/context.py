@@ -363,7 +363,7 @@ class LiveRun:
         block that issues it.
         """
         if self.latched:
-            self.refuse(fiber, "a command")
+            self.raise_unavailable(fiber, "a command")
         if self.grouped:
             command = in_groups(command)
         fiber.requests += 1
@@ -383,11 +383,11 @@ class LiveRun:
         self.accumulator.resolved(key, result)
         return self.pending.pop(key, None)
 
-    def refuse(self, fiber: FiberTask[Any], what: str) -> NoReturn:
+    def raise_unavailable(self, fiber: FiberTask[Any], what: str) -> NoReturn:
         """Raise the error of a latched run: `Dropped`, or the reason why it is read-only."""
         if self.dead:
-            fiber.refusals += 1
-            if fiber.refusals > _MAX_UNWINDS:
+            fiber.rejections += 1
+            if fiber.rejections > _MAX_UNWINDS:
                 leave_suspended()
             raise Dropped
         raise read_only_error(what, self.read_only)
@@ -437,7 +437,7 @@ class LiveRun:
         if self._random is not None:
             self._random.seed(seed)
         if self.seed_callbacks:
-            with self.looking("a callback of the random seed"):
+            with self.read_only_block("a callback of the random seed"):
                 for callback in self.seed_callbacks:
                     callback(seed)
 
@@ -450,7 +450,7 @@ class LiveRun:
         return self._notes
 
     @contextmanager
-    def looking(self, where: str) -> Iterator[None]:
+    def read_only_block(self, where: str) -> Iterator[None]:
         """Make the run read-only while the block runs user code that must not change it. In the block, commands
         raise, and facts can also be read outside of fibers.
         """
@@ -469,7 +469,7 @@ class LiveRun:
         if not self.handlers.leaves_trace:
             # rejected updates are not recorded, so a condition that they make true would not hold on replay
             return
-        with self.looking("a condition"):
+        with self.read_only_block("a condition"):
             if watchers:
                 watched(Scheduler.check_conditions, self.scheduler)
             else:

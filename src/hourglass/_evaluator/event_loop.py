@@ -134,7 +134,7 @@ class EventLoop(asyncio.AbstractEventLoop):
         """Call a function after a delay in workflow time, with a durable timer."""
         run = self.run
         if run.latched:
-            run.refuse(self.fiber, "starting a timer")
+            run.raise_unavailable(self.fiber, "starting a timer")
         if not delay >= 0:
             raise UsageError(f"a timer cannot end in the past ({-delay:g} s ago)")
         seq = run.accumulator.number(TIMER)
@@ -176,7 +176,7 @@ class EventLoop(asyncio.AbstractEventLoop):
         run = self.run
         if run.latched:
             coro.close()
-            run.refuse(self.fiber, "starting a task")
+            run.raise_unavailable(self.fiber, "starting a task")
         context = copy_context() if context is None else context
         task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, name=name, context=context)
         return self.register_task(task, context)
@@ -314,15 +314,15 @@ def _close_abandoned_generator(owner: ReferenceType[EventLoop], generator: Async
     )
 
 
-def _refusal(name: str) -> Callable[..., NoReturn]:
+def _unsupported_method(name: str) -> Callable[..., NoReturn]:
     hint = _ALTERNATIVES.get(name, "it accesses resources outside the workflow. Use an activity instead")
 
-    def refuse(self: EventLoop, *args: Any, **kwargs: Any) -> NoReturn:
+    def reject(self: EventLoop, *args: Any, **kwargs: Any) -> NoReturn:
         raise DeterminismError(f"the event loop of a workflow does not support {name}: {hint}")
 
-    refuse.__name__ = name
-    refuse.__doc__ = "Raise `DeterminismError`, because a re-execution would see different results."
-    return refuse
+    reject.__name__ = name
+    reject.__doc__ = "Raise `DeterminismError`, because a re-execution would see different results."
+    return reject
 
 
 _LIFE = "the loop runs as long as the workflow, and workflow code cannot start or stop it"
@@ -341,7 +341,7 @@ thread_guard.install()
 
 for _name in vars(asyncio.AbstractEventLoop):
     if not _name.startswith("_") and _name not in _OURS and not _name.startswith("shutdown_"):
-        setattr(EventLoop, _name, _refusal(_name))
+        setattr(EventLoop, _name, _unsupported_method(_name))
 
 
 class _Waiter(asyncio.Future[None]):

@@ -132,7 +132,7 @@ class FiberTask(Task[T]):
         "outermost",
         "path",
         "raised_at",
-        "refusals",
+        "rejections",
         "requests",
         "run",
         "scope",
@@ -159,7 +159,7 @@ class FiberTask(Task[T]):
         self.shield_depth = 0
         self.cancel_count = 0
         self.deferred = False
-        self.refusals = 0
+        self.rejections = 0
         self.raised_at: TracebackType | None = None
         self.scope: Any = None
         # Set if the run records its call sites: the line that spawned the fiber, and the outermost frame of
@@ -263,7 +263,7 @@ class FiberTask(Task[T]):
         if self.state != PENDING:
             return False
         if self.run.latched:
-            self.run.refuse(self, "cancelling a task")
+            self.run.raise_unavailable(self, "cancelling a task")
         self.cancel_count += 1
         if self.shield_depth and (source is None or depth_of(source) < self.shield_depth):
             self._set_cancel_source(source, fresh=not self.deferred)
@@ -543,7 +543,7 @@ def require_fiber(what: str, name: str = "") -> FiberTask[Any]:
 
 def _raise_unavailable(fiber: FiberTask[Any] | None, what: str) -> NoReturn:
     if fiber is not None:
-        fiber.run.refuse(fiber, what)
+        fiber.run.raise_unavailable(fiber, what)
     if readers.run is not None:
         raise read_only_error(what, readers.run.read_only)
     raise NotInWorkflowError(f"{what} works only inside a running workflow")

@@ -511,7 +511,7 @@ class Handlers:
         message, obj = handler
         if event.run_validator and message.validator is not None:
             values = self._arguments(message, event)
-            with self.run.looking(f"the validator of update {event.name}"):
+            with self.run.read_only_block(f"the validator of update {event.name}"):
                 if self.run.inbound is not None:
                     run_validator(self.run.inbound, event, message.validator, obj, values)
                 else:
@@ -534,7 +534,7 @@ class Handlers:
             if handler[0].is_async:
                 call = functools.partial(_run_query, call)
             fiber: FiberTask[Any] = FiberTask(run, ("query", event.id), f"query {event.name}", call)
-            with run.looking(f"query {event.name}"):
+            with run.read_only_block(f"query {event.name}"):
                 fiber.run_at_once()
             if fiber.state != RESOLVED:
                 raise error_of(fiber)

@@ -186,7 +186,7 @@ class RemoteOperation(Task[R]):
         if self.state != PENDING:
             return False
         if self.run.latched:
-            self.run.refuse(self.fiber, "cancelling")
+            self.run.raise_unavailable(self.fiber, "cancelling")
         if self.phase == _NEW:
             self._cancelled_before_it_began()
             self.must_cancel = True

@@ -29,7 +29,7 @@ def encode(value: Any) -> bytes:
         return _encode(value)
     except UnicodeEncodeError:
         # A lone surrogate in a name must not fail the commit, because the commit also contains changes of other runs.
-        return _encode(_mend(msgspec.to_builtins(value, builtin_types=(bytes,), str_keys=False)))
+        return _encode(_repair(msgspec.to_builtins(value, builtin_types=(bytes,), str_keys=False)))
 
 
 def array(count: int, encoded: bytes) -> bytearray:
@@ -46,14 +46,14 @@ def plain(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
-def _mend(value: Any) -> Any:
+def _repair(value: Any) -> Any:
     match value:
         case str():
             return plain(value)
         case dict():
-            return {_mend(key): _mend(member) for key, member in value.items()}
+            return {_repair(key): _repair(member) for key, member in value.items()}
         case list() | tuple():
-            return [_mend(member) for member in value]
+            return [_repair(member) for member in value]
         case _:
             return value
 

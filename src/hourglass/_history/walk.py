@@ -37,7 +37,7 @@ _OF_TASKS: frozenset[type[h.Attributes]] = frozenset(
     kind for kind in (*h.KINDS, *h.FOREIGN_KINDS) if "task_completed_event_id" in kind.__struct_fields__
 )
 
-ASKED = (_OF_TASKS | _ANSWERS) - MARKERS
+COMMAND_EVENTS = (_OF_TASKS | _ANSWERS) - MARKERS
 """The kinds of events that commands lead to, except markers. These events contain the id of the task that issued the
 command, unless they answer updates.
 """
@@ -79,18 +79,18 @@ def tasks_of(events: Sequence[h.HistoryEvent]) -> list[WorkflowTask]:
             started = event
         elif kind is h.WorkflowTaskFailed or kind is h.WorkflowTaskTimedOut:
             started = None
-            new_events += _heard(event)
+            new_events += _delivered(event)
         elif kind is h.WorkflowTaskCompleted and started is not None:
             command_events, markers, between, position = _commands_of(events, position)
             tasks.append(_task(new_events, started, command_events, markers))
             new_events, started = between, None
-        elif kind in ASKED:
+        elif kind in COMMAND_EVENTS:
             raise HistoryError(
                 f"event {event.id} ({_snake(event.attributes)}) needs a completed workflow task before it, but the "
                 "history contains none"
             )
         else:
-            new_events += _heard(event)
+            new_events += _delivered(event)
     if started is not None:
         tasks.append(_task(new_events, started))
     return tasks
@@ -130,8 +130,8 @@ def _commands_of(
             break
         if kind in MARKERS:
             markers.append(event)
-        elif kind not in ASKED:
-            between += _heard(event)
+        elif kind not in COMMAND_EVENTS:
+            between += _delivered(event)
         elif kind is h.WorkflowExecutionContinuedAsNew:
             command_events.append(msgspec.structs.replace(event, attributes=meant(event.attributes)))
         elif not is_patch_index(event.attributes):
@@ -140,8 +140,8 @@ def _commands_of(
     return command_events, markers, between, position
 
 
-def _heard(event: h.HistoryEvent) -> Sequence[h.HistoryEvent]:
-    return (event,) if type(event.attributes) in _TOLD else ()
+def _delivered(event: h.HistoryEvent) -> Sequence[h.HistoryEvent]:
+    return (event,) if type(event.attributes) in _DELIVERED else ()
 
 
 def _snake(attributes: h.Attributes) -> str:
@@ -178,7 +178,7 @@ def meant(attributes: h.Attributes) -> h.Attributes:
 
 
 # The events that start an operation (an activity, a timer, …), each with the kind of operation.
-_BEGINS: dict[type[h.Attributes], str] = {
+_OPENS: dict[type[h.Attributes], str] = {
     h.ActivityTaskScheduled: "activity",
     h.TimerStarted: "timer",
     h.StartChildWorkflowExecutionInitiated: "child workflow",
@@ -188,7 +188,7 @@ _BEGINS: dict[type[h.Attributes], str] = {
 }
 
 # The events that report progress of an operation: its kind, and the field with the id of the event that started it.
-_GOES_ON: dict[type[h.Attributes], tuple[str, str]] = {
+_CONTINUES: dict[type[h.Attributes], tuple[str, str]] = {
     h.ActivityTaskStarted: ("activity", "scheduled_event_id"),
     h.ActivityTaskCancelRequested: ("activity", "scheduled_event_id"),
     h.ChildWorkflowExecutionStarted: ("child workflow", "initiated_event_id"),
@@ -197,7 +197,7 @@ _GOES_ON: dict[type[h.Attributes], tuple[str, str]] = {
 }
 
 # The events that report the outcome of an operation, in the same form.
-_ENDS_IT: dict[type[h.Attributes], tuple[str, str]] = {
+_ENDS: dict[type[h.Attributes], tuple[str, str]] = {
     **dict.fromkeys(h.ATTEMPT_ENDS, ("activity", "scheduled_event_id")),
     h.TimerFired: ("timer", "started_event_id"),
     h.TimerCanceled: ("timer", "started_event_id"),
@@ -227,7 +227,7 @@ _FROM_OUTSIDE: frozenset[type[h.Attributes]] = frozenset(
     }
 )
 
-_TOLD = _FROM_OUTSIDE.union(_GOES_ON, _ENDS_IT) - ASKED - {h.ActivityTaskStarted}
+_DELIVERED = _FROM_OUTSIDE.union(_CONTINUES, _ENDS) - COMMAND_EVENTS - {h.ActivityTaskStarted}
 """The kinds of events that a run is notified of: events from outside, and the outcomes of its commands."""
 
 _STEPS: dict[type[h.Attributes], tuple[str, tuple[str, ...]]] = {
@@ -256,7 +256,7 @@ def check(events: Sequence[h.HistoryEvent], *, of_core: bool = True) -> None:
     """
     _check_order(events)
     tasks = _Tasks()
-    open_things: dict[int, str] = {}
+    open_operations: dict[int, str] = {}
     updates: set[str] = set()
     end = 0
     for event in events:
@@ -265,12 +265,12 @@ def check(events: Sequence[h.HistoryEvent], *, of_core: bool = True) -> None:
             raise HistoryError(f"event {event.id} follows event {end}, which closed the run")
         if kind in _STEPS:
             tasks.take(event)
-        elif kind in _BEGINS:
-            open_things[event.id] = _BEGINS[kind]
-        elif kind in _GOES_ON:
-            _follow(event, *_GOES_ON[kind], open_things)
-        elif kind in _ENDS_IT:
-            del open_things[_follow(event, *_ENDS_IT[kind], open_things)]
+        elif kind in _OPENS:
+            open_operations[event.id] = _OPENS[kind]
+        elif kind in _CONTINUES:
+            _follow(event, *_CONTINUES[kind], open_operations)
+        elif kind in _ENDS:
+            del open_operations[_follow(event, *_ENDS[kind], open_operations)]
         elif kind in _ANSWERS:
             _check_answer(event, updates)
         elif kind in h.FINAL:
@@ -320,11 +320,11 @@ def check_start(event: h.HistoryEvent) -> None:
             raise HistoryError(f"the first event of the history has no {what}")
 
 
-def _follow(event: h.HistoryEvent, thing: str, field: str, open_things: dict[int, str]) -> int:
+def _follow(event: h.HistoryEvent, kind_name: str, field: str, open_operations: dict[int, str]) -> int:
     origin: int = getattr(event.attributes, field)
-    if open_things.get(origin) != thing:
+    if open_operations.get(origin) != kind_name:
         raise HistoryError(
-            f"event {event.id} refers to the {thing} of event {origin}, but event {origin} started no {thing} that is "
+            f"event {event.id} refers to the {kind_name} of event {origin}, but event {origin} started no {kind_name} that is "
             "still open"
         )
     return origin

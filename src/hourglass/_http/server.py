@@ -66,7 +66,7 @@ class HttpResponse:
         return "\r\n".join((*lines, "", "")).encode("latin-1") + (self.body if with_body else b"")
 
 
-def refusal(status: int, message: str) -> HttpResponse:
+def error_response(status: int, message: str) -> HttpResponse:
     """Return a response that rejects a request, with the reason as plain text."""
     return HttpResponse(status, f"{message}\n".encode())
 
@@ -103,7 +103,7 @@ class _BadRequestError(Exception):
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
-        self.response = refusal(status, message)
+        self.response = error_response(status, message)
 
 
 class HttpServer:
@@ -171,7 +171,7 @@ class HttpServer:
             raise
         except Exception as error:
             logger.error("a request could not be answered: %s", type(error).__name__)
-            return refusal(500, "internal server error")
+            return error_response(500, "internal server error")
 
     async def _read_body(
         self, request: HttpRequest, reader: asyncio.StreamReader, writer: asyncio.StreamWriter

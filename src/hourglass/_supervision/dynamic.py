@@ -18,7 +18,7 @@ from hourglass._supervision.exits import Exit, NoSuchChild, NotRunning, SpecErro
 from hourglass._supervision.policy import Escalate, History, Intensity, NoRestart, RestartChildren, decide
 from hourglass._supervision.process import ChildView, Context, Down, Job, Process, ProcessState
 from hourglass._supervision.spec import ChildSpec, Shutdown, check_id, check_spec
-from hourglass._supervision.supervisor import ChildSlot, give_up, stop_uncancellably
+from hourglass._supervision.supervisor import ChildSlot, intensity_exceeded, stop_uncancellably
 
 _Message: TypeAlias = Down | ChildSlot  # a child has died; or the delay before a child's restart is over
 R = TypeVar("R", bound="_DynamicRun | _TaskRun")
@@ -151,7 +151,7 @@ class _DynamicRun:
             case NoRestart():
                 self._forget(child)
             case Escalate():
-                raise give_up(self.context, child, reason, self._intensity)
+                raise intensity_exceeded(self.context, child, reason, self._intensity)
             case RestartChildren(history=history):
                 self._history = history
                 child.empty()

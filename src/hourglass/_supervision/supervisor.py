@@ -198,7 +198,7 @@ class _Run:
             case NoRestart():
                 return None
             case Escalate():
-                raise give_up(self._context, child, reason, self._plan.intensity)
+                raise intensity_exceeded(self._context, child, reason, self._plan.intensity)
             case RestartChildren(stop, start, history):
                 self._history = history
                 await self._stop_siblings(stop)
@@ -253,7 +253,9 @@ class _Run:
         return f"{self._context.path}/{child.spec.id}"
 
 
-def give_up(context: Context, child: ChildSlot, reason: Exit, intensity: Intensity) -> IntensityExceeded:
+def intensity_exceeded(
+    context: Context, child: ChildSlot, reason: Exit, intensity: Intensity
+) -> IntensityExceeded:
     """Report that a supervisor fails, and return its error."""
     limit = f"more than {intensity.max_restarts} restarts in {intensity.window:g} s"
     context.process.node.report(

@@ -15,7 +15,7 @@ calls_views      read-only requests: describe, list, count, histories, pollers
 calls_schedules  requests for schedules
 calls_activities requests for standalone activities
 calls_deployments requests for worker deployments and versions
-refusals         RPC and connection errors as Hourglass errors
+rpc_errors       RPC and connection errors as Hourglass errors
 import_commands  the messages of an import: the start of the run, and the command for each event
 import_plan      checks whether a history can be imported, and its plan of workflow tasks
 import_run       the run of an import on the server, and its RPCs

@@ -471,7 +471,7 @@ def publish(request: PublishProgress, scope: CallScope) -> Rpc:
     return Rpc("record_activity_task_heartbeat", message, lambda data: taken)
 
 
-ACTING: dict[type[sv.Request[Any]], Callable[[Any, CallScope], Rpc]] = {
+CHANGE_CALLS: dict[type[sv.Request[Any]], Callable[[Any, CallScope], Rpc]] = {
     wf.StartWorkflow: start,
     wf.SignalWorkflow: signal,
     wf.QueryWorkflow: query,

@@ -429,7 +429,7 @@ def read_progress(request: ReadProgress, scope: CallScope) -> Rpc:
     return Rpc("describe_workflow_execution", message, read)
 
 
-LOOKING: dict[type[sv.Request[Any]], Callable[[Any, CallScope], Rpc]] = {
+VIEW_CALLS: dict[type[sv.Request[Any]], Callable[[Any, CallScope], Rpc]] = {
     wf.DescribeWorkflow: describe,
     wf.ListWorkflows: listing,
     wf.CountWorkflows: count,

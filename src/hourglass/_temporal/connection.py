@@ -1,4 +1,4 @@
-"""The connection to a Temporal server: requests of clients, handles of workers. `refusals` converts RPC errors
+"""The connection to a Temporal server: requests of clients, handles of workers. `rpc_errors` converts RPC errors
 to Hourglass errors.
 
 All code of a connection runs on one event loop. The loop must outlive the connection, because Core's futures
@@ -37,9 +37,9 @@ from hourglass._temporal import (
 )
 from hourglass._temporal.configs import NO_METADATA, check_target, client_settings, worker_settings
 from hourglass._temporal.handle import CoreHandle
-from hourglass._temporal.refusals import (
-    ServerRefusal,
-    connection_refused,
+from hourglass._temporal.rpc_errors import (
+    RpcFailure,
+    connection_error,
     denied,
     error_for,
     no_namespace,
@@ -58,8 +58,8 @@ from hourglass.errors import (
 from hourglass.metrics import Family
 
 CALLS: dict[type[sv.Request[Any]], Callable[[Any, calls.CallScope], calls.Rpc]] = {
-    **calls.ACTING,
-    **calls_views.LOOKING,
+    **calls.CHANGE_CALLS,
+    **calls_views.VIEW_CALLS,
     **calls_schedules.ON_SCHEDULES,
     **calls_activities.ON_ACTIVITIES,
     **calls_deployments.ON_DEPLOYMENTS,
@@ -113,10 +113,10 @@ async def _send(
             return call.late
         raise too_late(request, target) from None
     except core.RpcError as error:
-        refusal = ServerRefusal(*error.args)
-        if call.late is not None and refusal.status in ("DEADLINE_EXCEEDED", "CANCELLED"):
+        failure = RpcFailure(*error.args)
+        if call.late is not None and failure.status in ("DEADLINE_EXCEEDED", "CANCELLED"):
             return call.late
-        raise error_for(refusal, request, scope.namespace, target) from None
+        raise error_for(failure, request, scope.namespace, target) from None
 
 
 def raw_service(name: str, rpc: sv.RawRpc) -> Any:
@@ -211,7 +211,7 @@ async def connect(
     except TimeoutError:
         raise unreachable(target, f"no answer within {timeout:g} s") from None
     except RuntimeError as error:
-        raise connection_refused(str(error), target, namespace) from None
+        raise connection_error(str(error), target, namespace) from None
     except ValueError as error:
         raise TargetError(f"invalid configuration of the connection to {target}: {error}") from None
 
@@ -295,9 +295,9 @@ class TemporalConnection:
                 f"the server at {self._target} did not answer {call.rpc} in time", status="DEADLINE_EXCEEDED"
             ) from None
         except core.RpcError as error:
-            refusal = ServerRefusal(*error.args)
+            failure = RpcFailure(*error.args)
             raise ServiceError(
-                f"{call.rpc} was rejected: {refusal.message} ({refusal.status})", status=refusal.status
+                f"{call.rpc} was rejected: {failure.message} ({failure.status})", status=failure.status
             ) from None
         return call.answer.FromString(data)
 
@@ -307,18 +307,18 @@ class TemporalConnection:
         try:
             await core.call(self._client, "describe_namespace", message.SerializeToString(), timeout)
         except core.RpcError as error:
-            refusal = ServerRefusal(*error.args)
-            match refusal.status:
+            failure = RpcFailure(*error.args)
+            match failure.status:
                 case "NOT_FOUND":
                     raise no_namespace(self.namespace, self._target) from None
                 case "PERMISSION_DENIED" | "UNIMPLEMENTED":
                     return  # a key may be allowed to use a namespace but not to describe it
                 case "UNAUTHENTICATED":
-                    raise denied(refusal.status, refusal.message, self.namespace, self._target) from None
+                    raise denied(failure.status, failure.message, self.namespace, self._target) from None
                 case "INVALID_ARGUMENT":
-                    raise TargetError(f"invalid namespace {self.namespace!r}: {refusal.message}") from None
+                    raise TargetError(f"invalid namespace {self.namespace!r}: {failure.message}") from None
                 case _:
-                    raise unreachable(self._target, f"{refusal.message} ({refusal.status})") from None
+                    raise unreachable(self._target, f"{failure.message} ({failure.status})") from None
 
     async def open_handle(self, config: HandleConfig) -> CoreHandle:
         """Open a handle for a task queue. Raises `ServiceError` if Core or the server rejects it."""

@@ -299,7 +299,9 @@ class CoreHandle:
             activation = activation_from_proto(data)
         except UnsupportedEvent as error:
             _log.error("%s; the workflow task fails", error)
-            self.complete_workflow_task(_refusal(error.run_id, str(error))).add_done_callback(_read_error)
+            self.complete_workflow_task(_task_failure(error.run_id, str(error))).add_done_callback(
+                _read_error
+            )
         except Exception as error:
             assert isinstance(self._activations, RawPoll)
             self._activations.fail(error)
@@ -336,14 +338,14 @@ class CoreHandle:
             )
             # Core still waits for a completion. Without one, the run would be stuck, and the shutdown would
             # hang.
-            refusal = completion_to_proto(
-                _refusal(completion.run_id, f"malformed completion: {reason}"), self._own
+            failed = completion_to_proto(
+                _task_failure(completion.run_id, f"malformed completion: {reason}"), self._own
             )
             self._send(
-                lambda: core.complete_activation(self._worker, refusal), taken, CompletionResult.REFUSED
+                lambda: core.complete_activation(self._worker, failed), taken, CompletionResult.REJECTED
             )
 
-        self._send(send, taken, CompletionResult.TAKEN, fail)
+        self._send(send, taken, CompletionResult.RECEIVED, fail)
         return taken
 
     def complete_activity(self, result: ActivityResult) -> asyncio.Future[None]:
@@ -488,7 +490,7 @@ def _broken(error: BaseException) -> BaseException:
     return HandleBroken(f"Core failed: {_text(error)}")
 
 
-def _refusal(run_id: str, reason: str) -> TaskFailed:
+def _task_failure(run_id: str, reason: str) -> TaskFailed:
     return TaskFailed(run_id, _failure(reason))
 
 

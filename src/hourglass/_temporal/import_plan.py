@@ -95,9 +95,9 @@ def plan(history: History) -> list[PlannedTask]:
     """
     first = history.events[0] if history.events else HistoryEvent()
     if first.WhichOneof("attributes") != "workflow_execution_started_event_attributes":
-        raise refused("it does not begin with WorkflowExecutionStarted")
+        raise not_importable("it does not begin with WorkflowExecutionStarted")
     if first.workflow_execution_started_event_attributes.cron_schedule:
-        raise refused(
+        raise not_importable(
             "cron workflows cannot be imported; start the workflow on the server, and its next run will start on schedule"
         )
     tasks = [PlannedTask([])]
@@ -111,7 +111,7 @@ def plan(history: History) -> list[PlannedTask]:
         elif kind in COMMANDS and len(tasks) > 1:
             tasks[-2].issued.append(event)
         elif kind not in _IGNORED and kind not in _INPUTS:
-            raise refused(_reason(kind))
+            raise not_importable(_reason(kind))
     return tasks
 
 
@@ -131,7 +131,7 @@ def _reason(kind: EventType.ValueType) -> str:
     )
 
 
-def refused(why: str) -> ServiceError:
+def not_importable(why: str) -> ServiceError:
     """Return the error for a history that cannot be imported."""
     return ServiceError(
         f"a server cannot continue this history: {why}. Let the workflow finish where it runs, or start it again on the "

@@ -25,7 +25,7 @@ _RANGE = " to ".join(dict.fromkeys(f"{major}.{minor}.x" for major, minor in (OLD
 ANYWAY = "HOURGLASS_ANY_CORE"
 
 
-def refusal(installed: str | None, anyway: bool) -> str | None:
+def incompatibility(installed: str | None, anyway: bool) -> str | None:
     """Return the reason why this release of temporalio is not supported, or None if it is. With `anyway`, any
     installed release is accepted.
     """
@@ -61,6 +61,6 @@ def has(since: tuple[int, int]) -> bool:
 
 def check() -> None:
     """Raise `UsageError` if the installed temporalio is not supported."""
-    reason = refusal(installed(), os.environ.get(ANYWAY, "") not in ("", "0"))
+    reason = incompatibility(installed(), os.environ.get(ANYWAY, "") not in ("", "0"))
     if reason is not None:
         raise UsageError(reason)

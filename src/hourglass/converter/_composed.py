@@ -106,7 +106,7 @@ class CompositeConverter(Converter):
     def encode(self, value: Any) -> Payload:
         """Encode a value. Raise EncodeError."""
         for part in self._encodings:
-            payload = _asked(part, "encode", EncodeError, value)
+            payload = _call_part(part, "encode", EncodeError, value)
             if payload is not None:
                 return _checked(payload, part)
         try:
@@ -121,7 +121,7 @@ class CompositeConverter(Converter):
 
         def hook(unsupported: Any) -> Any:
             for part in self._json_types:
-                made = _asked(part, "to_json", EncodeError, unsupported)
+                made = _call_part(part, "to_json", EncodeError, unsupported)
                 if made is not JSONTypeConverter.Unhandled:
                     return made
             return simplify(unsupported)
@@ -132,7 +132,7 @@ class CompositeConverter(Converter):
         """Decode a payload as the given type. Raise DecodeError."""
         part = self._by_name.get(payload.encoding)
         if part is not None and type is not Payload:
-            return _asked(part, "decode", DecodeError, payload, type)
+            return _call_part(part, "decode", DecodeError, payload, type)
         if self._json_types and payload.encoding == "json/plain" and type is not Any and type is not Payload:
             return self._decode_types(payload, type)
         return self._rest.decode(payload, type)
@@ -148,7 +148,7 @@ class CompositeConverter(Converter):
 
     def _typed(self, hint: Any, value: Any, otherwise: Any = None) -> Any:
         for part in self._json_types:
-            made = _asked(part, "to_typed_value", DecodeError, hint, value)
+            made = _call_part(part, "to_typed_value", DecodeError, hint, value)
             if made is not JSONTypeConverter.Unhandled:
                 return made
         if otherwise is not None:
@@ -159,7 +159,7 @@ class CompositeConverter(Converter):
             raise DecodeError(f"{mismatch} (json/plain as {type_name(hint)})") from None
 
 
-def _asked(part: Any, method: str, error: type[EncodeError | DecodeError], *arguments: Any) -> Any:
+def _call_part(part: Any, method: str, error: type[EncodeError | DecodeError], *arguments: Any) -> Any:
     """Call a method of an author's part. Report an exception without its message, because that may include payload
     contents."""
     try:

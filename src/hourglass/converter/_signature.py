@@ -2,7 +2,7 @@
 
 Payloads are positional: keyword arguments are bound to their positions before they are sent, gaps are filled with defaults,
 and trailing defaults are left to the receiver. Binding does not check types, because types matter only when arguments are
-decoded. `refuse_misfits` checks in advance whether arguments could be decoded.
+decoded. `reject_misfits` checks in advance whether arguments could be decoded.
 
 Annotations are resolved to types, also if they are strings or name classes local to a function, and also for wrapped and
 partial functions. An annotation that cannot be resolved becomes Any, and does not affect other parameters. Names are looked
@@ -130,7 +130,7 @@ class Signature:
         self._scope = scope
         self._return_annotation = signature.return_annotation
         parameters = list(signature.parameters.values())[1 if skip_first else 0 :]
-        _refuse_what_cannot_travel(what, parameters)
+        _reject_unsupported_parameters(what, parameters)
         self._positional = tuple(
             parameter
             for parameter in parameters
@@ -274,7 +274,7 @@ class Signature:
             raise ArgumentError(f"{self._name(len(values))}: {error}") from error
         return values
 
-    def refuse_misfits(self, converter: Converter, args: Sequence[Any], payloads: Sequence[Payload]) -> None:
+    def reject_misfits(self, converter: Converter, args: Sequence[Any], payloads: Sequence[Payload]) -> None:
         """Raise ArgumentError for arguments that a receiver with this signature could not decode.
 
         A value is accepted if it is an instance of the parameter's class. For any other value, for example a dict for a
@@ -303,7 +303,7 @@ def _is_of(value: Any, hint: Any) -> bool:
         return True
 
 
-def _refuse_what_cannot_travel(what: str, parameters: Sequence[inspect.Parameter]) -> None:
+def _reject_unsupported_parameters(what: str, parameters: Sequence[inspect.Parameter]) -> None:
     for parameter in parameters:
         if parameter.kind is _Kind.VAR_KEYWORD:
             raise DefinitionError(f"{what} must not have **{parameter.name}: arguments are sent by position")

@@ -11,13 +11,13 @@ from hourglass import workflow
 from hourglass._contract.limits import (
     MICROSECONDS,
     Answers,
-    GivenTurn,
+    GrantedTurn,
     Loan,
     Rate,
     SlotClaim,
     Throttle,
-    TurnAsk,
     TurnBook,
+    TurnRequest,
     Turns,
     Used,
     next_turn,
@@ -53,7 +53,7 @@ class TurnKeeper:
         self.messages = 0
 
     @workflow.signal
-    def ask(self, ask: TurnAsk) -> None:
+    def ask(self, ask: TurnRequest) -> None:
         """Receive a run's request for turns."""
         self.book.open.append(ask)
         self.messages += 1
@@ -83,7 +83,7 @@ class TurnKeeper:
         try:
             workflow.wait_condition(lambda: self.book.open, timeout=self._patience())
         except TimeoutError:
-            if self.book.let_loan_end(microseconds()):
+            if self.book.end_expired_loan(microseconds()):
                 return True
             return not self.book.is_forgettable(microseconds())
         return True
@@ -138,7 +138,7 @@ class TurnPool(KeeperLink):
         self._task_queue = task_queue
         self._replies = replies
         self._new: dict[TurnWaiter, None] = {}
-        self._requested: dict[str, tuple[TurnAsk, list[TurnWaiter]]] = {}
+        self._requested: dict[str, tuple[TurnRequest, list[TurnWaiter]]] = {}
         self._due: dict[TurnWaiter, None] = {}
         self._remind_at, self._reminder = 0.0, FIRST_REMINDER
 
@@ -191,7 +191,7 @@ class TurnPool(KeeperLink):
         self._replies.links.pop(name, None)
         if question is not None and answers.until:
             self._loan = Loan(question.place, question.rate, answers.until)
-            self._turns = Turns(tuple(GivenTurn("", at) for at in answers.given))
+            self._turns = Turns(tuple(GrantedTurn("", at) for at in answers.given))
         lead = self._lead()
         for waiter, at in zip(waiters, answers.numbers, strict=False):
             self._give(waiter, None if at is None else at + lead)
@@ -270,13 +270,13 @@ class TurnPool(KeeperLink):
             lending, self._lending = self._lending, min(2 * self._lending, _LAST_LOAN)
         if latest is not None:
             latest -= self._lead()
-        question = TurnAsk(place, rate, latest, len(waiters), self._end_loan(), lending)
+        question = TurnRequest(place, rate, latest, len(waiters), self._end_loan(), lending)
         self._requested[ticket] = question, waiters
         self._replies.links[ticket] = self
         self._reminder = FIRST_REMINDER
         self._send(question)
 
-    def _send(self, question: TurnAsk) -> None:
+    def _send(self, question: TurnRequest) -> None:
         first = Throttle(open=(question,), period=question.rate.period)
         send_request(self._keeper, TurnKeeper.run, TurnKeeper.ask, question, first, self._task_queue)
         self._remind_at = self.time() + self._reminder

@@ -68,7 +68,7 @@ def buffer_of_run(name: str, limit: int) -> Buffer:
     fiber = require_fiber("publishing progress")
     run = fiber.run
     if run.latched:
-        run.refuse(fiber, "publishing progress")
+        run.raise_unavailable(fiber, "publishing progress")
     handlers = run.handlers.known.get(("query", query_name(name)))
     if handlers is not None:
         existing: Buffer = vars(handlers[0].fn)["buffer"]

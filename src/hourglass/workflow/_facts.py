@@ -266,7 +266,7 @@ def _live_run() -> LiveRun:
 
 def _raise_no_randomness(live: LiveRun) -> None:
     if live.dead:
-        live.refuse(require_fiber("randomness"), "randomness")
+        live.raise_unavailable(require_fiber("randomness"), "randomness")
     raise ReadOnlyError(
         f"randomness is not allowed in {live.read_only}: it would change the random numbers that follow"
     )
@@ -355,7 +355,7 @@ def _ask_callback(live: LiveRun, patch_id: str, decide: Callable[[PatchActivatio
     if answers is None:
         answers = live.state.patch_answers = {}
     if patch_id not in answers:
-        with live.looking("a patch activation callback"):
+        with live.read_only_block("a patch activation callback"):
             answer: object = decide(PatchActivationInput(_info_of(live), patch_id))
         if not isinstance(answer, bool):
             raise UsageError(

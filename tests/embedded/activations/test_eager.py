@@ -34,7 +34,7 @@ def eager(attempts: int = 9, queue: str = "q", limits: Limits = LIMITS) -> Eager
 
 
 def complete(life: Life, *commands: c.Command, eager_worker: Eager | None) -> Change:
-    answer = tasks.TaskAnswer(commands=tuple(map(tasks.Sent, commands)), identity="me")
+    answer = tasks.TaskCompletion(commands=tuple(map(tasks.Sent, commands)), identity="me")
     return tasks.complete_task(life.run, answer, "", LIMITS, eager_worker, NOW)
 
 
@@ -205,6 +205,6 @@ def test_fast_activity_completion_equals_the_general_builder(
     wants = Eager("me", "q", Limits(history_events=13, suggest_events=12))
     builder = ChangeBuilder(run, now)
     builder.drop_activity(5)
-    builder.happen(*activities.completed(attempt, value, "me"))
+    builder.write_or_hold(*activities.completed(attempt, value, "me"))
     take_task(builder, wants)
     assert transitions.complete_activity(run, attempt, value, "me", wants, now) == builder.build()

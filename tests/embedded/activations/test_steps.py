@@ -57,7 +57,7 @@ def test_paused_run_starts_no_attempts() -> None:
     life = Life("r")
     life.take_task()
     paused = msgspec.structs.replace(life.run, paused=Pause())
-    answer = tasks.TaskAnswer(commands=(tasks.Sent(scheduled(1)),), identity="me")
+    answer = tasks.TaskCompletion(commands=(tasks.Sent(scheduled(1)),), identity="me")
     step = tasks.complete_task(paused, answer, "", NO_LIMITS, Eager("me", "q", NO_LIMITS, 9), life.now)
     (activity,) = step.run.activities.values()
     assert not activity.started_ns

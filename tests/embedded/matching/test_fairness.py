@@ -98,7 +98,7 @@ def test_priority_takes_precedence_over_fairness() -> None:
 def test_queue_iteration_yields_each_task_once() -> None:
     """`urgent` omits the backlog and long queues."""
     queue: PriorityQueue[str] = PriorityQueue()
-    names = [f"{tenant}-{number}" for tenant in "abc" for number in range(priority_queue.MANY + 1)]
+    names = [f"{tenant}-{number}" for tenant in "abc" for number in range(priority_queue.MAX_FRESH + 1)]
     for name in names:
         queue.put(name, 3, (name[0], "", ""), late=name[0] == "b")
     queue.put("d", 3, ("d", "", ""))
@@ -142,7 +142,7 @@ def loaded_run_count(engine: Engine) -> int:
 async def test_backlog_is_loaded_as_it_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory contains only a window of a large backlog."""
     monkeypatch.setattr(upkeep, "WINDOW", 20)
-    monkeypatch.setattr(upkeep, "SOME", 5)
+    monkeypatch.setattr(upkeep, "PER_BULK_SLICE", 5)
 
     world = await open_world(await store_with_waiting_runs(200))
     assert loaded_run_count(world.engine) <= 25
@@ -177,7 +177,7 @@ async def test_new_workflow_does_not_wait_for_the_backlog(monkeypatch: pytest.Mo
 async def test_queue_without_a_worker_does_not_delay_other_queues(monkeypatch: pytest.MonkeyPatch) -> None:
     """The backlog of the first queue exceeds the window, and a slice of it is loaded every second."""
     monkeypatch.setattr(upkeep, "WINDOW", 10)
-    monkeypatch.setattr(upkeep, "SOME", 4)
+    monkeypatch.setattr(upkeep, "PER_BULK_SLICE", 4)
 
     world = await open_world(await store_with_waiting_runs(100, other="o"), queue="o")
     activation = await world.activation()
@@ -211,7 +211,7 @@ async def test_run_is_loaded_from_behind_the_backlog_of_another_queue(
 
 async def test_new_worker_loads_the_remaining_backlog_of_its_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upkeep, "WINDOW", 10)
-    monkeypatch.setattr(upkeep, "FEW", 4)
+    monkeypatch.setattr(upkeep, "PER_SLICE", 4)
 
     store = await store_with_waiting_runs(60)
     world = await open_world(store, queue="o")

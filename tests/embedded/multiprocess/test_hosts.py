@@ -346,7 +346,7 @@ async def test_engine_is_reopened_after_a_store_failure(
         polling = asyncio.create_task(poll(handle))
         await asyncio.sleep(0.01)  # the poll reaches the engine; if it is late the test shows less
         assert one.calls.engine is not None
-        one.calls.engine.engine.die(StorageError("the disk is gone", status="UNAVAILABLE"))
+        one.calls.engine.engine.fail(StorageError("the disk is gone", status="UNAVAILABLE"))
         with pytest.raises(HandleBroken):
             await polling
         await handle.finalize()

@@ -215,7 +215,7 @@ async def test_closing_owner_disconnects_pending_requests(tmp_path: Path) -> Non
         b"\xff\xff\xff\xff",
         b"\x00\x00\x00\x00",
         os.urandom(4096),
-        b"\x00\x00\x00\x40" + wire.encode(wire.GiveUpMessage(1)).ljust(64, b"\x00"),
+        b"\x00\x00\x00\x40" + wire.encode(wire.AbandonMessage(1)).ljust(64, b"\x00"),
     ],
     ids=["http", "nonsense", "huge", "empty", "noise", "no greeting"],
 )

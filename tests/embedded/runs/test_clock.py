@@ -20,7 +20,7 @@ from tests.specs import made
 from hourglass._contract.handle import HandleConfig
 from hourglass._contract.workflows import StartWorkflow
 from hourglass._embedded import RealClock
-from hourglass._embedded.clock import CONFIRMED, Vouched
+from hourglass._embedded.clock import CONFIRMED, TrustedTime
 from hourglass._embedded.store.store import Store
 from hourglass._evaluator import commands as c
 from hourglass.client import IdReusePolicy
@@ -122,9 +122,9 @@ def test_lasting_clock_jump_is_trusted_after_hours() -> None:
     assert clocks.clock.trusted_ns == clocks.wall
 
 
-def resume(clocks: Clocks, vouched: Vouched | None, latest: int = 0) -> RealClock:
+def resume(clocks: Clocks, trusted_time: TrustedTime | None, latest: int = 0) -> RealClock:
     clock = clocks.restart()
-    clock.resume(latest, vouched, 3 * DAY)
+    clock.resume(latest, trusted_time, 3 * DAY)
     return clock
 
 
@@ -132,16 +132,16 @@ def test_restart_continues_from_trusted_time() -> None:
     """A jump before or during the restart is not trusted."""
     clocks = Clocks()
     clocks.advance(TICK, 5 * HOUR)
-    vouched = clocks.clock.vouched()
-    assert vouched is not None
-    assert vouched.trusted_ns == clocks.wall - 5 * HOUR
+    trusted_time = clocks.clock.trusted_time()
+    assert trusted_time is not None
+    assert trusted_time.trusted_ns == clocks.wall - 5 * HOUR
     clocks.advance(TICK, -5 * HOUR)
-    clock = resume(clocks, vouched, latest=clocks.wall + 5 * HOUR)  # events of the jump are in the store
+    clock = resume(clocks, trusted_time, latest=clocks.wall + 5 * HOUR)  # events of the jump are in the store
     assert clock.now_ns() == clocks.wall
-    vouched = clock.vouched()
-    assert vouched is not None
+    trusted_time = clock.trusted_time()
+    assert trusted_time is not None
     clocks.wall += 31 * DAY  # while no process ran
-    clock = resume(clocks, vouched)
+    clock = resume(clocks, trusted_time)
     assert clock.now_ns() == clocks.wall  # timers are served by it
     assert clock.trusted_ns <= clocks.wall - 31 * DAY  # and nothing is deleted by it
     clocks.advance_in_steps(CONFIRMED - HOUR)
@@ -154,9 +154,9 @@ def test_time_continues_after_a_restart_with_the_wall_clock_set_back(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clocks = Clocks()
-    vouched = Vouched(clocks.wall + HOUR)
+    trusted_time = TrustedTime(clocks.wall + HOUR)
     with caplog.at_level(logging.WARNING, "hourglass"):
-        clock = resume(clocks, vouched)
+        clock = resume(clocks, trusted_time)
     assert clock.now_ns() == clocks.wall + HOUR
     assert "1:00:00 behind" in caplog.text
     assert clocks.advance(10 * SECOND) == clocks.wall + HOUR - SECOND
@@ -164,9 +164,9 @@ def test_time_continues_after_a_restart_with_the_wall_clock_set_back(
 
 def test_downtime_within_the_tolerance_is_trusted_after_a_restart() -> None:
     clocks = Clocks()
-    vouched = clocks.clock.vouched()
+    trusted_time = clocks.clock.trusted_time()
     clocks.wall += 2 * DAY
-    clock = resume(clocks, vouched)
+    clock = resume(clocks, trusted_time)
     assert clock.now_ns() == clock.trusted_ns == clocks.wall
 
 

@@ -18,7 +18,7 @@ from hourglass._contract import workflows as wf
 from hourglass._contract.handle import ActivityCancel, ActivityOk
 from hourglass._contract.workflows import UpdateWorkflow
 from hourglass._embedded import VirtualClock
-from hourglass._embedded.store.store import Refusal
+from hourglass._embedded.store.store import Rejection
 from hourglass._embedded.transitions.run import Run
 from hourglass._evaluator import commands as c
 from hourglass._evaluator import events as e
@@ -151,7 +151,7 @@ async def test_signal_after_parking_is_stored(tmp_path: Path) -> None:
     later = asyncio.ensure_future(
         world.call(wf.SignalWorkflow(workflow_id="bad", signal_name="stale", request_id="1"))
     )
-    refusals: list[Refusal] = []
+    refusals: list[Rejection] = []
     real, store._report = store._report, refusals.append
     with pytest.raises(StorageError):
         await later

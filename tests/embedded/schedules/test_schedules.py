@@ -397,7 +397,7 @@ def test_schedules_survive_a_crash_at_any_commit() -> None:
             end = wf.TerminateWorkflow(workflow_id=current[0].run.started.workflow_id)
             await _request(world.call(end))
             world.clock.advance(60)
-        world.engine.die(store.failure or ServiceError("over"))  # type: ignore[arg-type]
+        world.engine.fail(store.failure or ServiceError("over"))  # type: ignore[arg-type]
 
     async def body() -> None:
         whole = ScriptedStore()

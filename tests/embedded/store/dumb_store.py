@@ -20,7 +20,7 @@ from hourglass._embedded.store.store import (
     LAST_KEY,
     DueRun,
     NoteChange,
-    Refusal,
+    Rejection,
     RunChange,
     ScheduleChange,
     ScheduleEntry,
@@ -100,7 +100,7 @@ class DumbStore:
         self._callbacks.add(waiting)
         waiting.add_done_callback(lambda done: (self._callbacks.discard(waiting), callback(_failure(done))))
 
-    def on_refusal(self, callback: Callable[[Refusal], None]) -> None:
+    def on_rejection(self, callback: Callable[[Rejection], None]) -> None:
         pass
 
     def forget_closed(self, before_ns: int, limit: int) -> int:
@@ -216,7 +216,7 @@ class DumbStore:
 
     # --- not supported ----------------------------------------------------------------------------------------
 
-    def refuses_starts(self) -> str:
+    def start_rejection(self) -> str:
         return ""
 
     def condition(self) -> DiskCondition | None:

@@ -70,7 +70,7 @@ async def full(path: str) -> None:
     store = open_sqlite(path, reserve_bytes=1 << 19, retry_seconds=0.01)
     numbers = [store.append(story.start())]
     await store.durable(numbers[0])
-    assert store.refuses_starts() == ""
+    assert store.start_rejection() == ""
     waiter = None
     while not store._thread.held:
         numbers.append(store.append(story.signal(20_000)))
@@ -81,7 +81,7 @@ async def full(path: str) -> None:
     assert waiter is not None
     assert not waiter.done()
     assert len(acknowledged) > 10
-    assert "no space left" in store.refuses_starts()
+    assert "no space left" in store.start_rejection()
     stored = store.load("a")
     assert stored is not None
     assert len(stored.events) >= len(acknowledged) + 1

@@ -14,7 +14,7 @@ from hourglass._embedded.store.search_attributes import AttributeType
 from hourglass._embedded.store.store import (
     LAST_KEY,
     DueRun,
-    Refusal,
+    Rejection,
     RunChange,
     ScheduleChange,
     ScheduleEntry,
@@ -72,7 +72,7 @@ class ScriptedStore:
     def held(self) -> str:
         return ""
 
-    def refuses_starts(self) -> str:
+    def start_rejection(self) -> str:
         return self.refusal
 
     def condition(self) -> DiskCondition | None:
@@ -86,7 +86,7 @@ class ScriptedStore:
         self.appended.append(change)
         return len(self.appended)
 
-    def on_refusal(self, callback: Callable[[Refusal], None]) -> None:
+    def on_rejection(self, callback: Callable[[Rejection], None]) -> None:
         pass
 
     def is_durable(self, number: int) -> bool:

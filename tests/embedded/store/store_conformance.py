@@ -83,7 +83,7 @@ class Life:
             tasks.Sent(*command) if isinstance(command, tuple) else tasks.Sent(command)
             for command in commands
         )
-        reply = tasks.TaskAnswer(commands=sent, flags=(1001,), identity="me")
+        reply = tasks.TaskCompletion(commands=sent, flags=(1001,), identity="me")
         return self.go(lambda run, now: tasks.complete_task(run, reply, "next", Limits(), None, now), **more)
 
     def signal(self, name: str = "s", **more: Any) -> RunChange:

@@ -82,12 +82,12 @@ async def test_sqlite_page_limit_delays_commits(open_store: Open, caplog: pytest
     waiter = asyncio.ensure_future(store.durable(number))
     await until_held(store)
     assert not waiter.done()
-    assert "no space left" in store.refuses_starts()
+    assert "no space left" in store.start_rejection()
     store.append(story.signal())
     limit.execute("PRAGMA max_page_count = 1000000").fetchall()
     await waiter
     await store.durable(number + 1)
-    assert store.refuses_starts() == ""
+    assert store.start_rejection() == ""
     assert load(store, "a").events == tuple(story.events)
     assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
 
@@ -119,7 +119,7 @@ async def test_write_lock_of_another_program_delays_commits(
     other.execute("BEGIN IMMEDIATE")
     waiter = asyncio.ensure_future(store.durable(store.append(story.signal())))
     await until_held(store)
-    assert "another program" in store.refuses_starts()
+    assert "another program" in store.start_rejection()
     other.execute("ROLLBACK")
     other.close()
     await waiter
@@ -127,8 +127,8 @@ async def test_write_lock_of_another_program_delays_commits(
 
 def test_starts_are_rejected_when_the_disk_is_nearly_full(open_store: Open) -> None:
     store = open_store(reserve_bytes=1 << 60)
-    assert "no new workflows are accepted" in store.refuses_starts()
-    assert open_store(store_path(store).with_name("other.db"), reserve_bytes=0).refuses_starts() == ""
+    assert "no new workflows are accepted" in store.start_rejection()
+    assert open_store(store_path(store).with_name("other.db"), reserve_bytes=0).start_rejection() == ""
 
 
 def store_path(store: Store) -> Path:

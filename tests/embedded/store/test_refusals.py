@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from hourglass._embedded.store.store import Refusal, RunChange, Store, Unwritable
+from hourglass._embedded.store.store import Rejection, RunChange, Store, Unwritable
 from hourglass.errors import StorageError
 
 from .stories import Story, load
@@ -63,8 +63,8 @@ async def test_other_changes_of_the_batch_are_committed(
 ) -> None:
     store = open_store()
     small_rows(store)
-    refusals: list[Refusal] = []
-    store.on_refusal(refusals.append)
+    refusals: list[Rejection] = []
+    store.on_rejection(refusals.append)
     stories = [Story(name) for name in "abc"]
     for story in stories:
         store.append(story.start())
@@ -92,8 +92,8 @@ async def test_changes_depending_on_a_rejected_one_are_rejected(open_store: Open
     """The run can be changed again when the owner of the store has been notified."""
     store = open_store()
     small_rows(store)
-    refusals: list[Refusal] = []
-    store.on_refusal(refusals.append)
+    refusals: list[Rejection] = []
+    store.on_rejection(refusals.append)
     one, two = Story("a"), Story("b")
     await store.durable(store.append(msgspec.structs.replace(one.start(), also=(two.start(),))))
     kept = one.run
@@ -149,8 +149,8 @@ async def test_rejected_changes_leave_every_run_consistent(open_store: Open, see
     store = open_store()
     small_rows(store)
     rejected: dict[int, tuple[str, ...]] = {}
-    store.on_refusal(lambda refusal: rejected.update({refusal.number: refusal.run_ids}))
-    store._report_refusal = lambda refusal: store._report(refusal)  # type: ignore[method-assign]  # no run is readmitted
+    store.on_rejection(lambda refusal: rejected.update({refusal.number: refusal.run_ids}))
+    store._report_rejection = lambda refusal: store._report(refusal)  # type: ignore[method-assign]  # no run is readmitted
     stories = [Story(f"run-{place}") for place in range(6)]
     lengths: list[tuple[int, dict[str, int]]] = []
     for place in range(60):

@@ -183,7 +183,7 @@ def test_gap_in_a_history_is_detected(missing: int) -> None:
     story = Story("a")
     story.start()
     events = [event for place, event in enumerate(story.events) if place != missing]
-    with pytest.raises(ValueError, match="events; expected"):
+    with pytest.raises(ValueError, match="events; expected events"):
         records.decode_run(records.encode_state(story.run), events, {})
 
 

@@ -231,11 +231,11 @@ class ScriptedHandle:
     def _accept_completion(self, completion: Completion) -> CompletionResult:
         if self.completion_errors:
             raise self.completion_errors.popleft()
-        result = CompletionResult.TAKEN
+        result = CompletionResult.RECEIVED
         if self.rejections:
             self.rejections -= 1
             completion = TaskFailed(completion.run_id, Failure("malformed completion"))
-            result = CompletionResult.REFUSED
+            result = CompletionResult.REJECTED
         self.log.append(f"end {completion.run_id}")
         self.completions.append(completion)
         self.open_runs.discard(completion.run_id)

@@ -37,7 +37,7 @@ limit stops workers while the disk is full.
 """
 
 
-LOOKED_AT = 32
+EVICTION_CANDIDATES = 32
 """The number of least recently used runs that are considered for one eviction."""
 
 _SHUT_DOWN = Failure("the worker was shut down", ApplicationFailure(type="WorkerShutdown"))
@@ -134,7 +134,7 @@ class Cache:
         self._forget(self._runs[run_id])
         return True
 
-    def let_go(self) -> None:
+    def release_runs(self) -> None:
         """Release the cached runs to other workers."""
         self._flow.is_leaving = True
         for cached in tuple(self._runs.values()):
@@ -172,10 +172,10 @@ class Cache:
         self.ready.items.clear()
         self._active_runs.clear()
 
-    def refuse_queries(self, error: HourglassError) -> None:
+    def reject_queries(self, error: HourglassError) -> None:
         """Reject the queries in progress with the error of the engine, which has stopped."""
         for cached in self._runs.values():
-            cached.refuse_queries(error)
+            cached.reject_queries(error)
 
     def local_ended(self, run_id: str, result: LocalResult) -> None:
         """Record the result of a local activity, and continue the run's task if the task is resting."""
@@ -217,7 +217,7 @@ class Cache:
         if not self._size or len(self._runs) < self._size:
             return
         evicted, over = 0, len(self._runs) > self._size
-        for run_id, cached in list(islice(self._runs.items(), LOOKED_AT)):
+        for run_id, cached in list(islice(self._runs.items(), EVICTION_CANDIDATES)):
             if cached.is_idle and not cached.is_busy:
                 self._evict_for_room(cached)
                 evicted += 1
@@ -253,7 +253,7 @@ class Cache:
         if self.local.in_use:
             self.local.forget(cached.cursor.run_id)
         if self._runs.pop(cached.cursor.run_id, None) is not None:
-            self._engine.runs.let_go(cached.record)
+            self._engine.runs.release(cached.record)
 
     def _deliver(self, cached: CachedRun, activation: Activation, stage: Stage) -> None:
         cached.stage = stage

@@ -368,10 +368,10 @@ class Cursor:
         terminal = tuple(request for request in sent if isinstance(request.command, c.TERMINAL))
         return ordinary + terminal[:1]
 
-    def take_refusals(self) -> tuple[tuple[str, Failure], ...]:
+    def take_rejections(self) -> tuple[tuple[str, Failure], ...]:
         """Remove and return the updates that were rejected in the task in progress."""
         updates = self._outcomes.known_updates
-        return () if updates is None else updates.take_refusals()
+        return () if updates is None else updates.take_rejections()
 
     def _end_of_stretch(self) -> int | None:
         if self._is_up_to_date and self._ends_live:

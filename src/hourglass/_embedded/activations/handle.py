@@ -119,7 +119,7 @@ class WorkerAttempts:
         for attempt in attempts:
             self._attempts.lose(attempt.token)
 
-    def give_up(self) -> None:
+    def release_all(self) -> None:
         """Release all attempts, including those that the worker is executing."""
         for attempt in self._poller.attempts.values():
             self._attempts.release(attempt.token)
@@ -158,8 +158,8 @@ class EngineHandle:
         Otherwise the run is evicted.
         """
         self.unconfirmed: list[ActivityResult] | None = [] if collects_results else None
-        self._attempts = WorkerAttempts(engine, self.poller, self._look)
-        self._cache = Cache(engine, self.poller, config, self._look)
+        self._attempts = WorkerAttempts(engine, self.poller, self._schedule_delivery)
+        self._cache = Cache(engine, self.poller, config, self._schedule_delivery)
         self._local = self._cache.local
         self._heartbeats = Heartbeats(engine.clock, config, engine.attempts.record_heartbeat)
         self._on_activations: OnActivations = _ignore
@@ -180,7 +180,7 @@ class EngineHandle:
         for kind in WorkKind:
             self._grant(kind)
         self.engine.queues.dispatch(self.poller)
-        self._look()
+        self._schedule_delivery()
 
     def _grant(self, kind: WorkKind) -> None:
         """Grant the matcher the worker's slots for this kind of work."""
@@ -207,24 +207,24 @@ class EngineHandle:
             self._paused.remove(kind)
             self._grant(kind)
             self.engine.queues.dispatch(self.poller)
-            self._look()
+            self._schedule_delivery()
 
     def begin_task(self, record: LoadedRun) -> None:
         """Start processing a run's workflow task."""
         self._cache.begin_task(record)
         if not self._will_deliver:
-            self._look()
+            self._schedule_delivery()
 
     def begin_queries(self, record: LoadedRun) -> None:
         """Start processing the queries of a run."""
         self._cache.begin_queries(record)
-        self._look()
+        self._schedule_delivery()
 
     def begin_attempt(self, task: ActivityTask, depends_on: int) -> None:
         """Send an attempt to the worker once the change with the number `depends_on` is durable."""
         self._attempts.kept.put(task, depends_on)
 
-    def _look(self) -> None:
+    def _schedule_delivery(self) -> None:
         """Schedule a delivery for the next iteration of the event loop. Completions come in bursts, and a single
         delivery serves all completions of one iteration.
         """
@@ -290,9 +290,9 @@ class EngineHandle:
     def break_off(self, why: HandleBroken) -> None:
         """Stop delivering work because the engine has ended or cannot assign work."""
         if self.engine.is_over:
-            self._cache.refuse_queries(self.engine.failed or why)
+            self._cache.reject_queries(self.engine.failed or why)
         asyncio.get_running_loop().call_soon(self._end_all, why)
-        self._look()
+        self._schedule_delivery()
 
     def complete_workflow_task(self, completion: Completion) -> CompletionResult:
         """Complete an activation. Raise `HandleBroken` if the engine has ended."""
@@ -309,8 +309,8 @@ class EngineHandle:
         )
         self.engine.queues.dispatch(self.poller)
         if not self._will_deliver and (cache.ready.items or self._closing):
-            self._look()
-        return CompletionResult.RUN_FORGOTTEN if is_forgotten else CompletionResult.TAKEN
+            self._schedule_delivery()
+        return CompletionResult.RUN_FORGOTTEN if is_forgotten else CompletionResult.RECEIVED
 
     def complete_activity(self, result: ActivityResult) -> None:
         """Report the result of an attempt. Raise `HandleBroken` if the engine has ended."""
@@ -322,7 +322,7 @@ class EngineHandle:
             self.unconfirmed.append(result)
         if attempt is None and self._local.is_local(result.token):
             self._local.complete(result)
-            self._look()
+            self._schedule_delivery()
         else:
             is_ok = isinstance(result, ActivityOk)
             self._heartbeats.end(result.token, flush=not is_ok)
@@ -334,7 +334,7 @@ class EngineHandle:
                 self._cache.begin_task(attempt.record)
         engine.queues.dispatch(poller)
         if not self._will_deliver and (self._cache.ready.items or self._closing):
-            self._look()
+            self._schedule_delivery()
 
     @property
     def attempts(self) -> set[bytes]:
@@ -361,24 +361,24 @@ class EngineHandle:
         """Ask the worker to stop an attempt, or discard the attempt if it is no longer current and has not been sent."""
         if token in self.poller.attempts:
             self._attempts.cancel(token, reason, depends_on)
-            self._look()
+            self._schedule_delivery()
 
     def request_eviction(self, run_id: str) -> None:
         """Request the eviction of a run."""
         self._cache.request_eviction(run_id)
-        self._look()
+        self._schedule_delivery()
 
     def closed(self, run_id: str) -> None:
         """Evict a closed run once it has no activation in progress."""
         self._cache.closed(run_id)
         if self._cache.ready.items and not self._will_deliver:
-            self._look()
+            self._schedule_delivery()
 
     def parked(self, run_id: str) -> None:
         """Evict a run whose latest changes cannot be stored, without waiting for these changes."""
         self._attempts.stop_waiting(run_id)
         self._cache.parked(run_id)
-        self._look()
+        self._schedule_delivery()
 
     def realign(self) -> None:
         """Rearm all alarms after the clock has jumped."""
@@ -398,18 +398,18 @@ class EngineHandle:
         self._paused.clear()  # the remaining items must still be delivered
         self._attempts.give_back()
         self._local.close()
-        self._cache.let_go()
+        self._cache.release_runs()
         self.engine.queues.wake(self.poller.task_queue)
         self._grace = self.engine.clock.call_after(
             to_ns(self._config.graceful_shutdown), self._stop_activities
         )
-        self._look()
+        self._schedule_delivery()
 
     def _stop_activities(self) -> None:
         self._attempts.stop()
         self._local.stop("WORKER_SHUTDOWN")
-        self._cache.let_go()  # runs whose local attempts can no longer start here move to another worker
-        self._look()
+        self._cache.release_runs()  # runs whose local attempts can no longer start here move to another worker
+        self._schedule_delivery()
 
     async def finalize(self) -> None:
         """Release all resources. Work in progress is abandoned: workflow tasks fail and are immediately offered to
@@ -418,10 +418,10 @@ class EngineHandle:
         self.initiate_shutdown()
         if self._grace is not None:
             self._grace()
-        self._attempts.give_up()
+        self._attempts.release_all()
         self._heartbeats.close()
         self._cache.abandon()
-        self._look()
+        self._schedule_delivery()
         self._ended(self)
 
     def lose(self) -> None:
@@ -438,7 +438,7 @@ class EngineHandle:
             self._attempts.lose()
             self._cache.lose()
             self.engine.queues.wake(self.poller.task_queue)
-        self._look()
+        self._schedule_delivery()
         self._ended(self)
 
 

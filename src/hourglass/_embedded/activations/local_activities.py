@@ -100,8 +100,8 @@ def cancelled_at_once(seq: int, attempt: int = 0, original_schedule_ns: int = 0)
 
 
 class _State(Enum):
-    FORETOLD = auto()  # the history may contain the result
-    ASKED = auto()  # `local_attempts` must execute it
+    EXPECTED = auto()  # the history may contain the result
+    REQUESTED = auto()  # `local_attempts` must execute it
     MARKED = auto()  # the run was notified, and the marker is among the commands
     REPLAYED = auto()  # the run was notified from the marker, whose event comes later in the history
 
@@ -142,24 +142,24 @@ class LocalActivities:
     def schedule(self, command: c.ScheduleLocalActivity, *, replaying: bool, now_ns: int) -> None:
         """Schedule a local activity."""
         original = command.original_schedule_time_ns or now_ns
-        local = _Local(command, _State.FORETOLD, self.time_ns, original)
+        local = _Local(command, _State.EXPECTED, self.time_ns, original)
         self.known[command.seq] = local
         if not replaying:
-            self._ask(local)
+            self._request(local)
 
     def cancel(self, seq: int) -> list[e.AnyEvent]:
         """Cancel a local activity. Return the events that result immediately."""
         local = self.known.get(seq)
         if local is None or local.state is _State.MARKED:
             return []
-        if local.state is not _State.ASKED:
+        if local.state is not _State.REQUESTED:
             return self._cancel_foretold(seq)
         if local.waits:
             was_requested = self._wanted.pop(seq, None)
             if was_requested is None:
                 self._cancels.append(CancelLocal(seq))
                 return []
-            return self._tell(
+            return self._notify(
                 local, cancelled_at_once(seq, local.command.attempt, local.original_ns), local.time_ns
             )
         never_began = self._wanted.pop(seq, None) is not None
@@ -167,7 +167,7 @@ class LocalActivities:
             self._executing.discard(seq)
         elif not never_began:
             self._cancels.append(CancelLocal(seq))
-        return self._tell(local, cancelled_at_once(seq, local.command.attempt, local.original_ns), 0)
+        return self._notify(local, cancelled_at_once(seq, local.command.attempt, local.original_ns), 0)
 
     def _cancel_foretold(self, seq: int) -> list[e.AnyEvent]:
         for marker in self.markers:
@@ -176,15 +176,15 @@ class LocalActivities:
                 return self._replay(marker)
         return []
 
-    def _ask(self, local: _Local) -> None:
-        local.state = _State.ASKED
+    def _request(self, local: _Local) -> None:
+        local.state = _State.REQUESTED
         self._wanted[local.command.seq] = RunLocal(local.command, local.original_ns)
 
     def go_live(self) -> None:
         """Request the execution of all local activities that have no marker, because the replay has ended."""
         for local in self.known.values():
-            if local.state is _State.FORETOLD:
-                self._ask(local)
+            if local.state is _State.EXPECTED:
+                self._request(local)
 
     @property
     def outstanding(self) -> int:
@@ -205,14 +205,14 @@ class LocalActivities:
         """Record the result of an executed local activity. Return the events for the worker."""
         self._executing.discard(result.seq)
         local = self.known.get(result.seq)
-        if local is None or local.state is not _State.ASKED:
+        if local is None or local.state is not _State.REQUESTED:
             return []
-        return self._tell(local, result, local.time_ns + result.runtime_ns)
+        return self._notify(local, result, local.time_ns + result.runtime_ns)
 
     def foresee(self, marker: LocalActivityMarkerRecorded) -> None:
         """Add a marker that a replay has read ahead."""
         local = self.known.get(marker.seq)
-        if local is None or local.state is _State.FORETOLD:
+        if local is None or local.state is _State.EXPECTED:
             self.markers.append(marker)
 
     def foreseen(self, *, all_of_them: bool) -> list[e.AnyEvent]:
@@ -230,7 +230,7 @@ class LocalActivities:
     def is_replayed(self, marker: LocalActivityMarkerRecorded) -> bool | None:
         """Whether a marker was read ahead and already reported. None if the marker is unexpected."""
         local = self.known.get(marker.seq)
-        if local is None or local.state in (_State.FORETOLD, _State.ASKED):
+        if local is None or local.state in (_State.EXPECTED, _State.REQUESTED):
             return None
         return local.state is _State.REPLAYED
 
@@ -252,13 +252,13 @@ class LocalActivities:
 
     def _replay(self, marker: LocalActivityMarkerRecorded) -> list[e.AnyEvent]:
         local = self.known[marker.seq]
-        if local.state is not _State.FORETOLD:
+        if local.state is not _State.EXPECTED:
             return []
         local.state = _State.REPLAYED
         self.time_ns = max(self.time_ns, marker.complete_ns)
         return [_event(local.command, _result_of(marker))]
 
-    def _tell(self, local: _Local, result: LocalResult, complete_ns: int) -> list[e.AnyEvent]:
+    def _notify(self, local: _Local, result: LocalResult, complete_ns: int) -> list[e.AnyEvent]:
         local.state = _State.MARKED
         self.time_ns = max(self.time_ns, complete_ns)
         command = local.command

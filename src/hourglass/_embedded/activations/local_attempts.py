@@ -43,7 +43,7 @@ from hourglass._embedded.activations.local_activities import (
     cancelled_at_once,
 )
 from hourglass._embedded.clock import Cancel, Clock, later, to_ns
-from hourglass._embedded.matching.activity_dispatch import NEGLIGIBLE, unasked
+from hourglass._embedded.matching.activity_dispatch import NEGLIGIBLE, shutdown_failure
 from hourglass._embedded.runs.outbox import Outbox
 from hourglass._embedded.transitions.run import Run
 from hourglass._evaluator.retries import complete_retry
@@ -247,7 +247,7 @@ class LocalAttempts:
             case AttemptCancelled() if attempt.told_to_cancel:
                 self._settle(attempt, Ending.CANCELLED, failure=result.failure)
             case AttemptCancelled():
-                self._fail(attempt, Ending.FAILED, unasked(result.failure))
+                self._fail(attempt, Ending.FAILED, shutdown_failure(result.failure))
             case AttemptFailed():
                 self._fail(attempt, Ending.FAILED, result.failure)
             case ActivityDeferred():

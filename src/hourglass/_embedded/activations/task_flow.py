@@ -30,7 +30,7 @@ from hourglass._embedded.engine import Engine
 from hourglass._embedded.matching.pollers import QueuePoller
 from hourglass._embedded.runs.run import LoadedRun, WaitingQuery
 from hourglass._embedded.transitions.run import RUNNING, Run
-from hourglass._embedded.transitions.tasks import TaskAnswer, leaves_no_trace, unwritten
+from hourglass._embedded.transitions.tasks import TaskCompletion, leaves_no_trace, unwritten
 from hourglass._evaluator.commands import AnswerQuery, Command, Succeeded, TaskFailureCause
 from hourglass._evaluator.events import Activation, RunEvicted
 from hourglass._evaluator.specs import VersioningBehavior
@@ -103,14 +103,14 @@ class CachedRun:
             self.used_flags |= frozenset(completion.used_flags)
         self.behavior = completion.versioning_behavior or default
 
-    def answer(self, poller: QueuePoller, again: bool) -> TaskAnswer:
+    def answer(self, poller: QueuePoller, again: bool) -> TaskCompletion:
         """Return the answer to the task in progress. With `again`, it requests the next task immediately."""
         cursor, used = self.cursor, self.used_flags
-        return TaskAnswer(
+        return TaskCompletion(
             commands=cursor.answer(),
             flags=() if used <= cursor.flags else tuple(sorted(used - cursor.flags)),
             identity=poller.identity,
-            refused_updates=cursor.take_refusals(),
+            rejected_updates=cursor.take_rejections(),
             version=poller.version,
             behavior=self.behavior if poller.version is not None else VersioningBehavior.UNSPECIFIED,
             again=again,
@@ -129,10 +129,10 @@ class CachedRun:
                 query.succeed(answer.result)
         self.queries = ()
 
-    def refuse_queries(self, error: HourglassError) -> None:
+    def reject_queries(self, error: HourglassError) -> None:
         """Reject the queries in progress with an error of the engine."""
         for query in self.queries:
-            query.refuse(error)
+            query.reject(error)
         self.queries = ()
 
     def fail_queries(self, failure: Failure) -> None:
@@ -248,9 +248,9 @@ class TaskFlow:
         answer = cached.answer(self._poller, again)
         attempts, since = self._engine.attempts, len(record.events)
         eager = attempts.eager(self._poller) if answer.commands else None
-        refusal = self._engine.tasks.finish(record, number, answer, eager)
-        if refusal:
-            cached.eviction = RunEvicted(refusal, "the engine rejected the completion of the task")
+        rejection = self._engine.tasks.finish(record, number, answer, eager)
+        if rejection:
+            cached.eviction = RunEvicted(rejection, "the engine rejected the completion of the task")
             return
         if eager is not None:
             attempts.begin_eager(self._poller, record, since)
@@ -258,7 +258,7 @@ class TaskFlow:
             cached.cursor.step_back(record.events)
         elif record.run.status is RUNNING:
             cached.cursor.step_over(record.events)
-        if record.updates is not None or answer.refused_updates:
+        if record.updates is not None or answer.rejected_updates:
             self._engine.updates.settle(record, number, answer)
 
     def fail(self, cached: CachedRun, cause: int, failure: Failure, reason: str) -> None:
@@ -274,7 +274,7 @@ class TaskFlow:
             # The run was replayed only for queries, and their clients must receive the failure.
             cached.queries = self._engine.tasks.take_waiting_queries(cached.record)
             cached.fail_queries(failure)
-        self._engine.tasks.refuse_hopeless_queries(cached.record)
+        self._engine.tasks.reject_unanswerable_queries(cached.record)
         self.settle(cached)
 
     def settle(self, cached: CachedRun) -> None:

@@ -35,7 +35,7 @@ class UpdateOutcomes:
     """The open updates of one run, and the rejections that have not been passed to the engine yet."""
 
     issued: deque[c.Command]
-    refused: list[tuple[str, Failure]] = field(default_factory=list)
+    rejected: list[tuple[str, Failure]] = field(default_factory=list)
     _known: dict[str, _OpenUpdate] = field(default_factory=dict)
 
     def receive(
@@ -64,7 +64,7 @@ class UpdateOutcomes:
                 update.is_accepted = True
             case c.RejectUpdate() if not update.is_accepted:
                 del self._known[command.protocol_instance_id]
-                self.refused.append((command.protocol_instance_id, command.failure))
+                self.rejected.append((command.protocol_instance_id, command.failure))
                 return ""
             case _:
                 update.is_over = True
@@ -89,12 +89,12 @@ class UpdateOutcomes:
         """Return the request that an answer belongs to."""
         return self._known[command.protocol_instance_id].request
 
-    def take_refusals(self) -> tuple[tuple[str, Failure], ...]:
+    def take_rejections(self) -> tuple[tuple[str, Failure], ...]:
         """Remove and return the ids and failures of the rejected updates."""
-        if not self.refused:
+        if not self.rejected:
             return ()
-        refused, self.refused = tuple(self.refused), []
-        return refused
+        rejected, self.rejected = tuple(self.rejected), []
+        return rejected
 
 
 def _may_follow(update: _OpenUpdate, command: UpdateCommand) -> bool:

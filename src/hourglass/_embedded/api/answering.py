@@ -142,7 +142,7 @@ def check_open(record: LoadedRun) -> None:
 
 
 def check_moves(engine: Engine, record: LoadedRun) -> None:
-    """Raise `StorageError` if a run is parked because the store refused one of its changes. Such a run does not
+    """Raise `StorageError` if a run is parked because the store rejected one of its changes. Such a run does not
     continue until the file is reopened.
     """
     run_id = record.run.run_id
@@ -196,7 +196,7 @@ def holding(engine: Engine, record: LoadedRun) -> Iterator[None]:
     try:
         yield
     finally:
-        engine.runs.let_go(record)
+        engine.runs.release(record)
 
 
 async def wait(
@@ -217,17 +217,19 @@ async def wait(
                 raise EngineClosed
             await bell.wait(left)
     finally:
-        engine.runs.let_go(record)
+        engine.runs.release(record)
     check_moves(engine, record)
 
 
-async def wait_for_room(engine: Engine, record: LoadedRun, is_room: Callable[[], bool], refusal: str) -> None:
-    """Wait while a run has too many events or updates in progress. Raise `ServiceError` with the `refusal` message if
+async def wait_for_room(
+    engine: Engine, record: LoadedRun, is_room: Callable[[], bool], rejection: str
+) -> None:
+    """Wait while a run has too many events or updates in progress. Raise `ServiceError` with the `rejection` message if
     the wait times out.
     """
     await wait(engine, record, record.changed, is_room, ROOM)
     if not is_room():
-        raise ServiceError(refusal, status="RESOURCE_EXHAUSTED")
+        raise ServiceError(rejection, status="RESOURCE_EXHAUSTED")
 
 
 def state_of(activity: OpenActivity) -> str:
@@ -239,7 +241,7 @@ def state_of(activity: OpenActivity) -> str:
     return "PAUSE_REQUESTED" if activity.paused else "STARTED"
 
 
-def heard_of_ns(activity: OpenActivity) -> int:
+def last_heartbeat_ns(activity: OpenActivity) -> int:
     """Return the time of the current attempt's last heartbeat; 0 if there was none.
 
     The heartbeat timeout treats the start of an attempt as a heartbeat, but this function does not.

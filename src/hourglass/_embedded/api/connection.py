@@ -108,7 +108,7 @@ class EngineConnection:
     async def open_handle(self, config: HandleConfig) -> EngineHandle:
         """Open a worker's handle for a task queue."""
         self._check_open()
-        config.refuse_tuning()
+        config.reject_tuning()
         handle = EngineHandle(self.engine, config, self._handles.discard)
         self._handles.add(handle)
         return handle

@@ -338,7 +338,9 @@ def _give_way(
 ) -> None:
     if current.run.is_open:
         reason = request.reason
-        engine.runs.change(current, lambda run, now: resetting.give_way(run, reason, new_run_id, now))
+        engine.runs.change(
+            current, lambda run, now: resetting.terminate_replaced(run, reason, new_run_id, now)
+        )
     if base is not current or not base.run.reset_run_id:
         engine.runs.change(base, lambda run, now: resetting.note_reset(run, new_run_id, now))
 
@@ -460,7 +462,7 @@ async def answer(engine: Engine, request: s.Request[A]) -> A:
         return value
     except Exception as error:
         if isinstance(error, StorageError):
-            engine.doubt(error)
+            engine.stop_if_unreadable(error)
         if engine.is_over:  # whatever the error is: the next engine will answer the request
             raise EngineClosed from None
         if isinstance(error, OverflowError):

@@ -39,7 +39,7 @@ from hourglass._history import events as h
 from hourglass.errors import ServiceError, WorkflowNotFoundError
 
 
-class _WentOn(Exception):
+class _RunReplaced(Exception):
     """Raised when another run has replaced the run before the run accepted the update."""
 
 
@@ -49,22 +49,22 @@ async def update(engine: Engine, request: UpdateWorkflow) -> PendingAnswer[Updat
         record = _accepted_for(engine, request)
         if record is None:
             named = find(engine, request.workflow_id, request.run_id, request.first_execution_run_id)
-            record = _asked(engine, named, request.update_id)
+            record = _run_with_update(engine, named, request.update_id)
         try:
             return await _updated(engine, record, request)
-        except _WentOn:
+        except _RunReplaced:
             continue
 
 
 async def poll_update(engine: Engine, request: PollUpdate) -> PendingAnswer[UpdateState]:
     """Wait until an existing update has reached the requested stage."""
-    record = _asked(engine, find(engine, request.workflow_id, request.run_id), request.update_id)
+    record = _run_with_update(engine, find(engine, request.workflow_id, request.run_id), request.update_id)
     updates, not_found = engine.updates.of(record), f'update "{request.update_id}" not found'
     if not updates.knows(request.update_id):
         raise WorkflowNotFoundError(not_found, status="NOT_FOUND")
     try:
         return await _follow(engine, record, updates.find(request.update_id), request)
-    except _WentOn:
+    except _RunReplaced:
         raise WorkflowNotFoundError(not_found, status="NOT_FOUND") from None
 
 
@@ -82,7 +82,7 @@ async def update_with_start(engine: Engine, request: UpdateWithStart) -> Pending
         started, record = start_workflow(engine.runs, request.start)
     try:
         answer = await _updated(engine, record, request.update)
-    except _WentOn:
+    except _RunReplaced:
         answer = await update(engine, request.update)
     return PendingAnswer(UpdateStarted(started, answer.value), answer.rests_on)
 
@@ -102,7 +102,7 @@ def _run_of_earlier_call(engine: Engine, request: UpdateWithStart) -> tuple[Load
     if accepted is not None:
         return accepted, Started(began) if began else Started(accepted.run.run_id, started=False)
     first = engine.record(began) if began else None
-    record = _asked(engine, first or latest, request.update.update_id)
+    record = _run_with_update(engine, first or latest, request.update.update_id)
     updates, update_id = engine.updates.of(record), request.update.update_id
     is_open = _last_of_chain(engine, record).run.is_open
     if not (updates.knows(update_id) if is_open else update_id in updates.completed):
@@ -128,7 +128,7 @@ def _last_of_chain(engine: Engine, record: LoadedRun) -> LoadedRun:
     return latest if same and latest is not None else record
 
 
-def _asked(engine: Engine, record: LoadedRun, update_id: str) -> LoadedRun:
+def _run_with_update(engine: Engine, record: LoadedRun, update_id: str) -> LoadedRun:
     """Return the run of the chain that received the update. Default to the given run."""
     if engine.updates.of(record).knows(update_id):
         return record
@@ -146,7 +146,7 @@ def _asked(engine: Engine, record: LoadedRun, update_id: str) -> LoadedRun:
 
 
 async def _updated(engine: Engine, record: LoadedRun, request: UpdateWorkflow) -> PendingAnswer[UpdateState]:
-    """Admit an update to a run, unless it already exists, and wait until it has reached the stage. Raise `_WentOn` if
+    """Admit an update to a run, unless it already exists, and wait until it has reached the stage. Raise `_RunReplaced` if
     another run has replaced the run.
     """
     waiting = await _admitted(engine, record, request)
@@ -164,8 +164,8 @@ async def _admitted(engine: Engine, record: LoadedRun, request: UpdateWorkflow) 
         updates = engine.updates.of(record)
         if updates.knows(request.update_id):
             return _joined(updates.find(request.update_id), request)
-        if not request.run_id and _goes_on(engine, record):
-            raise _WentOn
+        if not request.run_id and _is_continued(engine, record):
+            raise _RunReplaced
         check_open(record)
         if updates.total >= engine.limits.updates:
             raise ServiceError(
@@ -175,8 +175,8 @@ async def _admitted(engine: Engine, record: LoadedRun, request: UpdateWorkflow) 
             )
         if updates.in_flight < limit:
             return _joined(engine.updates.admit(record, _request(request)), request)
-        refusal = f"this workflow has reached the limit of {limit} updates in progress: wait until some of them are completed"
-        await wait_for_room(engine, record, is_room, refusal)
+        rejection = f"this workflow has reached the limit of {limit} updates in progress: wait until some of them are completed"
+        await wait_for_room(engine, record, is_room, rejection)
 
 
 def _joined(waiting: Waiting | None, request: UpdateWorkflow) -> Waiting | None:
@@ -189,7 +189,7 @@ def _joined(waiting: Waiting | None, request: UpdateWorkflow) -> Waiting | None:
 async def _follow(
     engine: Engine, record: LoadedRun, waiting: Waiting | None, request: UpdateWorkflow | PollUpdate
 ) -> PendingAnswer[UpdateState]:
-    """Wait until the update has reached the stage. Raise `_WentOn` if another run has replaced the run before the
+    """Wait until the update has reached the stage. Raise `_RunReplaced` if another run has replaced the run before the
     update was accepted.
     """
     update_id = request.update_id
@@ -203,8 +203,8 @@ async def _follow(
     await wait(engine, record, record.changed, is_done, request.rpc_timeout)
     reached = state()
     if reached.stage is UpdateStage.ADMITTED and not record.run.is_open:
-        if not request.run_id and _goes_on(engine, record):
-            raise _WentOn
+        if not request.run_id and _is_continued(engine, record):
+            raise _RunReplaced
         raise WorkflowNotFoundError("workflow update was aborted by closing workflow", status="NOT_FOUND")
     if (
         reached.stage is UpdateStage.ACCEPTED
@@ -224,8 +224,8 @@ def _state(engine: Engine, record: LoadedRun, waiting: Waiting | None, update_id
         )
     if update_id in updates.accepted:
         return _reached(record, update_id, UpdateStage.ACCEPTED)
-    if waiting is not None and waiting.refusal is not None:
-        return _reached(record, update_id, UpdateStage.COMPLETED, failure=waiting.refusal)
+    if waiting is not None and waiting.rejection is not None:
+        return _reached(record, update_id, UpdateStage.COMPLETED, failure=waiting.rejection)
     return _reached(record, update_id, UpdateStage.ADMITTED)
 
 
@@ -240,7 +240,7 @@ def _reached(record: LoadedRun, update_id: str, stage: UpdateStage, **outcome: A
     )
 
 
-def _goes_on(engine: Engine, record: LoadedRun) -> bool:
+def _is_continued(engine: Engine, record: LoadedRun) -> bool:
     """Whether this run is closed and another run continues the workflow."""
     if record.run.is_open or engine.current(record.run.started.workflow_id) is record:
         return False

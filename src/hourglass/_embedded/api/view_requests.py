@@ -15,8 +15,8 @@ from hourglass._embedded.api.answering import (
     PendingAnswer,
     answered,
     find,
-    heard_of_ns,
     is_written,
+    last_heartbeat_ns,
     state_of,
     stored,
     wait,
@@ -84,7 +84,7 @@ def _pending(activity: OpenActivity) -> wf.PendingActivity:
         next_attempt_time_ns=0 if activity.started_ns else activity.available_ns,
         last_started_time_ns=activity.last_started_ns,
         last_worker_identity=activity.identity,
-        last_heartbeat_time_ns=heard_of_ns(activity),
+        last_heartbeat_time_ns=last_heartbeat_ns(activity),
     )
 
 

@@ -41,8 +41,8 @@ from hourglass._contract.limits import (
     Slots,
     SlotTable,
     Throttle,
-    TurnAsk,
     TurnBook,
+    TurnRequest,
     Turns,
     Used,
     is_keeper,
@@ -59,12 +59,12 @@ from hourglass.errors import StorageError
 
 logger = logging.getLogger("hourglass.embedded")
 
-Message: TypeAlias = Lease | Return | TurnAsk | Used
+Message: TypeAlias = Lease | Return | TurnRequest | Used
 
 _MESSAGES: dict[tuple[str, str], msgspec.json.Decoder[Any]] = {
     (SLOTS, "lease"): msgspec.json.Decoder(Lease),
     (SLOTS, "take_back"): msgspec.json.Decoder(Return),
-    (TURNS, "ask"): msgspec.json.Decoder(TurnAsk),
+    (TURNS, "ask"): msgspec.json.Decoder(TurnRequest),
     (TURNS, "hand_in"): msgspec.json.Decoder(Used),
 }
 
@@ -230,12 +230,12 @@ class Keepers:
             message: Message = decoder.decode(payload.data)
         except (msgspec.MsgspecError, ValueError):
             return None
-        return message if isinstance(message, Lease | TurnAsk) or self.keeps(id) else None
+        return message if isinstance(message, Lease | TurnRequest) or self.keeps(id) else None
 
     def receive(self, sender: LoadedRun, id: str, message: Message) -> None:
         """Apply a run's message to a keeper. Must be called within the transaction of the run's step."""
         match message:
-            case TurnAsk() | Used():
+            case TurnRequest() | Used():
                 book = self._turns.setdefault(id, TurnBook())
                 if book.is_ahead(self._now()):
                     self._serve_turns(id, book)
@@ -392,7 +392,7 @@ class Keepers:
         while (id := self._due.take(now)) is not None:
             book = self._turns[id]
             with self._runs.transaction():
-                book.let_loan_end(now // 1000)
+                book.end_expired_loan(now // 1000)
                 self._serve_turns(id, book)
         self._runs.queues.dispatch()
 
@@ -440,7 +440,7 @@ class Keepers:
                     del table[key]
 
 
-def _by_engine_time(message: TurnAsk | Used, lead: int) -> TurnAsk | Used:
+def _by_engine_time(message: TurnRequest | Used, lead: int) -> TurnRequest | Used:
     """Convert a message to the engine's time. The sending run's time is ahead by `lead`. Such a run gets no loan,
     because the loan would last too long.
     """

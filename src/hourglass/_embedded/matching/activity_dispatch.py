@@ -75,7 +75,7 @@ def _standalone_task(namespace: str, run: Run, activity: OpenActivity, token: by
     )
 
 
-def unasked(failure: Failure) -> Failure:
+def shutdown_failure(failure: Failure) -> Failure:
     """Return the failure to record for an attempt that was cancelled because its worker is shutting down. The run did
     not request the cancellation, so the attempt is retried.
     """
@@ -232,7 +232,9 @@ class ActivityDispatch:
                 details = info.details if isinstance(info, CanceledFailure) else ()
                 change(record, lambda run, now: transitions.cancel_activity(run, activity, details, who, now))
             case AttemptFailed() | AttemptCancelled():
-                failure = result.failure if isinstance(result, AttemptFailed) else unasked(result.failure)
+                failure = (
+                    result.failure if isinstance(result, AttemptFailed) else shutdown_failure(result.failure)
+                )
                 change(record, lambda run, now: transitions.fail_activity(run, activity, failure, who, now))
         return False
 

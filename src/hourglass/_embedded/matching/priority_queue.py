@@ -130,7 +130,7 @@ class PriorityQueue(dict[K, "_Share[K]"]):
         """Iterate over the tasks that must not wait: fresh tasks of sharers with few waiting tasks."""
         for level in self._by_level.values():
             for share in level.in_turn():
-                if len(share.fresh) <= MANY:
+                if len(share.fresh) <= MAX_FRESH:
                     yield from share.fresh
 
     def put(
@@ -173,7 +173,7 @@ class PriorityQueue(dict[K, "_Share[K]"]):
         return sum(len(share.late) for level in self._by_level.values() for share in level.shares.values())
 
 
-MANY = 64
+MAX_FRESH = 64
 """While the engine is behind, the tasks of a sharer with more fresh tasks than this may wait. The tasks of other sharers
 go first.
 """

@@ -18,8 +18,8 @@ from hourglass._embedded.transitions import tasks as tasks
 from hourglass._embedded.transitions import transitions
 from hourglass._embedded.transitions.command_checks import (
     SETS_ATTRIBUTES,
-    AnswerRefused,
-    attributes_refused,
+    CompletionRejected,
+    invalid_attributes,
     search_attributes_of,
 )
 from hourglass._embedded.transitions.run import RUNNING, Run
@@ -138,12 +138,12 @@ class TaskDispatch:
         self.queried.pop(record.run.run_id, None)
         return queries
 
-    def refuse_hopeless_queries(self, record: LoadedRun) -> None:
+    def reject_unanswerable_queries(self, record: LoadedRun) -> None:
         """Reject the queries of a run whose task keeps failing, because they would never be answered."""
         task = record.run.task
         if task is not None and task.attempt > 2:
             message = "Cannot query workflow: its workflow task keeps failing"
-            self.refuse_queries(record, ServiceError(message, status="FAILED_PRECONDITION"))
+            self.reject_queries(record, ServiceError(message, status="FAILED_PRECONDITION"))
 
     def unstick(self, record: LoadedRun, poller: QueuePoller) -> None:
         """Let other workers receive the tasks of a run that this worker no longer caches."""
@@ -153,13 +153,13 @@ class TaskDispatch:
             if record.run.status is RUNNING:
                 self._runs.queues.wake(record.run.started.spec.task_queue)
 
-    def refuse_queries(self, record: LoadedRun, error: HourglassError) -> None:
+    def reject_queries(self, record: LoadedRun, error: HourglassError) -> None:
         """Reject the waiting queries of a run."""
         for query in self.take_all_queries(record):
-            query.refuse(error)
+            query.reject(error)
 
     def finish(
-        self, record: LoadedRun, number: int, answer: tasks.TaskAnswer, eager: Eager | None = None
+        self, record: LoadedRun, number: int, answer: tasks.TaskCompletion, eager: Eager | None = None
     ) -> str:
         """Apply the completion of a workflow task. Return the reason for evicting the run, or "" if it stays cached.
 
@@ -178,7 +178,7 @@ class TaskDispatch:
         try:
             for command, values in attributes:
                 if (flaw := self._runs.attributes.flaw(values)) is not None:
-                    raise attributes_refused(command, flaw.message, too_large=flaw.too_large)
+                    raise invalid_attributes(command, flaw.message, too_large=flaw.too_large)
             ended = self._runs.change(
                 record,
                 tasks.complete_task,
@@ -188,16 +188,16 @@ class TaskDispatch:
                 eager,
                 request_ids=accepted,
             )
-        except AnswerRefused as refusal:
-            asked_again = refusal.cause == h.UNHANDLED_COMMAND
-            failure = None if asked_again else Failure(str(refusal), ServerFailure())
-            self.fail(record, number, refusal.cause, failure, answer.identity)
+        except CompletionRejected as rejection:
+            asked_again = rejection.cause == h.UNHANDLED_COMMAND
+            failure = None if asked_again else Failure(str(rejection), ServerFailure())
+            self.fail(record, number, rejection.cause, failure, answer.identity)
             if not asked_again:
-                logger.warning("run %s cannot continue: %s", record.run.run_id, refusal)
-            if refusal.ends_run and record.run.is_open:
-                why = str(refusal)
+                logger.warning("run %s cannot continue: %s", record.run.run_id, rejection)
+            if rejection.ends_run and record.run.is_open:
+                why = str(rejection)
                 self._runs.change(record, lambda run, now: transitions.end_overgrown(run, why, now))
-            return refusal.reason
+            return rejection.reason
         for _, values in attributes:
             self._runs.attributes.learn(values)
         return "TASK_NOT_FOUND" if ended else ""
@@ -254,7 +254,7 @@ class TaskDispatch:
             before.receiver.request_eviction(record.run.run_id)
 
 
-def _requests_of_updates(record: LoadedRun, answer: tasks.TaskAnswer) -> Iterator[str]:
+def _requests_of_updates(record: LoadedRun, answer: tasks.TaskCompletion) -> Iterator[str]:
     """Return the ids of the requests that a completion carries out by accepting updates: the ids of the updates and of
     the calls that wait for them.
     """

@@ -11,7 +11,7 @@ from hourglass._embedded.runs.runs import RunTable
 from hourglass._embedded.transitions import tasks as tasks
 from hourglass._embedded.transitions.change_builder import ChangeBuilder
 from hourglass._embedded.transitions.run import Change, Run
-from hourglass._embedded.transitions.tasks import TaskAnswer
+from hourglass._embedded.transitions.tasks import TaskCompletion
 from hourglass._embedded.transitions.updates import Updates, Waiting
 from hourglass._history.events import UpdateRequest, WorkflowTaskCompleted
 
@@ -42,13 +42,13 @@ class UpdateDispatch:
             return ()
         return self.of(record).give(task.number)
 
-    def settle(self, record: LoadedRun, number: int, answer: TaskAnswer) -> None:
+    def settle(self, record: LoadedRun, number: int, answer: TaskCompletion) -> None:
         """Record the outcomes of updates after the completion of a task has been applied."""
-        if record.updates is None and not answer.refused_updates:
+        if record.updates is None and not answer.rejected_updates:
             return
         updates = self.of(record)
-        for update_id, failure in answer.refused_updates:
-            updates.refuse(update_id, failure)
+        for update_id, failure in answer.rejected_updates:
+            updates.reject(update_id, failure)
         if not record.run.is_open:
             updates.waiting.clear()  # waiting clients send the update to the next run, if there is one
             return

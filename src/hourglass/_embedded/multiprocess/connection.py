@@ -241,7 +241,7 @@ class FileConnection:
 
     async def open_handle(self, config: HandleConfig) -> FileHandle:
         """Open a handle for a task queue, on this process's engine or on the engine of the file's owner."""
-        config.refuse_tuning()
+        config.reject_tuning()
         if not config.identity:
             config = msgspec.structs.replace(config, identity=self._identity)
         with self._calls:

@@ -73,7 +73,7 @@ class OpenEngine:
         try:
             self.engine.store.next_due_ns()
         except StorageError as error:
-            self.engine.doubt(error)
+            self.engine.stop_if_unreadable(error)
 
     def when_stored(self, then: Callable[[], object]) -> None:
         """Call `then` once all changes made so far are durable. `then` is never called if the engine ends first."""
@@ -89,7 +89,7 @@ class OpenEngine:
 
     def fail(self, error: StorageError) -> None:
         """Stop the engine with this error, because this process no longer owns the file."""
-        self.engine.die(error)
+        self.engine.fail(error)
 
     def open_handle(self, config: HandleConfig) -> EngineHandle:
         """Open a handle for a worker of this process. The handle collects results until they are durable."""
@@ -121,7 +121,7 @@ class OpenEngine:
             for (is_other, process_id, _), pollers in sorted(by_process.items(), key=lambda item: item[0])
         )
 
-    def weigh(self, handicap: float) -> None:
+    def set_handicap(self, handicap: float) -> None:
         """Set the weight of work in the engine's process, relative to work in other processes."""
         self.engine.queues.pollers.handicap = handicap
 

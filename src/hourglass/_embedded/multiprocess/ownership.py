@@ -33,7 +33,7 @@ import msgspec
 from hourglass._contract.engine_status import WorkerProcess
 from hourglass._embedded.multiprocess import unix_socket
 from hourglass._embedded.store.fork_safety import NO_FORK
-from hourglass._embedded.store.store import is_full, may_have_links, no_room, ownership_hint
+from hourglass._embedded.store.store import disk_full, is_full, may_have_links, ownership_hint
 from hourglass._forks import ForkStage, at_fork
 from hourglass.errors import StorageError
 
@@ -282,7 +282,7 @@ class FileLock:
                 raise self._not_ours("a link, a directory or a device") from None
             is_missing = isinstance(error, FileNotFoundError)
             if is_full(error):
-                raise no_room(self.path) from None
+                raise disk_full(self.path) from None
             raise StorageError(
                 f"{self.path} cannot be used: its lock file {self.lock_path} cannot be opened ({error.strerror})"
                 + (

@@ -149,7 +149,7 @@ class OwnerTerm:
             when_stored=engine.when_stored,
             processes=engine.processes,
             note_processes=self._note_processes,
-            weigh=engine.weigh,
+            set_handicap=engine.set_handicap,
         )
 
     async def begin(self) -> None:

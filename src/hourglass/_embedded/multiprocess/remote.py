@@ -208,7 +208,7 @@ class OwnerConnection:
             return await future
         finally:
             if self._waiting.pop(number, None) is not None:
-                self.stream.send(wire.encode(wire.GiveUpMessage(number)))
+                self.stream.send(wire.encode(wire.AbandonMessage(number)))
 
     def _received(self, frame: bytes) -> None:
         self._note_message()
@@ -218,8 +218,8 @@ class OwnerConnection:
                     if not self._greeting.done():
                         self._greeting.set_result(welcome)
                         self._check_owner()
-                case wire.RefusedMessage(problem, protocol):
-                    self._refused(problem, protocol)
+                case wire.RejectedMessage(problem, protocol):
+                    self._raise_rejection(problem, protocol)
                 case wire.AnswerMessage() as answer:
                     self._settle(answer.number, lambda waiting: waiting.read(answer))
                 case wire.Failed(number, problem):
@@ -245,7 +245,7 @@ class OwnerConnection:
         except wire.InvalidMessage:
             self.stream.abort()
 
-    def _refused(self, problem: wire.ErrorMessage, protocol: int) -> None:
+    def _raise_rejection(self, problem: wire.ErrorMessage, protocol: int) -> None:
         error = wire.error_of(problem)
         if protocol != self._protocol:
             error = ForeignProtocol(problem.message, status="FAILED_PRECONDITION")

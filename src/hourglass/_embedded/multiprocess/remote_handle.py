@@ -185,7 +185,7 @@ class RemoteHandle:
         else:
             self._answers.failed_tasks.append(completion)
         self._send_soon()
-        return CompletionResult.TAKEN
+        return CompletionResult.RECEIVED
 
     def complete_activity(self, result: ActivityResult) -> None:
         """Report the result of an attempt."""

@@ -67,7 +67,7 @@ class OwnerInfo:
     """Returns the processes that work on the file."""
     note_processes: Callable[[tuple[WorkerProcess, ...]], object] = lambda _: None
     """Records the processes that work on the file, for the next owner."""
-    weigh: Callable[[float], object] = lambda _: None
+    set_handicap: Callable[[float], object] = lambda _: None
     """Sets the weight of work in the owner's process, relative to work in the other processes."""
 
 
@@ -143,7 +143,7 @@ class OwnerServer:
         ours.note(process_time(), thread_time())
         uses = [peer.workers.use for peer in self.peers if peer.workers.has_handles]
         handicap = 1.0 if not uses else next_handicap(handicap, ours, uses)
-        self.owner.weigh(handicap)
+        self.owner.set_handicap(handicap)
         if uses and self._server is not None:
             loop = asyncio.get_running_loop()
             self._measure_timer = loop.call_later(wire.REPORT_INTERVAL, self._measure, ours, handicap)
@@ -299,7 +299,7 @@ class _Peer:
                 case wire.WorkAnswers():
                     self.workers.answer(message)
                 case wire.RequestMessage():
-                    self._ask(message)
+                    self._begin_request(message)
                 case wire.Hello():
                     self._greet(message)
                 case wire.OpenHandle():
@@ -308,8 +308,8 @@ class _Peer:
                     self.workers.shut_down(message.handle)
                 case wire.CloseHandle():
                     self._begin_call(message.number, self.workers.close(message.handle))
-                case wire.GiveUpMessage():
-                    self._give_up(message.number)
+                case wire.AbandonMessage():
+                    self._abandon(message.number)
                 case wire.Holding():
                     self._hold(message)
                 case wire.Alive():
@@ -339,7 +339,7 @@ class _Peer:
                 status="NOT_FOUND",
             )
         if problem is not None:
-            self.stream.send(wire.encode(wire.RefusedMessage(wire.problem_of(problem))))
+            self.stream.send(wire.encode(wire.RejectedMessage(wire.problem_of(problem))))
             self.stream.close()
             return
         self._greeted = True
@@ -347,7 +347,7 @@ class _Peer:
         welcome = wire.Welcome(protocol=wire.PROTOCOL, pid=owner.pid, since_ns=owner.since_ns)
         self.stream.send(wire.encode(welcome))
 
-    def _ask(self, message: wire.RequestMessage) -> None:
+    def _begin_request(self, message: wire.RequestMessage) -> None:
         request = wire.decode_request(message)
         task = self._server.begin(message.key, request)
         is_change = request.effect is s.Effect.CHANGE
@@ -378,7 +378,7 @@ class _Peer:
         self._pending[number] = entry
         entry.task.add_done_callback(lambda done: self._answer(number, done))
 
-    def _give_up(self, number: int) -> None:
+    def _abandon(self, number: int) -> None:
         entry = self._pending.pop(number, None)
         if entry is not None and entry.is_wait:
             # The task is cancelled after its first turn, in which `ExecuteWorkflow` starts the workflow: a start that

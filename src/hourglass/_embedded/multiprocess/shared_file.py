@@ -200,7 +200,7 @@ class SharedFile:
         failure = term.engine.failed
         if failure is not None:
             if isinstance(failure, FileLost):
-                self._give_up(failure)
+                self._abandon_file(failure)
             else:
                 _log.error("the engine of %s failed and is restarted: %s", self.path, failure)
                 self._failed(failure)
@@ -242,9 +242,9 @@ class SharedFile:
             )
         else:
             return
-        self._give_up(FileLost(message, status="DATA_LOSS"))
+        self._abandon_file(FileLost(message, status="DATA_LOSS"))
 
-    def _give_up(self, error: FileLost) -> None:
+    def _abandon_file(self, error: FileLost) -> None:
         """Never open the file again, and make all workers and calls of this process fail with the error."""
         self._lost = self.calls.broken = error
         _log.error("%s", error)

@@ -1,6 +1,6 @@
 """The messages between the owner of a file and its clients, as data and as MessagePack.
 
-Must not know: sockets, how a request is answered. A client sends `Hello`, the owner `Welcome` or `RefusedMessage`; then
+Must not know: sockets, how a request is answered. A client sends `Hello`, the owner `Welcome` or `RejectedMessage`; then
 the client sends requests, concurrently, each with its own number. The tags are those of protocol 1, independent of
 later class names. Requests, answers and errors are looked up by name in fixed tables: a message can name no other
 class, and causes no import.
@@ -92,7 +92,7 @@ class RequestMessage(msgspec.Struct, frozen=True, tag="Ask", omit_defaults=True)
     body: msgspec.Raw
 
 
-class GiveUpMessage(msgspec.Struct, frozen=True, tag="GiveUp"):
+class AbandonMessage(msgspec.Struct, frozen=True, tag="GiveUp"):
     """A notice that the client no longer waits for the answer with this number."""
 
     number: int
@@ -176,7 +176,7 @@ class Welcome(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     since_ns: int = 0
 
 
-class RefusedMessage(msgspec.Struct, frozen=True, tag="Refused"):
+class RejectedMessage(msgspec.Struct, frozen=True, tag="Refused"):
     """The owner's rejection of a client."""
 
     problem: ErrorMessage
@@ -242,7 +242,7 @@ class FileLostMessage(msgspec.Struct, frozen=True, tag="FileLost"):
 ToOwner: TypeAlias = (
     Hello
     | RequestMessage
-    | GiveUpMessage
+    | AbandonMessage
     | OpenHandle
     | WorkAnswers
     | ShutDownHandle
@@ -252,7 +252,7 @@ ToOwner: TypeAlias = (
 )
 ToClient: TypeAlias = (
     Welcome
-    | RefusedMessage
+    | RejectedMessage
     | AnswerMessage
     | Failed
     | HandleWork

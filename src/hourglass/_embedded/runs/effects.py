@@ -131,7 +131,7 @@ class EffectsOnOthers:
         if not parent.run.is_open:
             return
         initiated = child.initiated_event_id
-        cause = self._why_not(child)
+        cause = self._start_failure(child)
         if cause is not None:
             self._runs.change(parent, lambda run, now: children.child_not_started(run, initiated, cause, now))
             return
@@ -139,7 +139,7 @@ class EffectsOnOthers:
         self._runs.open(children.first_event(parent.run, child, run_id, self._runs.clock.now_ns()))
         self._runs.change(parent, lambda run, now: children.child_started(run, initiated, run_id, now))
 
-    def _why_not(self, child: OpenChild) -> h.StartChildFailedCause | None:
+    def _start_failure(self, child: OpenChild) -> h.StartChildFailedCause | None:
         """Return the reason why a child cannot start; None if it can. Terminate the existing run first if the id
         policy requires it.
         """

@@ -21,7 +21,7 @@ logger = logging.getLogger("hourglass.embedded")
 LOST_WITH_PROCESS = "was lost, because the process of its worker ended"
 
 _REMEMBERED = 1000
-_said: OrderedDict[tuple[str, int, int], None] = OrderedDict()
+_logged: OrderedDict[tuple[str, int, int], None] = OrderedDict()
 """The attempts whose loss this process has already logged. While a file cannot be written, every check finds the same
 lost attempts.
 """
@@ -59,7 +59,7 @@ class KeptAttempts:
         """Record that a worker has claimed this attempt."""
         self._kept.pop(token, None)
 
-    def give_up(self, of: frozenset[str] | None) -> list[tuple[AttemptToken, str]]:
+    def release_unclaimed(self, of: frozenset[str] | None) -> list[tuple[AttemptToken, str]]:
         """Stop reserving attempts for workers with these identities, or for all workers (None). Return the unclaimed
         attempts, each with its worker's identity.
         """
@@ -81,11 +81,11 @@ def log_lost(before: Run, after: Run, ids: Iterable[int], what: str) -> None:
         if activity is None or (now is not None and now.attempt == activity.attempt):
             continue
         attempt = (before.run_id, event_id, activity.attempt)
-        if attempt in _said:
+        if attempt in _logged:
             continue
-        _said[attempt] = None
-        if len(_said) > _REMEMBERED:
-            _said.popitem(last=False)
+        _logged[attempt] = None
+        if len(_logged) > _REMEMBERED:
+            _logged.popitem(last=False)
         scheduled, workflow_id = activity.scheduled, before.started.workflow_id
         logger.log(
             logging.ERROR if now is None else logging.WARNING,

@@ -173,9 +173,9 @@ class WaitingQuery:
 
     def fail(self, failure: Failure) -> None:
         """Fail the query because its handler raised an exception or the run could not be replayed."""
-        self.refuse(QueryFailedError(failure.message or "the query failed"))
+        self.reject(QueryFailedError(failure.message or "the query failed"))
 
-    def refuse(self, error: HourglassError) -> None:
+    def reject(self, error: HourglassError) -> None:
         """Reject the query with an error of the engine."""
         if not self.answer.done():
             self.answer.set_exception(error)
@@ -318,7 +318,7 @@ class LoadedRun:
             return AT_ONCE
         return self.wakes.next_ns(self.run, now_ns)
 
-    def held_too_much(self, limits: Limits) -> bool:
+    def exceeds_held_limits(self, limits: Limits) -> bool:
         """Whether too many events have occurred during a workflow task: their number or size exceeds the limits."""
         held = self.run.held
         if len(held) < self.held_count:

@@ -31,7 +31,7 @@ from hourglass._embedded.runs.timers import RunTimers
 from hourglass._embedded.runs.transactions import AppliedChange, Transaction
 from hourglass._embedded.runs.write_behind import WriteBehind
 from hourglass._embedded.store.search_attributes import SearchAttributes
-from hourglass._embedded.store.store import AT_ONCE, Refusal, ScheduleChange, Store
+from hourglass._embedded.store.store import AT_ONCE, Rejection, ScheduleChange, Store
 from hourglass._embedded.transitions import tasks as tasks
 from hourglass._embedded.transitions import transitions
 from hourglass._embedded.transitions.run import RUNNING, Change, NotifySchedule, ReleaseClaims, Run
@@ -64,7 +64,7 @@ class RunTable:
         self.limits = limits
         self.queues = queues
         self.parked_until: dict[str, int] = {}
-        """For each parked run, the number of the newest change that may depend on the refused change."""
+        """For each parked run, the number of the newest change that may depend on the rejected change."""
         self.attributes = SearchAttributes(store.attribute_types, limits)
         self.stopped = False
         self.new_run_id: Callable[[], str] = queues.policy.new_run_id
@@ -229,7 +229,7 @@ class RunTable:
             self.apply(record, transitions.end_overgrown(run, str(error), now), looked, now)
             return str(error)
         self.apply(record, change, looked, now, request_ids, to_worker)
-        if record.run.held and record.held_too_much(limits):
+        if record.run.held and record.exceeds_held_limits(limits):
             cause, run = h.FORCE_CLOSE_COMMAND, record.run
             self.apply(record, tasks.fail_task(run, cause, None, "history-service", now), _NOTHING, now)
         return ""
@@ -263,10 +263,10 @@ class RunTable:
         return max((self.writes.number_of(record) for record in records if record is not None), default=0)
 
     def hold(self, record: LoadedRun) -> None:
-        """Keep a run in memory for a cache or a request until `let_go` is called."""
+        """Keep a run in memory for a cache or a request until `release` is called."""
         record.users += 1
 
-    def let_go(self, record: LoadedRun) -> None:
+    def release(self, record: LoadedRun) -> None:
         """Release a run that a cache or a request has kept in memory with `hold`."""
         record.users -= 1
         if not record.users:
@@ -304,11 +304,11 @@ class RunTable:
         if self._current.get(workflow_id) == run_id:
             del self._current[workflow_id]
 
-    def park(self, run_id: str, refusal: Refusal) -> LoadedRun | None:
-        """Park a run with a change that the store has refused (see `parking`). Return the run's record if it was in
+    def park(self, run_id: str, rejection: Rejection) -> LoadedRun | None:
+        """Park a run with a change that the store has rejected (see `parking`). Return the run's record if it was in
         memory.
         """
-        return park(self, run_id, refusal)
+        return park(self, run_id, rejection)
 
     def _begin(
         self,

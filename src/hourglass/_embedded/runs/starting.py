@@ -136,9 +136,9 @@ def check_free(existing: LoadedRun) -> None:
 
 def check_room(runs: RunTable) -> None:
     """Raise `StorageError` if the store has no room for new workflows."""
-    refusal = runs.store.refuses_starts()
-    if refusal:
-        raise StorageError(f"new workflows cannot be started: {refusal}", status="RESOURCE_EXHAUSTED")
+    rejection = runs.store.start_rejection()
+    if rejection:
+        raise StorageError(f"new workflows cannot be started: {rejection}", status="RESOURCE_EXHAUSTED")
 
 
 def _repeated(runs: RunTable, existing: LoadedRun, request: StartWorkflow) -> Started | None:

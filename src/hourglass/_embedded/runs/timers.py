@@ -167,12 +167,12 @@ class RunTimers:
         When the store has recovered, extend the timeouts of waiting activities by the duration of the stall.
         """
         writes = self._runs.writes
-        since = writes.look()
+        since = writes.check_stall()
         if since:
-            self._give_time_back(since)
+            self._extend_deadlines(since)
         return writes.is_stalled
 
-    def _give_time_back(self, since: int) -> None:
+    def _extend_deadlines(self, since: int) -> None:
         now = self._clock.now_ns()
         for record in tuple(self._runs.records()):
             activities = record.run.activities

@@ -26,7 +26,7 @@ from time import monotonic
 import msgspec
 
 from hourglass._contract.engine_status import QueueStats
-from hourglass._embedded.clock import Cancel, Clock, RealClock, Vouched, later, to_ns
+from hourglass._embedded.clock import Cancel, Clock, RealClock, TrustedTime, later, to_ns
 from hourglass._embedded.runs.run import LoadedRun
 from hourglass._embedded.runs.runs import RunTable
 from hourglass._embedded.store.store import AT_ONCE, LAST_KEY, DueRun, NoteChange, Store, Unwritable
@@ -41,12 +41,12 @@ DEFAULT_RETENTION = 30 * 86_400.0
 SLICE = 200
 """The number of runs that are deleted, or evicted from memory, in one slice."""
 
-FEW = 4
+PER_SLICE = 4
 """The number of due runs that are loaded in one slice. Each takes a fifth of a millisecond to read, and its changes
 become part of the next commit. New work has to wait for both.
 """
 
-SOME = 16
+PER_BULK_SLICE = 16
 """The number of runs per slice when runs are loaded in bulk, and the number of due runs loaded from each queue every
 second regardless of room.
 """
@@ -67,7 +67,7 @@ FORGET_PAUSE = 0.02
 """The time in seconds between two slices of deletions, which leaves room for commits of work in progress."""
 
 EVERYTHING = 1 << 40
-FOR_EVER = (1 << 63) - 1
+NEVER = (1 << 63) - 1
 
 TIME = "clock"
 """The name of the note under which the clock's time is stored."""
@@ -75,7 +75,7 @@ TIME = "clock"
 WRITE_TIME = 60.0
 """The time in seconds between two writes of the clock's time while the engine is working."""
 
-_vouched = msgspec.msgpack.Decoder(Vouched)
+_vouched = msgspec.msgpack.Decoder(TrustedTime)
 
 TICK = 1.0
 
@@ -163,7 +163,7 @@ class StoredBacklog:
                 with contextlib.suppress(StorageError):  # the other runs are still counted
                     stored = store.load(due.run_id)
                     if stored is not None:
-                        self._look(stored.run)
+                        self._count_waiting(stored.run)
             if len(found) < PAGE:
                 break
 
@@ -172,7 +172,7 @@ class StoredBacklog:
         count, since = self._waiting.get((task_queue, activities), (0, self._now))
         return QueueStats(count, max(0, self._now - since) / 1e9)
 
-    def _look(self, run: Run) -> None:
+    def _count_waiting(self, run: Run) -> None:
         """Count the tasks of a run that the next worker would receive: its workflow task, including one for a due
         timer, and its activity attempts.
         """
@@ -202,7 +202,7 @@ class Upkeep:
     _runs: RunTable
     _due: DueRuns
     _durable: Callable[[int], Awaitable[None]]
-    _die: Callable[[StorageError], None]
+    _fail: Callable[[StorageError], None]
     _sample: Callable[[], None]
 
     def __init__(self, retention: float) -> None:
@@ -227,12 +227,12 @@ class Upkeep:
         """Resume a clock from the time that the last process stored. Raise `StorageError` if the store cannot be read."""
         data = store.note(TIME)
         try:
-            vouched = _vouched.decode(data) if data else None
+            trusted_time = _vouched.decode(data) if data else None
         except msgspec.MsgspecError:
-            vouched = None  # treated as a new file of unknown age
+            trusted_time = None  # treated as a new file of unknown age
         # Up to a tenth of the retention is accepted as time in which no process was running. If the wall
         # clock was wrong, closed runs are deleted too early by at most that much.
-        clock.resume(store.latest_ns, vouched, self._retention_ns // 10)
+        clock.resume(store.latest_ns, trusted_time, self._retention_ns // 10)
 
     def _keep_time(self) -> None:
         """Store the clock's time periodically, and less often while nothing changes."""
@@ -247,10 +247,10 @@ class Upkeep:
 
     def _write_time(self) -> None:
         runs = self._runs
-        vouched = runs.clock.vouched()
-        if runs.stopped or vouched is None:
+        trusted_time = runs.clock.trusted_time()
+        if runs.stopped or trusted_time is None:
             return
-        runs.keep_schedule(NoteChange(schedule_id=TIME, data=msgspec.msgpack.encode(vouched)))
+        runs.keep_schedule(NoteChange(schedule_id=TIME, data=msgspec.msgpack.encode(trusted_time)))
         self._time_written, self._newest_then = monotonic(), runs.writes.newest
 
     async def open(
@@ -258,20 +258,20 @@ class Upkeep:
         runs: RunTable,
         *,
         durable: Callable[[int], Awaitable[None]],
-        die: Callable[[StorageError], None],
+        fail: Callable[[StorageError], None],
         sample: Callable[[], None],
     ) -> None:
         """Load the runs that were in progress or are due, and start the periodic upkeep.
 
-        `durable`, `die` and `sample` are functions of the engine. `sample` is called every few seconds.
+        `durable`, `fail` and `sample` are functions of the engine. `sample` is called every few seconds.
         """
-        self._runs, self._durable, self._die, self._sample = runs, durable, die, sample
+        self._runs, self._durable, self._fail, self._sample = runs, durable, fail, sample
         self._due, self._is_paced = DueRuns(runs), isinstance(runs.clock, RealClock)
-        await self._in_slices(runs.store.without_wake(), self._bring_in)
+        await self._in_slices(runs.store.without_wake(), self._load_run)
         # With a real clock, the remaining runs are loaded later, as workers serve the first runs, because
         # reading many due runs may take long.
-        for _ in range(2 * WINDOW // FEW if self._is_paced else EVERYTHING):
-            if runs.stopped or not self._bring_in_due(runs.clock.now_ns()):
+        for _ in range(2 * WINDOW // PER_SLICE if self._is_paced else EVERYTHING):
+            if runs.stopped or not self._load_due(runs.clock.now_ns()):
                 break
             await sleep(0)
         if runs.stopped:
@@ -282,13 +282,13 @@ class Upkeep:
         self._time_written = float("-inf")
         self.tick()
         if runs.store.latest_ns > runs.clock.now_ns():
-            self._look_at_all()
+            self._load_all()
         self._retries = asyncio.create_task(self._try_parked())
 
     async def _in_slices(self, run_ids: Sequence[str], act: Callable[[str], None]) -> None:
         """Call `act` for each run, in slices, until all are done or the engine stops."""
-        for begin in range(0, len(run_ids), SOME):
-            for run_id in run_ids[begin : begin + SOME]:
+        for begin in range(0, len(run_ids), PER_BULK_SLICE):
+            for run_id in run_ids[begin : begin + PER_BULK_SLICE]:
                 act(run_id)
             self._runs.queues.dispatch()
             await sleep(PAUSE if self._is_paced else 0)
@@ -320,7 +320,7 @@ class Upkeep:
         self._runs.timers.store_is_stalled()
         self._watch_room()
         self._drop_idle()
-        self._guarded(self._bring_in_some)
+        self._guarded(self._load_some)
         self.wake_sleepers()
         if self._open:
             if self._forgetting is None:
@@ -332,11 +332,11 @@ class Upkeep:
         try:
             read()
         except StorageError as error:
-            self._die(error)
+            self._fail(error)
 
     def _watch_room(self) -> None:
         """Log when the disk becomes nearly full, and when it has space again."""
-        trouble = self._runs.store.refuses_starts()
+        trouble = self._runs.store.start_rejection()
         if trouble and not self._short_of_room:
             logger.warning("%s", trouble)
         elif self._short_of_room and not trouble:
@@ -351,24 +351,24 @@ class Upkeep:
             self._runs.realign()
             self._due.read_again()
             self._write_time()  # in case this process is killed
-            self._look_at_all()
+            self._load_all()
 
-    def _look_at_all(self) -> None:
+    def _load_all(self) -> None:
         """Load all waiting runs once. Runs that were stored while the clock was ahead would otherwise wake too late."""
         if self._sweep is None or self._sweep.done():
-            self._sweep = asyncio.get_running_loop().create_task(self._bring_in_all())
+            self._sweep = asyncio.get_running_loop().create_task(self._load_in_slices())
 
-    async def _bring_in_all(self) -> None:
+    async def _load_in_slices(self) -> None:
         def realign(run_id: str) -> None:
-            record = self._brought_in(run_id)
+            record = self._loaded(run_id)
             if record is not None:
                 self._runs.idle[run_id] = record
 
         try:
-            waiting = self._runs.store.due(FOR_EVER, EVERYTHING, self._runs.clock.now_ns())
+            waiting = self._runs.store.due(NEVER, EVERYTHING, self._runs.clock.now_ns())
             await self._in_slices([due.run_id for due in waiting], realign)
         except StorageError as error:
-            self._die(error)
+            self._fail(error)
 
     def _drop_idle(self) -> None:
         idle, self._runs.idle = self._runs.idle, {}
@@ -390,7 +390,7 @@ class Upkeep:
         now = self._runs.clock.now_ns()
 
         def try_at_once(run_id: str) -> None:
-            record = self._brought_in(run_id)
+            record = self._loaded(run_id)
             if record is not None and is_backing_off(record.run, now):
                 self._runs.change(record, try_now)
             elif record is not None:
@@ -400,7 +400,7 @@ class Upkeep:
             waiting = self._runs.store.due(later(now, to_ns(LONGEST_WAIT)), EVERYTHING, now)
             await self._in_slices([due.run_id for due in waiting], try_at_once)
         except StorageError as error:
-            self._die(error)
+            self._fail(error)
 
     def wake_sleepers(self) -> None:
         """Load a slice of the runs whose wake time has come, and schedule the next call."""
@@ -409,7 +409,7 @@ class Upkeep:
 
     def _wake_due(self) -> None:
         now = self._runs.clock.now_ns()
-        more = self._bring_in_due(now)
+        more = self._load_due(now)
         if not self._open:
             return
         if self._is_paced and (more or self._due.is_served):
@@ -419,23 +419,27 @@ class Upkeep:
         else:
             self._call_at(now if more else self._runs.store.next_due_ns(now))
 
-    def _bring_in_due(self, now: int) -> bool:
+    def _load_due(self, now: int) -> bool:
         """Load a slice of the due runs if there is room. Return whether more can be loaded immediately."""
         # Always read the next page: the next run of one queue may come long after those of another.
         more = self._due.read(now, self._is_known)
-        some = self._due.take(FEW) if self._is_paced else self._due.take(EVERYTHING, in_any_case=EVERYTHING)
-        self._bring_in_all_of(some)
+        some = (
+            self._due.take(PER_SLICE)
+            if self._is_paced
+            else self._due.take(EVERYTHING, in_any_case=EVERYTHING)
+        )
+        self._load_each(some)
         return more or bool(some)
 
-    def _bring_in_some(self) -> None:
+    def _load_some(self) -> None:
         """Load a few runs of each queue even if there is no room, because timeouts also expire on queues without
         workers.
         """
-        self._bring_in_all_of(self._due.take(EVERYTHING, in_any_case=SOME))
+        self._load_each(self._due.take(EVERYTHING, in_any_case=PER_BULK_SLICE))
 
-    def _bring_in_all_of(self, run_ids: Iterable[str]) -> None:
+    def _load_each(self, run_ids: Iterable[str]) -> None:
         for run_id in run_ids:
-            self._bring_in(run_id)
+            self._load_run(run_id)
         self._runs.queues.dispatch()
 
     def _is_known(self, run_id: str) -> bool:
@@ -443,11 +447,11 @@ class Upkeep:
             return True
         return self._runs.in_memory(run_id) is not None
 
-    def _brought_in(self, run_id: str) -> LoadedRun | None:
-        self._bring_in(run_id)
+    def _loaded(self, run_id: str) -> LoadedRun | None:
+        self._load_run(run_id)
         return self._runs.in_memory(run_id)
 
-    def _bring_in(self, run_id: str) -> None:
+    def _load_run(self, run_id: str) -> None:
         if self._is_known(run_id):
             return
         # A run that cannot be read must not keep other runs from being loaded.
@@ -491,9 +495,9 @@ class Upkeep:
         """Detect a failure of the store while no handle and no request is waiting for a commit."""
         runs = self._runs
         if self._watch is None and not runs.writes.is_all_stored():
-            self._watch = asyncio.get_running_loop().create_task(self._see_to(runs.writes.newest))
+            self._watch = asyncio.get_running_loop().create_task(self._await_durable(runs.writes.newest))
 
-    async def _see_to(self, number: int) -> None:
+    async def _await_durable(self, number: int) -> None:
         try:
             await self._durable(number)
         except Unwritable:

@@ -22,10 +22,10 @@ from hourglass._embedded.clock import SECOND, Clock
 from hourglass._embedded.runs.run import LoadedRun
 from hourglass._embedded.store.store import RunChange, ScheduleChange, Store
 
-STANDSTILL = SECOND // 4
+STALL_AFTER = SECOND // 4
 """The time without a commit after which the store counts as stalled."""
 
-MANY = 100
+MAX_UNWRITTEN = 100
 """The number of unwritten changes above which no late work is started. The changes of new requests would otherwise
 wait until all changes of late work are written.
 """
@@ -159,12 +159,12 @@ class WriteBehind:
         self.appended -= 1
 
     def is_behind(self) -> bool:
-        """Whether at least `MANY` changes have not been written yet."""
-        return not self.is_durable(self.appended - MANY)
+        """Whether at least `MAX_UNWRITTEN` changes have not been written yet."""
+        return not self.is_durable(self.appended - MAX_UNWRITTEN)
 
     def when_caught_up(self, callback: Callable[[], None]) -> None:
-        """Call `callback` once fewer than `MANY` of the current changes remain unwritten."""
-        self._store.when_durable(self.appended - MANY, lambda _: callback())
+        """Call `callback` once fewer than `MAX_UNWRITTEN` of the current changes remain unwritten."""
+        self._store.when_durable(self.appended - MAX_UNWRITTEN, lambda _: callback())
 
     def defer(self, record: LoadedRun) -> None:
         """Defer the write of a run whose task a worker has, because nothing else waits for the change.
@@ -175,16 +175,16 @@ class WriteBehind:
         self._deferred[record.run.run_id] = record
         if not self._timer_runs:
             self._timer_runs = True
-            asyncio.get_running_loop().call_later(self.patience, self._store_what_waits_long)
+            asyncio.get_running_loop().call_later(self.patience, self._flush_overdue)
 
-    def _store_what_waits_long(self) -> None:
+    def _flush_overdue(self) -> None:
         for record in self._deferred_long:
             if self._deferred.get(record.run.run_id) is record and not self._stopped:
                 self.append(record, (), self._clock.now_ns())
         self._deferred_long = list(self._deferred.values())
         self._timer_runs = bool(self._deferred_long)
         if self._timer_runs:
-            asyncio.get_running_loop().call_later(self.patience, self._store_what_waits_long)
+            asyncio.get_running_loop().call_later(self.patience, self._flush_overdue)
 
     def drop(self, run_id: str) -> None:
         """Discard the deferred changes of a run."""
@@ -221,7 +221,7 @@ class WriteBehind:
         """Whether the store has written nothing for a while although changes were pending, as of the last check."""
         return self._still_since_ns != 0
 
-    def look(self) -> int:
+    def check_stall(self) -> int:
         """Check whether the store is writing. If it has just recovered from a stall, return the start of the stall;
         otherwise 0.
         """
@@ -231,6 +231,6 @@ class WriteBehind:
             since, self._still_since_ns = self._still_since_ns, 0
             if not self.is_durable(self.appended):
                 self._watched, self._watched_since_ns = self.appended, now
-        elif not self._still_since_ns and now - self._watched_since_ns > STANDSTILL:
+        elif not self._still_since_ns and now - self._watched_since_ns > STALL_AFTER:
             self._still_since_ns = self._watched_since_ns
         return since

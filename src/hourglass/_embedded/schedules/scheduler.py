@@ -30,8 +30,8 @@ from hourglass._embedded.runs.starting import start_workflow
 from hourglass._embedded.schedules.search import ScheduleSearch
 from hourglass._embedded.schedules.transitions import (
     Running,
+    ScheduleAdvance,
     ScheduleRecord,
-    ScheduleStep,
     Start,
     advance,
     closed,
@@ -67,9 +67,9 @@ def _unchanged(record: ScheduleRecord) -> ScheduleRecord:
 class Schedules:
     """The schedules of an engine (see the module). An `EndListener`. Schedules act only after `begin`."""
 
-    def __init__(self, runs: RunTable, doubt: Callable[[StorageError], None]) -> None:
+    def __init__(self, runs: RunTable, stop_if_unreadable: Callable[[StorageError], None]) -> None:
         self._runs = runs
-        self._doubt = doubt
+        self._doubt = stop_if_unreadable
         self._records: dict[str, ScheduleRecord] = {}
         self._entries: dict[str, ScheduleEntry] = {}
         self._awaited: dict[str, set[str]] = {}
@@ -227,7 +227,7 @@ class Schedules:
         """Process a schedule's due actions and store the result, as one change."""
         now = self._runs.clock.now_ns()
         with self._runs.transaction():
-            if self._runs.store.refuses_starts():  # no action is missed: the schedule catches up later
+            if self._runs.store.start_rejection():  # no action is missed: the schedule catches up later
                 self._keep(record, later(now, RETRY_START_NS))
                 return
             step = advance(record, now)
@@ -238,7 +238,7 @@ class Schedules:
             self._keep(record, now if again else step.wake_ns or 0)
             self._end_others(step)
 
-    def _start_all(self, step: ScheduleStep, now_ns: int) -> tuple[ScheduleRecord, bool]:
+    def _start_all(self, step: ScheduleAdvance, now_ns: int) -> tuple[ScheduleRecord, bool]:
         """Start the workflows of a step. Return the new record, and whether any start failed. As on a server, a failed
         start is dropped.
         """
@@ -266,7 +266,7 @@ class Schedules:
         answer, _ = start_workflow(self._runs, request, last)
         return answer.run_id
 
-    def _end_others(self, step: ScheduleStep) -> None:
+    def _end_others(self, step: ScheduleAdvance) -> None:
         schedule_identity = identity(step.record)
         for workflow in step.cancel:
             reason = "cancelled by schedule overlap policy"

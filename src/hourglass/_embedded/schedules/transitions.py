@@ -3,7 +3,7 @@ and to end.
 
 Must not know: clocks, stores, workflows. The engine keeps a `ScheduleRecord` for each schedule. It calls:
 
-- `advance` when the schedule is due (`ScheduleStep.wake_ns`), after every request, and after every `closed`. The engine
+- `advance` when the schedule is due (`ScheduleAdvance.wake_ns`), after every request, and after every `closed`. The engine
   then starts the workflows in `starts` (with `start_request`) and calls `started` for each success. It requests the
   cancellation of those in `cancel` and terminates those in `terminate`. All this happens in the transaction that stores
   the new record.
@@ -264,7 +264,7 @@ class Start(NamedTuple):
     is_awaited: bool
 
 
-class ScheduleStep(NamedTuple):
+class ScheduleAdvance(NamedTuple):
     """The result of processing a schedule, and the time at which to process it again if nothing happens before (None:
     never).
     """
@@ -276,7 +276,7 @@ class ScheduleStep(NamedTuple):
     wake_ns: int | None = None
 
 
-def advance(record: ScheduleRecord, now_ns: int) -> ScheduleStep:
+def advance(record: ScheduleRecord, now_ns: int) -> ScheduleAdvance:
     """Process the time up to `now_ns`: buffer, start or skip the due actions."""
     now_ns = max(now_ns, record.seen_ns)  # a clock that was set back must not repeat actions
     record, wake_ns = _buffer_due(record, now_ns)
@@ -284,7 +284,9 @@ def advance(record: ScheduleRecord, now_ns: int) -> ScheduleStep:
     record, starts, cancel, terminate = _decide(record)
     if terminate:
         record = msgspec.structs.replace(record, terminated_ns=now_ns)
-    return ScheduleStep(record, starts, cancel, terminate, _earlier(wake_ns, _backfill_wake(record, now_ns)))
+    return ScheduleAdvance(
+        record, starts, cancel, terminate, _earlier(wake_ns, _backfill_wake(record, now_ns))
+    )
 
 
 def _buffer_due(record: ScheduleRecord, now_ns: int) -> tuple[ScheduleRecord, int | None]:

@@ -69,7 +69,7 @@ _ESCAPES = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a"}
 _SYNONYMS = {"<>": "!=", "&&": "AND", "||": "OR"}
 
 
-def refusal(message: str) -> ServiceError:
+def invalid_query(message: str) -> ServiceError:
     """Return the error for an invalid filter."""
     return ServiceError(f"invalid query: {message}", status="INVALID_ARGUMENT")
 
@@ -81,7 +81,7 @@ def tokens(text: str) -> tuple[FilterToken, ...]:
     while offset < len(text):
         match = _SCANNER.match(text, offset)
         if match is None or match.lastgroup is None:
-            raise refusal(f"syntax error at character {offset + 1} near {text[offset : offset + 20]!r}")
+            raise invalid_query(f"syntax error at character {offset + 1} near {text[offset : offset + 20]!r}")
         if match.lastgroup != "space":
             result.append(_token(match.lastgroup, match.group(), offset + 1))
         offset = match.end()
@@ -117,7 +117,7 @@ def _unquoted(raw: str, position: int) -> str:
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise refusal(f"the string at character {position} is not Unicode") from None
+        raise invalid_query(f"the string at character {position} is not Unicode") from None
     return value
 
 
@@ -126,7 +126,7 @@ def _number(raw: str, position: int) -> int | float:
         return int(raw)
     value = float(raw)  # also integers of more than 64 bits, as on the server
     if math.isinf(value):
-        raise refusal(f"the number at character {position} is too large")
+        raise invalid_query(f"the number at character {position} is too large")
     return value
 
 
@@ -269,7 +269,7 @@ _SIGNS = frozenset(sign for sign in NEGATED if not sign[-1].isalpha())
 def parse(text: str) -> Filter:
     """Parse a filter. Raises `ServiceError` if the filter is invalid."""
     if len(text) > MAX_TEXT:
-        raise refusal(f"it has {len(text)} characters; the maximum is {MAX_TEXT}")
+        raise invalid_query(f"it has {len(text)} characters; the maximum is {MAX_TEXT}")
     if not text.strip():
         return Filter()
     return _Parser(tokens(text)).query()
@@ -309,7 +309,7 @@ class _Parser:
         group_by = self._group_by()
         for clause in ("ORDER", "LIMIT"):
             if self._is_keyword(clause):
-                raise refusal(
+                raise invalid_query(
                     f"{clause} at character {self._next.position} is not supported: lists have a fixed order"
                 )
         self._take(TokenKind.SIGN, ";")
@@ -339,7 +339,7 @@ class _Parser:
     def _single_condition(self) -> Condition:
         self._depth += 1
         if self._depth > MAX_DEPTH:
-            raise refusal(
+            raise invalid_query(
                 f"the query has more than {MAX_DEPTH} nested levels at character {self._next.position}"
             )
         condition: Condition
@@ -356,7 +356,7 @@ class _Parser:
     def _leaf(self) -> Leaf:
         self._conditions += 1
         if self._conditions > MAX_CONDITIONS:
-            raise refusal(f"the query has more than {MAX_CONDITIONS} conditions")
+            raise invalid_query(f"the query has more than {MAX_CONDITIONS} conditions")
         position = self._next.position
         name = self._name()
         if self._next.kind is TokenKind.SIGN and self._next.value in _SIGNS:
@@ -391,7 +391,7 @@ class _Parser:
     def _value(self) -> Literal:
         self._values += 1
         if self._values > MAX_VALUES:
-            raise refusal(f"the query has more than {MAX_VALUES} values")
+            raise invalid_query(f"the query has more than {MAX_VALUES} values")
         token = self._next
         if token.kind is TokenKind.SIGN and token.value in ("+", "-"):
             self._advance()
@@ -436,4 +436,4 @@ class _Parser:
     def _expected(self, expected: str, hint: str = "") -> Exception:
         token = self._next
         near = "at the end" if token.kind is TokenKind.END else f"near {token.raw[:40]!r}"
-        return refusal(f"syntax error at character {token.position} {near}: expected {expected}{hint}")
+        return invalid_query(f"syntax error at character {token.position} {near}: expected {expected}{hint}")

@@ -21,7 +21,7 @@ from hourglass._embedded.store.store import (
     LAST_KEY,
     DueRun,
     NoteChange,
-    Refusal,
+    Rejection,
     RunChange,
     ScheduleChange,
     ScheduleEntry,
@@ -60,7 +60,7 @@ class MemoryStore:
 
     held = ""  # writes are always possible
 
-    def refuses_starts(self) -> str:
+    def start_rejection(self) -> str:
         """Return "", because memory has no disk that could be full."""
         return ""
 
@@ -119,8 +119,8 @@ class MemoryStore:
             self._requests.setdefault((run.started.workflow_id, request_id), []).append(run.run_id)
             self._request_ids.setdefault(run.run_id, []).append(request_id)
 
-    def on_refusal(self, callback: Callable[[Refusal], None]) -> None:
-        """Do nothing: no change is ever refused."""
+    def on_rejection(self, callback: Callable[[Rejection], None]) -> None:
+        """Do nothing: no change is ever rejected."""
 
     def is_durable(self, number: int) -> bool:
         """Whether this change was appended, and is therefore durable."""

@@ -7,7 +7,7 @@ to a call) waits until every change on which it depends is durable. A crash ther
 activity has seen. An activation has no such effect: it may be delivered early, and the run's completion waits.
 
 Invariants: changes become durable in the order of `append`, each completely or not at all; a durable change is never
-undone. `durable` raises once a change can never become durable. A change that cannot be written is refused, together
+undone. `durable` raises once a change can never become durable. A change that cannot be written is rejected, together
 with the changes that depend on it; after any other failure the store is unusable and must be reopened. The status of a
 `StorageError` determines the reaction: `is_permanent` errors need a person, `RESOURCE_EXHAUSTED` means that there is no
 room (reads are still answered), any other status means that a retry may succeed.
@@ -106,8 +106,8 @@ class Stored(msgspec.Struct, frozen=True):
     events: tuple[h.HistoryEvent, ...]
 
 
-class Refusal(NamedTuple):
-    """A change that was refused and will never become durable, with its runs and schedules, and the error."""
+class Rejection(NamedTuple):
+    """A change that was rejected and will never become durable, with its runs and schedules, and the error."""
 
     number: int
     run_ids: tuple[str, ...]
@@ -155,7 +155,7 @@ def is_permanent(error: StorageError) -> bool:
     return error.status in _PERMANENT
 
 
-NO_ROOM = "has no space left on its disk: free some space. No acknowledged change is lost"
+DISK_FULL = "has no space left on its disk: free some space. No acknowledged change is lost"
 """The error message for a file that cannot be written because its disk is full."""
 
 
@@ -164,9 +164,9 @@ def is_full(error: OSError) -> bool:
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
-def no_room(path: str) -> StorageError:
+def disk_full(path: str) -> StorageError:
     """Return the error for a file that cannot be created or written for lack of room."""
-    return StorageError(f"the file {path} {NO_ROOM}", status="RESOURCE_EXHAUSTED")
+    return StorageError(f"the file {path} {DISK_FULL}", status="RESOURCE_EXHAUSTED")
 
 
 def ownership_hint(*paths: str) -> str:
@@ -249,8 +249,8 @@ class Store(Protocol):
         """The reason why writes are impossible at present; "" if they are possible."""
         ...
 
-    def refuses_starts(self) -> str:
-        """Return the reason to refuse new workflows now; "" if there is none."""
+    def start_rejection(self) -> str:
+        """Return the reason to reject new workflows now; "" if there is none."""
         ...
 
     def condition(self) -> DiskCondition | None:
@@ -261,16 +261,16 @@ class Store(Protocol):
         """Queue a change and return its number, one more than the previous. Never blocks and never raises."""
         ...
 
-    def on_refusal(self, callback: Callable[[Refusal], None]) -> None:
+    def on_rejection(self, callback: Callable[[Rejection], None]) -> None:
         """Register `callback`, called on the control loop for each change that can never be written.
 
-        All changes to the runs of the refused change that were appended before the callback are refused, too. After the
+        All changes to the runs of the rejected change that were appended before the callback are rejected, too. After the
         callback, these runs may be read and changed again, from their stored state.
         """
         ...
 
     def is_durable(self, number: int, /) -> bool:
-        """Whether this change and all earlier ones, except refused ones, are durable."""
+        """Whether this change and all earlier ones, except rejected ones, are durable."""
         ...
 
     async def durable(self, number: int) -> None:

@@ -181,7 +181,7 @@ class ChangeBuilder:
             self._size += len(encoded)
         return self._size
 
-    def happen(self, *attributes: h.Attributes, at_once: bool = False) -> None:
+    def write_or_hold(self, *attributes: h.Attributes, at_once: bool = False) -> None:
         """Write events that occur outside the workflow task and schedule a task. While a worker has the task, hold the
         events back.
 
@@ -211,7 +211,7 @@ class ChangeBuilder:
             else:
                 self.write(attributes)
 
-    def happen_again(self, attributes: h.Attributes) -> None:
+    def write_again(self, attributes: h.Attributes) -> None:
         """Write an event that the run had before it was reset. Skip the event if the child that it refers to is gone."""
         initiated = getattr(attributes, "initiated_event_id", 0)
         if initiated and initiated not in self.run.children:

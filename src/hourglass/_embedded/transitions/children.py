@@ -144,7 +144,7 @@ def child_started(run: Run, initiated: int, run_id: str, now_ns: int) -> Change:
     # The child starts right after the task that requested it, before a worker can receive the next task. So this event
     # is never held back.
     builder.put_child(msgspec.structs.replace(child, run_id=run_id))
-    builder.happen(
+    builder.write_or_hold(
         h.ChildWorkflowExecutionStarted(
             namespace=initiated_event.namespace,
             workflow_id=initiated_event.workflow_id,
@@ -162,7 +162,7 @@ def child_not_started(run: Run, initiated: int, cause: h.StartChildFailedCause, 
     builder = ChangeBuilder(run, now_ns)
     initiated_event = run.children[initiated].initiated
     builder.drop_child(initiated)
-    builder.happen(
+    builder.write_or_hold(
         h.StartChildWorkflowExecutionFailed(
             namespace=initiated_event.namespace,
             workflow_id=initiated_event.workflow_id,
@@ -187,7 +187,7 @@ def child_ended(run: Run, initiated: int, last: Run, now_ns: int) -> Change:
         "initiated_event_id": initiated,
         "started_event_id": child.started_event_id,
     }
-    builder.happen(_end(last, names))
+    builder.write_or_hold(_end(last, names))
     return builder.build()
 
 
@@ -212,9 +212,9 @@ def signal_sent(run: Run, effect: SendSignal, cause: h.ExternalFailedCause | Non
     builder = ChangeBuilder(run, now_ns)
     names = _names(effect)
     if cause is None:
-        builder.happen(h.ExternalWorkflowExecutionSignaled(**names))
+        builder.write_or_hold(h.ExternalWorkflowExecutionSignaled(**names))
     else:
-        builder.happen(h.SignalExternalWorkflowExecutionFailed(cause=cause, **names))
+        builder.write_or_hold(h.SignalExternalWorkflowExecutionFailed(cause=cause, **names))
     return builder.build()
 
 
@@ -223,9 +223,9 @@ def cancel_sent(run: Run, effect: SendCancel, cause: h.ExternalFailedCause | Non
     builder = ChangeBuilder(run, now_ns)
     names = _names(effect)
     if cause is None:
-        builder.happen(h.ExternalWorkflowExecutionCancelRequested(**names))
+        builder.write_or_hold(h.ExternalWorkflowExecutionCancelRequested(**names))
     else:
-        builder.happen(h.RequestCancelExternalWorkflowExecutionFailed(cause=cause, **names))
+        builder.write_or_hold(h.RequestCancelExternalWorkflowExecutionFailed(cause=cause, **names))
     return builder.build()
 
 
@@ -276,7 +276,7 @@ def is_child_of(run: Run, parent: Run) -> bool:
 def signalled_by(run: Run, sender: Run, effect: SendSignal, now_ns: int) -> Change:
     """Record a signal that another run has sent."""
     builder = ChangeBuilder(run, now_ns)
-    builder.happen(
+    builder.write_or_hold(
         h.WorkflowExecutionSignaled(
             signal_name=effect.spec.signal_name,
             arguments=effect.spec.arguments,
@@ -292,7 +292,7 @@ def signalled_by(run: Run, sender: Run, effect: SendSignal, now_ns: int) -> Chan
 def signalled_by_keeper(run: Run, keeper: str, signal: str, arguments: Payloads, now_ns: int) -> Change:
     """Record a signal that the engine has sent. The engine manages a limit in place of the workflow `keeper`."""
     builder = ChangeBuilder(run, now_ns)
-    builder.happen(
+    builder.write_or_hold(
         h.WorkflowExecutionSignaled(
             signal_name=signal, arguments=arguments, identity=ENGINE, external_workflow_id=keeper
         )
@@ -307,7 +307,7 @@ def cancelled_by(run: Run, sender: Run, reason: str, initiated: int, now_ns: int
     builder = ChangeBuilder(run, now_ns)
     if not run.cancel_requested:
         builder.update(cancel_requested=True)
-        builder.happen(
+        builder.write_or_hold(
             h.WorkflowExecutionCancelRequested(
                 reason=reason,
                 identity=ENGINE,

@@ -1,7 +1,7 @@
 """Checks of a worker's commands by Temporal's rules, with Temporal's messages. Pure.
 
 A command is checked against the run as the previous commands have left it. Must not know: how an accepted command is
-written. Invariant: if one command is rejected (`AnswerRefused`), the whole completion has no effect.
+written. Invariant: if one command is rejected (`CompletionRejected`), the whole completion has no effect.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from hourglass.converter import Payload
 from hourglass.errors import UsageError
 
 
-class AnswerRefused(Exception):
+class CompletionRejected(Exception):
     """The rejection of a workflow task's completion. The task fails with `cause` (Temporal's number) and is retried,
     unless the run is terminated (`ends_run`).
     """
@@ -126,13 +126,13 @@ _named = {name: attrgetter(name) for checked in _NAMES.values() for name in chec
 
 
 def check_size(command: c.Command, limits: Limits) -> None:
-    """Raise `AnswerRefused` for a command whose values are too large. Need not be called if the command's events are
+    """Raise `CompletionRejected` for a command whose values are too large. Need not be called if the command's events are
     small.
     """
     name = _VALUES.get(type(command))
     size = blob_size(getattr(command, name)) if name else 0
     if size > limits.blob_bytes:
-        raise AnswerRefused(
+        raise CompletionRejected(
             h.PAYLOADS_TOO_LARGE,
             "FATAL",
             f"PayloadsTooLarge: the {name} of {type(command).__name__} has {size} bytes; at most {limits.blob_bytes} "
@@ -146,7 +146,9 @@ def _check_names(command: c.Command, limits: Limits) -> None:
     checked = _NAMES[type(command)]
     for name, what in checked.names.items():
         if limits.is_too_long(_named[name](command)):
-            raise AnswerRefused(checked.cause, "FATAL", f"{checked.reason}: {what} of {limits.name_bytes}")
+            raise CompletionRejected(
+                checked.cause, "FATAL", f"{checked.reason}: {what} of {limits.name_bytes}"
+            )
 
 
 def _check_activity(builder: ChangeBuilder, command: c.ScheduleActivity, limits: Limits) -> None:
@@ -201,12 +203,12 @@ CHECKS: dict[type[c.Command], Callable[[ChangeBuilder, Any, Limits], None]] = {
     RequestCancelChild: _check_cancel_child,
     c.ContinueAsNew: _check_continue,
 }
-"""The checks of the commands that can be rejected. Each check raises `AnswerRefused`."""
+"""The checks of the commands that can be rejected. Each check raises `CompletionRejected`."""
 
 
 def _of_no_activity(command: c.StartChildWorkflow) -> None:
     if command.workflow_id.startswith(PREFIX):
-        raise AnswerRefused(h.BAD_START_CHILD, "FATAL", f"BadStartChildExecutionAttributes: {RESERVED}")
+        raise CompletionRejected(h.BAD_START_CHILD, "FATAL", f"BadStartChildExecutionAttributes: {RESERVED}")
 
 
 def _of_a_cron_schedule(command: c.StartChildWorkflow) -> None:
@@ -215,7 +217,7 @@ def _of_a_cron_schedule(command: c.StartChildWorkflow) -> None:
     try:
         check_cron(command.spec.cron_schedule)
     except UsageError as error:
-        raise AnswerRefused(
+        raise CompletionRejected(
             h.BAD_START_CHILD,
             "FATAL",
             f"BadStartChildExecutionAttributes: invalid CronSchedule on StartChildWorkflowExecutionCommand: {error}",
@@ -229,7 +231,7 @@ def _of_its_own_id(builder: ChangeBuilder, command: c.ScheduleActivity) -> None:
     if any(
         activity.scheduled.activity_id == command.activity_id for activity in builder.run.activities.values()
     ):
-        raise AnswerRefused(
+        raise CompletionRejected(
             h.SCHEDULE_ACTIVITY_DUPLICATE_ID,
             "FATAL",
             f"ScheduleActivityDuplicateId: an activity with the id {command.activity_id!r} is already pending",
@@ -238,7 +240,7 @@ def _of_its_own_id(builder: ChangeBuilder, command: c.ScheduleActivity) -> None:
 
 def _within(limit: int, pending: int, which: _Limit) -> None:
     if pending >= limit:
-        raise AnswerRefused(
+        raise CompletionRejected(
             which.cause,
             "FATAL",
             f"{which.name}: the number of {which.what}, {pending}, "
@@ -250,7 +252,7 @@ def _not_just_started(builder: ChangeBuilder, command: c.RequestCancelExternal |
     """Reject the cancellation of a child that is started by the same workflow task."""
     for child in builder.run.children.values() if builder.count_effects(StartChild) else ():
         if not child.run_id and child.initiated.workflow_id == command.workflow_id:
-            raise AnswerRefused(
+            raise CompletionRejected(
                 h.BAD_REQUEST_CANCEL_EXTERNAL,
                 "FATAL",
                 "BadRequestCancelExternalWorkflowExecutionAttributes: Start and RequestCancel for child workflow "
@@ -286,11 +288,11 @@ def search_attributes_of(command: c.Command) -> Mapping[str, Payload]:
             return {}
 
 
-def attributes_refused(command: c.Command, flaw: str, *, too_large: bool) -> AnswerRefused:
+def invalid_attributes(command: c.Command, flaw: str, *, too_large: bool) -> CompletionRejected:
     """Return the rejection of a command with invalid search attributes. As on a server, the run is terminated if the
     attributes are too large.
     """
     cause, reason, where = SETS_ATTRIBUTES[type(command)]
     if too_large:
-        return AnswerRefused(cause, "FATAL", f"{reason}: {flaw}", ends_run=True)
-    return AnswerRefused(h.BAD_SEARCH_ATTRIBUTES, "FATAL", f"BadSearchAttributes: {where}{flaw}")
+        return CompletionRejected(cause, "FATAL", f"{reason}: {flaw}", ends_run=True)
+    return CompletionRejected(h.BAD_SEARCH_ATTRIBUTES, "FATAL", f"BadSearchAttributes: {where}{flaw}")

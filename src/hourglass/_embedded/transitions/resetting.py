@@ -210,11 +210,11 @@ def reset(
     """
     point = request.event_id
     if not 1 < point <= len(history):
-        raise _refused("Workflow task finish ID must be > 1 && <= workflow last event ID.")
+        raise _invalid_argument("Workflow task finish ID must be > 1 && <= workflow last event ID.")
     events = tuple(history[: point - 1])
     run, effects = rebuild(new_run_id, events, now_ns)
     if run.task is None:
-        raise _refused(
+        raise _invalid_argument(
             "Can only reset workflow to event ID in range [WorkflowTaskScheduled +1, WorkflowTaskStarted + 1]: "
             f"{point}"
         )
@@ -222,7 +222,7 @@ def reset(
     _fail_task(builder, base.run_id, request.reason)
     dropped = [event.attributes for event in history[point - 1 :]]
     for attributes in again((*dropped, *base.held, *later), request):
-        builder.happen_again(attributes)
+        builder.write_again(attributes)
     builder.want_task()
     change = builder.build()
     return msgspec.structs.replace(
@@ -242,16 +242,16 @@ def begin_with(history: Sequence[h.HistoryEvent], workflow_id: str, new_run_id: 
     """
     started = history[0].attributes if history else None
     if not isinstance(started, h.WorkflowExecutionStarted):
-        raise _refused("the history does not begin with WorkflowExecutionStarted")
+        raise _invalid_argument("the history does not begin with WorkflowExecutionStarted")
     if any(event.id != place for place, event in enumerate(history, 1)):
-        raise _refused("the event ids of the history are not consecutive from 1")
+        raise _invalid_argument("the event ids of the history are not consecutive from 1")
     foreign = next((event for event in history if not isinstance(event.attributes, h.KINDS)), None)
     if foreign is not None:
-        raise _refused(
+        raise _invalid_argument(
             f"the embedded engine does not support {type(foreign.attributes).__name__} (event {foreign.id})"
         )
     if isinstance(history[-1].attributes, h.FINAL):
-        raise _refused("the workflow of this history has already closed")
+        raise _invalid_argument("the workflow of this history has already closed")
     # The new run keeps `original_run_id`, from which the random numbers of workflow code are derived, so that the code
     # repeats its earlier decisions.
     begun = msgspec.structs.replace(
@@ -270,9 +270,11 @@ def begin_with(history: Sequence[h.HistoryEvent], workflow_id: str, new_run_id: 
     run, effects = rebuild(new_run_id, events, now_ns)
     if run.children:
         child = next(iter(run.children.values())).initiated.workflow_id
-        raise _refused(f"the run waits for its child workflow {child!r}, which cannot be moved with it")
+        raise _invalid_argument(
+            f"the run waits for its child workflow {child!r}, which cannot be moved with it"
+        )
     if effects:
-        raise _refused(
+        raise _invalid_argument(
             "the run waits for the outcome of a signal or cancel request to another workflow, which cannot be moved with it"
         )
     builder = ChangeBuilder(run, now_ns)
@@ -306,7 +308,7 @@ def again(events: Iterable[h.Attributes], request: ResetWorkflow) -> Iterator[h.
                 pass
 
 
-def give_way(run: Run, reason: str, new_run_id: str, now_ns: int) -> Change:
+def terminate_replaced(run: Run, reason: str, new_run_id: str, now_ns: int) -> Change:
     """Terminate an open run because a new run replaces it.
 
     Children that the new run also has now belong to the new run, which also notifies the parent when it closes. As on a
@@ -361,5 +363,5 @@ def _missing_children(run: Run) -> tuple[Effect, ...]:
     return tuple(StartChild(child) for child in run.children.values() if not child.run_id)
 
 
-def _refused(message: str) -> ServiceError:
+def _invalid_argument(message: str) -> ServiceError:
     return ServiceError(message, status="INVALID_ARGUMENT")

@@ -22,7 +22,7 @@ from hourglass._embedded.clock import SECOND, later, to_ns
 from hourglass._embedded.transitions import activities, children, problems
 from hourglass._embedded.transitions.change_builder import ChangeBuilder
 from hourglass._embedded.transitions.children import continue_follower, cron_follower, next_attempt_or_run
-from hourglass._embedded.transitions.command_checks import CHECKS, AnswerRefused, check_size
+from hourglass._embedded.transitions.command_checks import CHECKS, CompletionRejected, check_size
 from hourglass._embedded.transitions.run import (
     RUNNING,
     Change,
@@ -111,27 +111,27 @@ class Sent(msgspec.Struct, frozen=True, gc=False):
     update: UpdateRequest | None = None
 
 
-class TaskAnswer(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+class TaskCompletion(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """A worker's completion of a workflow task."""
 
     commands: tuple[Sent, ...] = ()
     flags: tuple[int, ...] = ()
     identity: str = ""
-    refused_updates: tuple[tuple[str, Failure], ...] = ()
+    rejected_updates: tuple[tuple[str, Failure], ...] = ()
     version: WorkerDeploymentVersion | None = None
     behavior: VersioningBehavior = VersioningBehavior.UNSPECIFIED
     again: bool = False
     """Whether the worker waits for local activities and immediately requests the next task."""
 
 
-def may_be_followed(answer: TaskAnswer) -> bool:
+def may_be_followed(answer: TaskCompletion) -> bool:
     """Whether a completion may open another run, which then needs a run id."""
     return (
         bool(answer.commands) and type(answer.commands[-1].command) in c.TERMINAL_KINDS
     )  # a terminal command comes last
 
 
-def leaves_no_trace(task: PendingTask, answer: TaskAnswer) -> bool:
+def leaves_no_trace(task: PendingTask, answer: TaskCompletion) -> bool:
     """Whether a speculative task leaves no event because all its updates were rejected."""
     return task.speculative and not answer.commands and not answer.again
 
@@ -148,16 +148,16 @@ def start_task(
 
 
 def complete_task(
-    run: Run, answer: TaskAnswer, new_run_id: str, limits: Limits, eager: Eager | None, now_ns: int
+    run: Run, answer: TaskCompletion, new_run_id: str, limits: Limits, eager: Eager | None, now_ns: int
 ) -> Change:
     """Apply the completion of a run's task. With `eager`, the worker immediately receives attempts that the completion
     schedules.
 
-    Raise `AnswerRefused` if the completion is rejected.
+    Raise `CompletionRejected` if the completion is rejected.
     """
     signals = _signals_for_next(run, answer) if run.held else ()
     if run.held and not signals and may_be_followed(answer):
-        raise AnswerRefused(h.UNHANDLED_COMMAND, "UNHANDLED_COMMAND", "UnhandledCommand")
+        raise CompletionRejected(h.UNHANDLED_COMMAND, "UNHANDLED_COMMAND", "UnhandledCommand")
     task = run.task
     if task is None:
         raise RuntimeError(f"run {run.run_id} has no workflow task")
@@ -214,7 +214,7 @@ def complete_task(
     return builder.build(follower, signals)
 
 
-def _signals_for_next(run: Run, answer: TaskAnswer) -> tuple[h.WorkflowExecutionSignaled, ...]:
+def _signals_for_next(run: Run, answer: TaskCompletion) -> tuple[h.WorkflowExecutionSignaled, ...]:
     """Return the signals that arrived during the task, if the run continues as new and has no other held events.
 
     The next run receives these signals, as if each had arrived a moment later. A Temporal server rejects such a

@@ -73,7 +73,7 @@ def signal(run: Run, request: SignalWorkflow, now_ns: int, *, with_start: bool =
     not.
     """
     builder = ChangeBuilder(run, now_ns)
-    builder.happen(signaled(request), at_once=with_start)
+    builder.write_or_hold(signaled(request), at_once=with_start)
     return builder.build()
 
 
@@ -96,7 +96,7 @@ def request_cancel(run: Run, request: CancelWorkflow, now_ns: int) -> Change:
     if not run.cancel_requested:
         builder.update(cancel_requested=True)
         requested = h.WorkflowExecutionCancelRequested(reason=request.reason, identity=request.identity)
-        builder.happen(requested, at_once=True)
+        builder.write_or_hold(requested, at_once=True)
     return builder.build()
 
 
@@ -146,7 +146,7 @@ def _write_or_hold(builder: ChangeBuilder, attributes: h.Attributes) -> None:
     completion.
     """
     if builder.run.task_is_started:
-        builder.happen(attributes)
+        builder.write_or_hold(attributes)
     else:
         builder.write(attributes)
 
@@ -394,7 +394,7 @@ def _fire_timers(builder: ChangeBuilder, event_ids: Iterable[int]) -> None:
     due = [timer for timer in running if timer.due_ns <= builder.now_ns]
     for timer in sorted(due, key=lambda timer: (timer.due_ns, timer.started_event_id)):
         builder.drop_timer(timer.started_event_id)
-        builder.happen(h.TimerFired(timer_id=timer.timer_id, started_event_id=timer.started_event_id))
+        builder.write_or_hold(h.TimerFired(timer_id=timer.timer_id, started_event_id=timer.started_event_id))
 
 
 def _expire(builder: ChangeBuilder, activity: OpenActivity) -> None:
@@ -428,7 +428,7 @@ def _end(builder: ChangeBuilder, activity: OpenActivity, events: tuple[h.Attribu
     if builder.run.is_standalone_activity:
         standalone.end(builder, events)
     else:
-        builder.happen(*events)
+        builder.write_or_hold(*events)
 
 
 def needs_recovery(run: Run) -> bool:

@@ -60,7 +60,7 @@ class Waiting:
 
     request: h.UpdateRequest
     task_number: int = 0
-    refusal: Failure | None = None
+    rejection: Failure | None = None
     calls: set[str] = field(default_factory=set)
 
 
@@ -74,7 +74,7 @@ class Updates:
         self.accepted: dict[str, int] = {}
         self.completed: dict[str, h.WorkflowExecutionUpdateCompleted] = {}
         self._read = 0
-        self._asked: tuple[str, ...] = ()
+        self._sent_ids: tuple[str, ...] = ()
 
     def read(self, events: Sequence[h.HistoryEvent]) -> None:
         """Read the events that were added since the last call."""
@@ -89,12 +89,12 @@ class Updates:
                 case h.WorkflowExecutionUpdateCompleted() as completed:
                     self.completed[completed.update_id] = completed
                 case h.WorkflowTaskCompleted():
-                    self._asked = tuple(self.written)
-                case h.WorkflowTaskScheduled() if self._asked:
+                    self._sent_ids = tuple(self.written)
+                case h.WorkflowTaskScheduled() if self._sent_ids:
                     # Updates that a worker has received with a task and not accepted are rejected.
-                    for update_id in self._asked:
+                    for update_id in self._sent_ids:
                         self.written.pop(update_id, None)
-                    self._asked = ()
+                    self._sent_ids = ()
                 case _:
                     pass
         self._read = len(events)
@@ -127,12 +127,12 @@ class Updates:
             update.task_number = task_number
         return tuple(update.request for update in self.waiting.values())
 
-    def refuse(self, update_id: str, failure: Failure) -> None:
+    def reject(self, update_id: str, failure: Failure) -> None:
         """Reject an update with the failure that the worker returned."""
         for table in (self.waiting, self.written):
             update = table.pop(update_id, None)
             if update is not None:
-                update.refusal = failure
+                update.rejection = failure
 
     def answered(self, task_number: int) -> None:
         """Reject the updates that a worker has received with this task but neither accepted nor rejected in its
@@ -140,4 +140,4 @@ class Updates:
         """
         for update_id, update in tuple(self.waiting.items()):
             if update.task_number == task_number:
-                self.refuse(update_id, UNPROCESSED)
+                self.reject(update_id, UNPROCESSED)

@@ -23,7 +23,7 @@ import typer
 
 from hourglass._http.access import Access, AccessDecision, Credentials, read_token
 from hourglass._http.names import LOOPBACK, OwnNames
-from hourglass._http.server import HttpRequest, HttpResponse, HttpServer, listening_socket, refusal
+from hourglass._http.server import HttpRequest, HttpResponse, HttpServer, error_response, listening_socket
 from hourglass._tools.cli import connecting, console
 from hourglass._tools.cli.connecting import Codec, Host, TokenOption
 from hourglass.errors import PayloadError, UsageError
@@ -186,24 +186,26 @@ class CodecAnswers:
         """Check the head of a request. Return a rejection, or the maximum size of the body."""
         headers = request.headers
         if not self._names.is_host(headers.get("host", "")):
-            return refusal(421, "the request's host name is not allowed: add the name with --name")
+            return error_response(421, "the request's host name is not allowed: add the name with --name")
         if request.method == "OPTIONS":  # a browser's preflight request
             return self._with_origin(request, HttpResponse(204 if self._is_allowed(request) else 403))
         if request.method in ("GET", "HEAD"):
-            return self._log_in(request) if request.path == LOGIN else refusal(405, _WHAT_IT_IS)
+            return self._log_in(request) if request.path == LOGIN else error_response(405, _WHAT_IT_IS)
         if not self._is_allowed(request):
-            return refusal(403, "this origin is not allowed: add the origin with --origin")
+            return error_response(403, "this origin is not allowed: add the origin with --origin")
         match self._access.check_request(headers, request.address):
             case AccessDecision.LIMITED:
-                return self._with_origin(request, refusal(429, "too many wrong tokens: wait a minute"))
+                return self._with_origin(request, error_response(429, "too many wrong tokens: wait a minute"))
             case AccessDecision.REFUSED:
                 return self._with_origin(
-                    request, refusal(401, "a token is required, as 'Authorization: Bearer …'")
+                    request, error_response(401, "a token is required, as 'Authorization: Bearer …'")
                 )
             case AccessDecision.ADMITTED:
                 pass
         if request.method != "POST" or _operation(request) not in ("encode", "decode"):
-            return self._with_origin(request, refusal(404, "not found; use POST /decode or POST /encode"))
+            return self._with_origin(
+                request, error_response(404, "not found; use POST /decode or POST /encode")
+            )
         return LARGEST
 
     async def answer(self, request: HttpRequest, body: bytes) -> HttpResponse:
@@ -216,13 +218,15 @@ class CodecAnswers:
         try:
             payloads = read_payloads(body)
         except (ValueError, RecursionError):
-            return refusal(400, 'the body must be {"payloads": [...]}, as Temporal writes payloads in JSON')
+            return error_response(
+                400, 'the body must be {"payloads": [...]}, as Temporal writes payloads in JSON'
+            )
         try:
             return HttpResponse(200, written_payloads(coded(self._codec, operation, payloads)), _JSON)
         except PayloadError as error:
-            return refusal(400, str(error))
+            return error_response(400, str(error))
         except BaseException as error:  # the codec is the author's code, and may even raise SystemExit
-            return refusal(
+            return error_response(
                 500, f"the codec raised {type(error).__name__}, or returned something that is not a payload"
             )
 
@@ -230,7 +234,7 @@ class CodecAnswers:
         """Exchange the code of the one-time link for a cookie."""
         code = parse_qs(request.query).get("code", [""])[0]
         if not self._access.redeem(code):
-            return refusal(
+            return error_response(
                 403, "this link was already used, or is invalid: restart the codec server to get a new link"
             )
         cookie = self._access.set_cookie(secure=self._names.is_secure(request.headers))

@@ -90,7 +90,7 @@ def send_completion(
         then()
         return
     if isinstance(taken, CompletionResult):
-        if taken is not CompletionResult.TAKEN:
+        if taken is not CompletionResult.RECEIVED:
             _note_result(tables, record, run_id, entry, taken)
         if record.drain is not None:
             record.changed.notify_all()
@@ -109,7 +109,7 @@ def _note_result(
     """Count a rejected completion. If the engine no longer knows the run, notify the job or else the listener, so that
     the worker drops the run.
     """
-    if result is CompletionResult.REFUSED:
+    if result is CompletionResult.REJECTED:
         tables.counters.refused_completions += 1
     elif result is CompletionResult.RUN_FORGOTTEN:
         notified = entry is not None and entry.forgotten()

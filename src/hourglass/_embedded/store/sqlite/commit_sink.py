@@ -28,7 +28,7 @@ from hourglass._embedded.store.sqlite.file_watch import (
     LogOverwritten,
 )
 from hourglass._embedded.store.sqlite.writer import PAGE, BatchWriter, Numbered, Readmitted, SeparateChanges
-from hourglass._embedded.store.store import Refusal, RunChange, ScheduleChange
+from hourglass._embedded.store.store import Rejection, RunChange, ScheduleChange
 
 logger = logging.getLogger("hourglass")
 
@@ -66,9 +66,9 @@ class FileSink:
         path: str,
         watch: FileWatch,
         checkpoint_pages: int,
-        on_refusals: Callable[[Sequence[Refusal]], None],
+        on_rejections: Callable[[Sequence[Rejection]], None],
     ) -> None:
-        self._on_refusals = on_refusals
+        self._on_rejections = on_rejections
         self._writer = writer
         self._watch = watch
         self._checkpoint_pages = checkpoint_pages
@@ -117,7 +117,7 @@ class FileSink:
         return SeparateChanges(parts, [key for turn in turns for key in turn.forget])
 
     def commit(self, batch: Batch | SeparateChanges) -> None:
-        """Write a batch if the file is still ours, and report its refused changes."""
+        """Write a batch if the file is still ours, and report its rejected changes."""
         watch = self._watch
         with NO_FORK.lock:
             try:
@@ -138,7 +138,7 @@ class FileSink:
             except _LOSSES as loss:
                 raise watch.save(loss) from None
         if isinstance(batch, SeparateChanges):
-            self._on_refusals(batch.refused)
+            self._on_rejections(batch.rejected)
 
     def check(self) -> None:
         """Raise if the file, its WAL or the WAL's index was replaced, or another process owns the file."""

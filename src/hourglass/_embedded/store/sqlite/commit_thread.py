@@ -40,7 +40,7 @@ class Turn:
     """The changes made in one turn (iteration) of the control loop, which become durable together. `number` is the
     number of the last change.
 
-    `readmitted` are runs with refused changes: from now on their changes depend on the state in the file.
+    `readmitted` are runs with rejected changes: from now on their changes depend on the state in the file.
     """
 
     changes: Sequence[RunChange | ScheduleChange]

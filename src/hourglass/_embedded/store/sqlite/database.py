@@ -30,7 +30,7 @@ from hourglass._embedded.store.sqlite.disk_faults import storage_error, storage_
 from hourglass._embedded.store.sqlite.file_watch import FileWatch
 from hourglass._embedded.store.sqlite.log_mark import check_inode, check_left_behind, check_log, mark_log
 from hourglass._embedded.store.sqlite.tables import MIGRATIONS, Migration, next_epoch
-from hourglass._embedded.store.store import ALLOW_HARD_LINKS, is_full, may_have_links, no_room
+from hourglass._embedded.store.store import ALLOW_HARD_LINKS, disk_full, is_full, may_have_links
 from hourglass.errors import StorageError
 
 __all__ = ["backup"]
@@ -80,7 +80,7 @@ def open_database(
     with storage_errors(path):
         if not os.path.lexists(path):
             _create_file(path, namespace, extra_tables)
-        inherited.refuse_stale(path)
+        inherited.reject_stale(path)
         check_log(path, _connect)
         writer = inherited.keep(_connect(path, "rw"), path)
         watch = reader = None
@@ -122,8 +122,8 @@ def _check_place(path: str) -> None:
     folder = os.path.dirname(path) or "."
     if not os.path.isdir(folder):
         raise _unusable(path, f"cannot be created: the directory {folder} does not exist. Create it first")
-    inherited.refuse_inherited(path)
-    inherited.refuse_second_name(path)
+    inherited.reject_inherited(path)
+    inherited.reject_second_name(path)
     try:
         status = os.stat(path)
     except FileNotFoundError:
@@ -238,7 +238,7 @@ def _create_file(path: str, namespace: str, extra_tables: str) -> None:
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise storage_error(path, _cannot_open()) from error
         if is_full(error):
-            raise no_room(path) from error
+            raise disk_full(path) from error
         raise _unusable(path, f"cannot be created: {error.strerror}") from error
     finally:
         for leftover in (draft, f"{draft}-journal"):

@@ -1,4 +1,4 @@
-"""Failures of the database file and the reaction to each: refuse one change, hold all changes and retry, or stop with
+"""Failures of the database file and the reaction to each: reject one change, hold all changes and retry, or stop with
 advice for the operator.
 
 Must not know: runs, events, threads. Invariants: every SQLite failure becomes a `StorageError` that names the file,
@@ -17,7 +17,7 @@ from time import monotonic
 
 import msgspec
 
-from hourglass._embedded.store.store import NO_ROOM, Unwritable, epoch_is_over, free_bytes, ownership_hint
+from hourglass._embedded.store.store import DISK_FULL, Unwritable, epoch_is_over, free_bytes, ownership_hint
 from hourglass.errors import HourglassError, ServiceError, StorageError
 
 _SHARED_MEMORY_SIZE = 4874
@@ -67,7 +67,7 @@ _ADVICE = {
         "FAILED_PRECONDITION",
     ),
     sqlite3.SQLITE_PERM: ("cannot be used by this user: check its permissions", "PERMISSION_DENIED"),
-    sqlite3.SQLITE_FULL: (NO_ROOM, "RESOURCE_EXHAUSTED"),
+    sqlite3.SQLITE_FULL: (DISK_FULL, "RESOURCE_EXHAUSTED"),
     sqlite3.SQLITE_BUSY: (
         "is locked by another program: end that program, or close its transaction",
         "UNAVAILABLE",
@@ -213,7 +213,7 @@ class DiskWatch:
         self._shortage = ""
 
     def shortage(self) -> str:
-        """Return the reason to refuse new work; "" if there is enough space."""
+        """Return the reason to reject new work; "" if there is enough space."""
         if self._is_check_due():
             self._shortage = self._check()
         return self._shortage
@@ -232,7 +232,7 @@ class DiskWatch:
     def _check(self) -> str:
         free = free_bytes(self._path)
         if free is None or free >= self._reserve_bytes:
-            return ""  # unknown is no reason to refuse work: a failing commit will report the problem
+            return ""  # unknown is no reason to reject work: a failing commit will report the problem
         return (
             f"only {free >> 20} MiB are free on the disk of {self._path}; below {self._reserve_bytes >> 20} MiB no new "
             "workflows are accepted, so that running ones can continue. Free some space"

@@ -17,7 +17,7 @@ from hourglass.errors import StorageError
 logger = logging.getLogger("hourglass")
 
 _REMEMBERED = 10_000
-"""The number of refusals that are remembered. Older ones are not needed, because a call waits for its change soon after
+"""The number of rejections that are remembered. Older ones are not needed, because a call waits for its change soon after
 appending it.
 """
 
@@ -26,9 +26,9 @@ class Durability:
     """A record of the changes that are durable. The control loop assigns the change numbers, the store thread reports
     commits.
 
-    `committed`, `refuse` and `end` may be called on any thread, the other methods on a single event loop only.
+    `committed`, `reject` and `end` may be called on any thread, the other methods on a single event loop only.
     Invariants: numbers count from 1 without a gap; a waiter ends when its number is durable, or with the error that
-    ended the store, or with the error for which its change was refused; one callback on the loop serves all waiters of
+    ended the store, or with the error for which its change was rejected; one callback on the loop serves all waiters of
     a commit.
     """
 
@@ -38,7 +38,7 @@ class Durability:
         self._committed = 0
         self.failure: StorageError | None = None
         """The error that stopped the store; None while it works."""
-        self._refused: dict[int, StorageError] = {}
+        self._rejected: dict[int, StorageError] = {}
         self._waiters: list[
             tuple[int, int, Callable[[StorageError | None], object]]
         ] = []  # a heap, by number
@@ -46,15 +46,15 @@ class Durability:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def has(self, number: int) -> bool:
-        """Whether this change and all earlier ones, except refused ones, are durable."""
-        return number <= self._committed and number not in self._refused
+        """Whether this change and all earlier ones, except rejected ones, are durable."""
+        return number <= self._committed and number not in self._rejected
 
     async def wait(self, number: int) -> None:
         """Wait until this change is durable. Raise the error that stopped the store, or for which the change was
-        refused.
+        rejected.
         """
-        if number in self._refused:
-            raise _copy(self._refused[number])
+        if number in self._rejected:
+            raise _copy(self._rejected[number])
         if number <= self._committed:
             return
         waiter = asyncio.get_running_loop().create_future()
@@ -77,13 +77,13 @@ class Durability:
         self._committed = number
         self._notify()
 
-    def refuse(self, number: int, error: StorageError) -> None:
-        """Record that this change was refused and can never become durable. Must be called before the commit that omits
+    def reject(self, number: int, error: StorageError) -> None:
+        """Record that this change was rejected and can never become durable. Must be called before the commit that omits
         the change is reported.
         """
-        self._refused[number] = error
-        while len(self._refused) > _REMEMBERED:
-            del self._refused[next(iter(self._refused))]
+        self._rejected[number] = error
+        while len(self._rejected) > _REMEMBERED:
+            del self._rejected[next(iter(self._rejected))]
 
     def end(self, failure: StorageError) -> None:
         """Record that the store has stopped: changes that are not durable yet never will be."""
@@ -102,9 +102,9 @@ class Durability:
         committed, failure, waiters = self._committed, self.failure, self._waiters
         while waiters and (waiters[0][0] <= committed or failure is not None):
             number, _, callback = heappop(waiters)
-            refusal = self._refused.get(number) if number <= committed else failure
+            rejection = self._rejected.get(number) if number <= committed else failure
             try:
-                callback(None if refusal is None else _copy(refusal))
+                callback(None if rejection is None else _copy(rejection))
             except Exception:  # one failing callback must not prevent the others
                 logger.exception("a callback for a durable change failed")
 

@@ -23,7 +23,7 @@ from hourglass._embedded.store.sqlite.list_reader import ListReader
 from hourglass._embedded.store.store import (
     LAST_KEY,
     DueRun,
-    Refusal,
+    Rejection,
     RunChange,
     ScheduleChange,
     ScheduleEntry,
@@ -147,8 +147,8 @@ class ReadOnlyStore(FileReads):
                 inherited.close(connection)
                 raise
 
-    def refuses_starts(self) -> str:
-        """Return the reason to refuse new workflows."""
+    def start_rejection(self) -> str:
+        """Return the reason to reject new workflows."""
         return self.held
 
     def condition(self) -> DiskCondition | None:
@@ -160,7 +160,7 @@ class ReadOnlyStore(FileReads):
         self._number += 1
         return self._number
 
-    def on_refusal(self, callback: Callable[[Refusal], None]) -> None:
+    def on_rejection(self, callback: Callable[[Rejection], None]) -> None:
         """Do nothing, because no change is written."""
 
     def is_durable(self, number: int) -> bool:

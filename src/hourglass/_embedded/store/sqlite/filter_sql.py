@@ -98,12 +98,12 @@ def statement(query: f.Filter, types: Types) -> Sql:
     """Return the SQL condition of a filter. `types` are the types of the attributes that are not predefined."""
     if query.group_by and query.group_by != STATUS:
         attribute_name = _attribute(query.group_by, types, 0).name
-        raise f.refusal(f"GROUP BY is supported for {STATUS} only, not for {attribute_name}")
+        raise f.invalid_query(f"GROUP BY is supported for {STATUS} only, not for {attribute_name}")
     if query.condition is None:
         return Sql("1")
     sql = _condition(f.without_not(query.condition), types)
     if len(sql.values) > f.MAX_VALUES + f.MAX_CONDITIONS:
-        raise f.refusal(f"the query has more than {f.MAX_VALUES} values and search words")
+        raise f.invalid_query(f"the query has more than {f.MAX_VALUES} values and search words")
     return sql
 
 
@@ -131,7 +131,7 @@ def _attribute(name: str, types: Types, position: int) -> Attribute:
             return Attribute(name, types[name])
     where = f" at character {position}" if position else ""
     custom = ", ".join(sorted(types)) or "none"
-    raise f.refusal(
+    raise f.invalid_query(
         f"invalid search attribute: {name}{where}. Built-in attributes: {', '.join(_COLUMNS)}; custom attributes: "
         f"{custom}"
     )
@@ -199,7 +199,9 @@ def _list(leaf: f.Leaf, attribute: Attribute, values: tuple[str, ...]) -> Sql:
 
 def _text(leaf: f.Leaf, attribute: Attribute, value: str) -> Sql:
     if not value.strip():
-        raise f.refusal(f"the value for {attribute.name} at character {leaf.position} contains no words")
+        raise f.invalid_query(
+            f"the value for {attribute.name} at character {leaf.position} contains no words"
+        )
     phrases = tuple(words(word) for word in value.split())
     phrases = tuple(dict.fromkeys(phrase for phrase in phrases if phrase.strip()))[: f.MAX_CONDITIONS]
     any_of = " OR ".join(["instr(value, ?)"] * len(phrases)) or "0"
@@ -219,7 +221,7 @@ def _is_equality(leaf: f.Leaf) -> bool:
 def _pattern(prefix: str, attribute: Attribute, position: int) -> str:
     escaped = prefix.replace("!", "!!").replace("%", "!%").replace("_", "!_") + "%"
     if len(escaped.encode()) > _MAX_PATTERN:
-        raise f.refusal(f"the value for {attribute.name} at character {position} is too long")
+        raise f.invalid_query(f"the value for {attribute.name} at character {position} is too long")
     return escaped
 
 
@@ -233,7 +235,7 @@ def _to_sql_value(value: f.Literal, attribute: Attribute, position: int) -> Inde
         case _:
             converted = _scalar_value(value, attribute.type)
     if converted is None:
-        raise f.refusal(
+        raise f.invalid_query(
             f"invalid value for search attribute {attribute.name} of type {attribute.type.value} at character "
             f"{position}: expected {_EXPECTED.get(attribute.name) or _EXPECTED[attribute.type.value]}"
         )
@@ -284,7 +286,7 @@ _EXPECTED = {
 
 
 def _not_supported(operator: str, attribute: Attribute, position: int) -> ServiceError:
-    return f.refusal(
+    return f.invalid_query(
         f"operator {operator} at character {position} is not supported for search attribute {attribute.name} of type "
         f"{attribute.type.value}"
     )

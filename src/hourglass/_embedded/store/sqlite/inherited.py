@@ -67,7 +67,7 @@ def mark_stale(identity: Identity) -> None:
     _stale.add(identity)
 
 
-def refuse_stale(path: str) -> None:
+def reject_stale(path: str) -> None:
     """Raise `StorageError` if this process still has connections to a database whose log was deleted."""
     try:
         identity = Identity.of(path)
@@ -83,7 +83,7 @@ def refuse_stale(path: str) -> None:
         _stale.discard(identity)
 
 
-def refuse_inherited(path: str) -> None:
+def reject_inherited(path: str) -> None:
     """Raise `StorageError` if the process from which this one was forked had the file open."""
     try:
         identity = Identity.of(path)
@@ -97,7 +97,7 @@ def refuse_inherited(path: str) -> None:
         )
 
 
-def refuse_second_name(path: str) -> None:
+def reject_second_name(path: str) -> None:
     """Raise `StorageError` if this process has the file open under another name.
 
     SQLite would use the log of one name with the index of the other.

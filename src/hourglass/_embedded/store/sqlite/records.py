@@ -156,7 +156,7 @@ def shown_form(run: Run) -> Run:
 
 def _check_history(length: int, events: Sequence[h.HistoryEvent]) -> None:
     if [event.id for event in events] != list(range(1, length + 1)):
-        raise ValueError(f"its history has {len(events)} events; expected 1 to {length}")
+        raise ValueError(f"its history has {len(events)} events; expected events 1 to {length}")
     if not events or not isinstance(events[0].attributes, h.WorkflowExecutionStarted):
         raise ValueError("its history does not begin with WorkflowExecutionStarted")
 

@@ -7,7 +7,7 @@ a second connection; lists have their own threads and connections (`list_reader`
 the end of the turn in which a call begins to wait for it, or `PATIENCE` seconds later.
 
 Invariants: those of `store`; all changes that are appended in one turn of the control loop, without a wait in between,
-become durable together; a change is durable only when all changes before it are, except refused ones; after a failure
+become durable together; a change is durable only when all changes before it are, except rejected ones; after a failure
 nothing is acknowledged.
 """
 
@@ -37,7 +37,7 @@ from hourglass._embedded.store.sqlite.disk_faults import (
 from hourglass._embedded.store.sqlite.durability import Durability
 from hourglass._embedded.store.sqlite.file_reads import FileReads, ReadOnlyStore
 from hourglass._embedded.store.sqlite.writer import BatchWriter, SeparateChanges
-from hourglass._embedded.store.store import FileLost, Refusal, RunChange, ScheduleChange, Store
+from hourglass._embedded.store.store import FileLost, Rejection, RunChange, ScheduleChange, Store
 from hourglass._forks import ForkStage, at_fork
 from hourglass.errors import StorageError
 
@@ -92,7 +92,7 @@ class SqliteStore(FileReads):
         self._identity = Identity.of(path)
         self._durability = Durability()
         self.is_durable: Callable[[int], bool] = self._durability.has
-        """Whether a change and all earlier ones, except refused ones, are durable. Called about ten times per step."""
+        """Whether a change and all earlier ones, except rejected ones, are durable. Called about ten times per step."""
         self._turn: list[RunChange | ScheduleChange] = []
         self._will_hand_over = (
             False  # whether a call waits for this turn's changes: they are passed on at its end
@@ -103,9 +103,9 @@ class SqliteStore(FileReads):
         self._is_sound = True
         self._loss: FileLost | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._report: Callable[[Refusal], None] = lambda _: None
+        self._report: Callable[[Rejection], None] = lambda _: None
         self._writer = BatchWriter(opened.writer, path, opened.epoch)
-        self._sink = FileSink(self._writer, path, opened.watch, checkpoint_pages, self._on_refusals)
+        self._sink = FileSink(self._writer, path, opened.watch, checkpoint_pages, self._on_rejections)
         self._thread: StoreThread[Batch | SeparateChanges] = StoreThread(
             self._sink,
             path,
@@ -163,7 +163,7 @@ class SqliteStore(FileReads):
                 self._timer = loop.call_later(PATIENCE, self._hand_over)
         return number
 
-    def on_refusal(self, callback: Callable[[Refusal], None]) -> None:
+    def on_rejection(self, callback: Callable[[Rejection], None]) -> None:
         """Set the callback for changes that can never be written. The callback runs on the control loop."""
         self._report = callback
 
@@ -203,7 +203,7 @@ class SqliteStore(FileReads):
         self._thread.put(Turn((), self._durability.newest, [] if key is None else [key]))
         return self._durability.newest
 
-    def refuses_starts(self) -> str:
+    def start_rejection(self) -> str:
         """Return the reason to reject new workflows at present; "" if there is none."""
         if self._thread.held:
             return f"the file {self.path} cannot be written at present: {self._thread.held}"
@@ -297,21 +297,21 @@ class SqliteStore(FileReads):
             self._thread.put(Turn(tuple(self._turn), self._durability.newest))
         self._turn.clear()
 
-    def _on_refusals(self, refusals: Sequence[Refusal]) -> None:
-        """Record refused changes. Called on the store thread, before the commit that omits them is reported."""
-        for refusal in refusals:
-            self._durability.refuse(refusal.number, refusal.error)
+    def _on_rejections(self, rejections: Sequence[Rejection]) -> None:
+        """Record rejected changes. Called on the store thread, before the commit that omits them is reported."""
+        for rejection in rejections:
+            self._durability.reject(rejection.number, rejection.error)
             if self._loop is not None:
                 with contextlib.suppress(RuntimeError):  # the loop and the engine are closed
-                    self._loop.call_soon_threadsafe(self._report_refusal, refusal)
+                    self._loop.call_soon_threadsafe(self._report_rejection, rejection)
 
-    def _report_refusal(self, refusal: Refusal) -> None:
-        """Report a refused change to the engine, and readmit its runs for later changes. Called on the control loop."""
-        self._report(refusal)
-        # Changes that were appended before may depend on the refused one. They are passed to the thread first, and
-        # refused, too; only changes after the turn that readmits the runs are written again.
+    def _report_rejection(self, rejection: Rejection) -> None:
+        """Report a rejected change to the engine, and readmit its runs for later changes. Called on the control loop."""
+        self._report(rejection)
+        # Changes that were appended before may depend on the rejected one. They are passed to the thread first, and
+        # rejected, too; only changes after the turn that readmits the runs are written again.
         self._hand_over()
-        self._thread.put(Turn((), self._durability.newest, readmitted=refusal.run_ids))
+        self._thread.put(Turn((), self._durability.newest, readmitted=rejection.run_ids))
 
     def _connect_lists(self) -> sqlite3.Connection:
         connection = database.connect_read_only(self.path)
@@ -375,7 +375,7 @@ class SqliteOpener:
 
     def check(self, path: str) -> None:
         """Raise `StorageError` if a process from which this one was forked had the file open."""
-        inherited.refuse_inherited(path)
+        inherited.reject_inherited(path)
 
     def open(self, path: str, namespace: str, *, briefly: bool = False) -> Store:
         """Open a file, or create it."""

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from hourglass._contract.workflows import Count, CountGroup, Page, WorkflowStatus, WorkflowSummary
-from hourglass._embedded.store.filters import parse, refusal
+from hourglass._embedded.store.filters import invalid_query, parse
 from hourglass._embedded.store.search_attributes import (
     SYSTEM,
     AttributeType,
@@ -323,7 +323,7 @@ def _rows(connection: sqlite3.Connection, sql: str, values: Sequence[Indexed]) -
         return connection.execute(sql, values).fetchall()
     except sqlite3.Error as error:
         if isinstance(error, sqlite3.DataError) or getattr(error, "sqlite_errorcode", 0) in _TOO_MUCH:
-            raise refusal(
+            raise invalid_query(
                 "the query is too large for this version of SQLite: use fewer conditions, values or words"
             ) from error
         raise

@@ -20,7 +20,7 @@ import msgspec
 from hourglass._embedded.store.sqlite import records, run_rows, visibility
 from hourglass._embedded.store.sqlite.batches import Batch, BatchBuilder, flat
 from hourglass._embedded.store.sqlite.disk_faults import is_of_one_change, unwritable
-from hourglass._embedded.store.store import Refusal, RunChange, ScheduleChange, epoch_is_over
+from hourglass._embedded.store.store import Rejection, RunChange, ScheduleChange, epoch_is_over
 from hourglass.errors import StorageError
 
 SIZES = (128, 96, 64, 48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1)
@@ -31,7 +31,7 @@ PAGE = 4096
 
 class Readmitted(NamedTuple):
     """A marker in a sequence of changes: later changes to these runs depend on the state in the file, and no longer on
-    a refused change.
+    a rejected change.
     """
 
     run_ids: Sequence[str]
@@ -42,11 +42,11 @@ Numbered: TypeAlias = tuple[int, RunChange | ScheduleChange]
 
 @dataclass
 class SeparateChanges:
-    """Numbered changes that are written one by one, in order. `refused` are the changes that could not be written."""
+    """Numbered changes that are written one by one, in order. `rejected` are the changes that could not be written."""
 
     parts: Sequence[Numbered | Readmitted]
     forgotten: Sequence[int] = ()
-    refused: list[Refusal] = field(default_factory=list)
+    rejected: list[Rejection] = field(default_factory=list)
     last_events: None = None
 
 
@@ -88,7 +88,7 @@ class BatchWriter:
         self._path = path
         self._epoch = epoch
         self.barred: dict[str, StorageError] = {}
-        """Runs with a refused change, and its error. Later changes to these runs are refused, too, until the runs are
+        """Runs with a rejected change, and its error. Later changes to these runs are rejected, too, until the runs are
         readmitted.
         """
         run_rows.prepare(connection, epoch)
@@ -109,9 +109,9 @@ class BatchWriter:
 
     def write_separately(self, apart: SeparateChanges) -> None:
         """Write the changes in one transaction, and make it durable. Record the changes that cannot be written as
-        refused.
+        rejected.
         """
-        barred, refused = dict(self.barred), list[Refusal]()
+        barred, rejected = dict(self.barred), list[Rejection]()
         with self._transaction():
             self._builder.reset()
             for part in apart.parts:
@@ -124,13 +124,13 @@ class BatchWriter:
                 error = next((barred[run_id] for run_id in run_ids if run_id in barred), None)
                 error = error or self._try(change, run_ids, schedule_ids)
                 if error is not None:
-                    refused.append(Refusal(number, run_ids, schedule_ids, error))
+                    rejected.append(Rejection(number, run_ids, schedule_ids, error))
                     barred |= dict.fromkeys(run_ids, error)
                     for run_id in run_ids:
                         self._builder.cache.forget(run_id)
             if apart.forgotten:
                 self._put(self._builder.build((), apart.forgotten))
-        self.barred, apart.refused = barred, refused
+        self.barred, apart.rejected = barred, rejected
 
     def _try(
         self, change: RunChange | ScheduleChange, run_ids: Sequence[str], schedule_ids: Sequence[str]

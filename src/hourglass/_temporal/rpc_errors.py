@@ -40,7 +40,7 @@ STATUS: tuple[str, ...] = tuple(status.value for status in ServiceStatus)
 """Names of gRPC's status codes, by number."""
 
 
-class ServerRefusal:
+class RpcFailure:
     """The content of an RPC error: the name of its status, a message, and encoded details."""
 
     def __init__(self, code: int, message: str, details: bytes) -> None:
@@ -57,14 +57,14 @@ class ServerRefusal:
         detail = kind()
         return detail if status.details and status.details[0].Unpack(detail) else None
 
-    def of_parts(self) -> list[ServerRefusal]:
+    def of_parts(self) -> list[RpcFailure]:
         """Return the errors of the parts of a multi-operation request. Parts that were aborted because another
         part failed are omitted.
         """
         failure = self.detail(MultiOperationExecutionFailure)
         statuses = [] if failure is None else failure.statuses
         return [
-            ServerRefusal(part.code, part.message, GrpcStatus(details=part.details).SerializeToString())
+            RpcFailure(part.code, part.message, GrpcStatus(details=part.details).SerializeToString())
             for part in statuses
             if part.code and STATUS[part.code] != "ABORTED"
         ]
@@ -80,33 +80,31 @@ def no_namespace(namespace: str, target: str) -> NamespaceNotFoundError:
     )
 
 
-def error_for(
-    refusal: ServerRefusal, request: sv.Request[Any], namespace: str, target: str
-) -> HourglassError:
+def error_for(failure: RpcFailure, request: sv.Request[Any], namespace: str, target: str) -> HourglassError:
     """Return the exception for a rejected request."""
     if isinstance(request, wf.UpdateWithStart):
-        parts = refusal.of_parts()
+        parts = failure.of_parts()
         at_start = parts and parts[0].detail(WorkflowExecutionAlreadyStartedFailure) is not None
         part = request.start if at_start else request.update
-        return error_for(parts[0] if parts else refusal, part, namespace, target)
-    match refusal.status:
+        return error_for(parts[0] if parts else failure, part, namespace, target)
+    match failure.status:
         case "NOT_FOUND":
-            return _not_found(refusal, request, namespace, target)
+            return _not_found(failure, request, namespace, target)
         case "ALREADY_EXISTS":
-            return _exists(refusal, request)
+            return _exists(failure, request)
         case "INVALID_ARGUMENT" if isinstance(request, wf.QueryWorkflow):
-            return QueryFailedError(refusal.message)
+            return QueryFailedError(failure.message)
         case "DEADLINE_EXCEEDED" | "CANCELLED":
             return too_late(request, target)
         case "UNAVAILABLE":
             return ConnectionFailedError(
-                f"the server at {target} cannot be reached: {refusal.message}", status=refusal.status
+                f"the server at {target} cannot be reached: {failure.message}", status=failure.status
             )
         case "PERMISSION_DENIED" | "UNAUTHENTICATED":
-            return denied(refusal.status, refusal.message, namespace, target)
+            return denied(failure.status, failure.message, namespace, target)
         case _:
             return ServiceError(
-                f"{_name(request)} was rejected: {refusal.message} ({refusal.status})", status=refusal.status
+                f"{_name(request)} was rejected: {failure.message} ({failure.status})", status=failure.status
             )
 
 
@@ -131,46 +129,44 @@ def too_late(request: sv.Request[Any], target: str) -> ServiceTimeoutError:
     )
 
 
-def _not_found(
-    refusal: ServerRefusal, request: sv.Request[Any], namespace: str, target: str
-) -> HourglassError:
-    if isinstance(request, DescribeNamespace) or refusal.detail(NamespaceNotFoundFailure) is not None:
+def _not_found(failure: RpcFailure, request: sv.Request[Any], namespace: str, target: str) -> HourglassError:
+    if isinstance(request, DescribeNamespace) or failure.detail(NamespaceNotFoundFailure) is not None:
         return no_namespace(namespace, target)
     if isinstance(request, (ac.CompleteActivity, ac.HeartbeatActivity)):
         return ServiceError(
             "this activity is no longer pending: it has ended, timed out or been cancelled, or its "
-            f"workflow has closed ({refusal.message})",
-            status=refusal.status,
+            f"workflow has closed ({failure.message})",
+            status=failure.status,
         )
     if schedule_id := getattr(request, "schedule_id", ""):
         return ScheduleNotFoundError(
-            f"schedule {schedule_id!r} does not exist in namespace {namespace!r}", status=refusal.status
+            f"schedule {schedule_id!r} does not exist in namespace {namespace!r}", status=failure.status
         )
     workflow_id = getattr(request, "workflow_id", "")
     if not workflow_id and (activity_id := getattr(request, "activity_id", "")):
         return ActivityNotFoundError(
-            f"activity {activity_id!r} does not exist or has ended (namespace {namespace!r}): {refusal.message}",
-            status=refusal.status,
+            f"activity {activity_id!r} does not exist or has ended (namespace {namespace!r}): {failure.message}",
+            status=failure.status,
         )
     if not workflow_id:
         return ServiceError(
-            f"{_name(request)} failed, because its target was not found: {refusal.message}",
-            status=refusal.status,
+            f"{_name(request)} failed, because its target was not found: {failure.message}",
+            status=failure.status,
         )
     run = f" (run {request.run_id})" if getattr(request, "run_id", "") else ""  # type: ignore[attr-defined]
     return WorkflowNotFoundError(
-        f"workflow {workflow_id!r}{run} does not exist or has closed (namespace {namespace!r}): {refusal.message}",
-        status=refusal.status,
+        f"workflow {workflow_id!r}{run} does not exist or has closed (namespace {namespace!r}): {failure.message}",
+        status=failure.status,
     )
 
 
-def _exists(refusal: ServerRefusal, request: sv.Request[Any]) -> HourglassError:
+def _exists(failure: RpcFailure, request: sv.Request[Any]) -> HourglassError:
     if isinstance(request, CreateSchedule):
         return ScheduleAlreadyExistsError(
             f"schedule {request.schedule_id!r} already exists", schedule_id=request.schedule_id
         )
     if isinstance(request, ac.StartActivity):
-        detail = refusal.detail(ActivityExecutionAlreadyStartedFailure)
+        detail = failure.detail(ActivityExecutionAlreadyStartedFailure)
         run_id = "" if detail is None else detail.run_id
         return ActivityAlreadyStartedError(
             f"activity {request.activity_id!r} has already started (run {run_id})",
@@ -178,9 +174,9 @@ def _exists(refusal: ServerRefusal, request: sv.Request[Any]) -> HourglassError:
             activity_type=request.activity_type,
             run_id=run_id,
         )
-    detail = refusal.detail(WorkflowExecutionAlreadyStartedFailure)
+    detail = failure.detail(WorkflowExecutionAlreadyStartedFailure)
     if not isinstance(request, (wf.StartWorkflow, wf.ImportWorkflow)) or detail is None:
-        return ServiceError(f"{_name(request)} was rejected: {refusal.message}", status=refusal.status)
+        return ServiceError(f"{_name(request)} was rejected: {failure.message}", status=failure.status)
     return WorkflowAlreadyStartedError(
         f"workflow {request.workflow_id!r} has already started (run {detail.run_id})",
         workflow_id=request.workflow_id,
@@ -274,7 +270,7 @@ def unreachable(target: str, reason: str) -> ConnectionFailedError:
     )
 
 
-def connection_refused(reason: str, target: str, namespace: str) -> ServiceError:
+def connection_error(reason: str, target: str, namespace: str) -> ServiceError:
     """Return the error for a failed connection, from the reason that Core reports."""
     reason = " ".join(reason.removeprefix("Failed client connect: ").split())
     status = _STATUS.search(reason)
