@@ -101,7 +101,7 @@ def _replaced(program: arena.Program, times: int, scale: Scale) -> None:
 
 
 def _wait_running(program: arena.Program, times: int, scale: Scale) -> None:
-    until(f"process {times} works", lambda: _said(program, " runs") >= times, scale.limit)
+    until(f"process {times} works", lambda: _said(program, "the worker on task queue") >= times, scale.limit)
 
 
 def _said(program: arena.Program, text: str) -> int:

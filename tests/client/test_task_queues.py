@@ -86,13 +86,13 @@ def test_task_queue_stats_report_backlog_age_and_rates(client: Client) -> None:
             client.start_workflow(calls_activity, id=f"busy-{number}", task_queue="busy")
         first = _wait_for_backlog(client, "steps", True, 3)
         second = _wait_for_backlog(client, "steps", True, 3)
-        assert timedelta(0) < first.age <= second.age
-        assert _wait_for_backlog(client, "busy", False, 0).age == timedelta(0)
+        assert timedelta(0) < first.backlog_age <= second.backlog_age
+        assert _wait_for_backlog(client, "busy", False, 0).backlog_age == timedelta(0)
         with Worker(client, "steps", activities=[act]):
             for number in range(3):
                 client.get_workflow_handle(f"busy-{number}").result()
             stats = _wait_for_backlog(client, "steps", True, 0)
-            assert stats.age == timedelta(0)
+            assert stats.backlog_age == timedelta(0)
             while stats.dispatch_rate == 0 or stats.add_rate == 0:
                 stats = _wait_for_backlog(client, "steps", True, 0)
 
@@ -104,7 +104,7 @@ def _backlog_sizes(client: Client, queue: str = "default") -> tuple[int, int]:
     assert found.activity_stats is not None
     for stats in (found.workflow_stats, found.activity_stats):
         assert (stats.add_rate, stats.dispatch_rate) == (0, 0)
-        assert (stats.age > timedelta(0)) is bool(stats.backlog)
+        assert (stats.backlog_age > timedelta(0)) is bool(stats.backlog)
     return found.workflow_stats.backlog, found.activity_stats.backlog
 
 

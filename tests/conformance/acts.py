@@ -25,22 +25,22 @@ class SharedState:
         self.mended = False
         self.lock = threading.Lock()
         self.running = 0
-        self.most = 0
+        self.most_running = 0
 
 
-place = SharedState()
+state = SharedState()
 
 
 def reset_shared_state() -> None:
     """Replace the state; open all gates, so that old activities return."""
-    for gate in list(place.gates.values()):
+    for gate in list(state.gates.values()):
         gate.set()
-    place.__init__()  # type: ignore[misc]
+    state.__init__()  # type: ignore[misc]
 
 
 def gate(name: str) -> threading.Event:
     """Return the gate of this name."""
-    return place.gates[name]
+    return state.gates[name]
 
 
 def wait_for_gate(name: str) -> None:
@@ -61,7 +61,7 @@ async def increase(number: int) -> int:
 
 @activity.defn
 def record_call(what: str) -> str:
-    place.calls.append(what)
+    state.calls.append(what)
     return what
 
 
@@ -85,15 +85,15 @@ def returns_when_released(name: str, fail: bool = False) -> str:
 @activity.defn(retry_policy=ONCE)
 def counts_concurrent_calls(number: int) -> int:
     """Record how many of these run concurrently."""
-    with place.lock:
-        place.running += 1
-        place.most = max(place.most, place.running)
-    if place.running > 1:
+    with state.lock:
+        state.running += 1
+        state.most_running = max(state.most_running, state.running)
+    if state.running > 1:
         gate("two").set()
     if number == 0:
         gate("two").wait(_LONGEST)
-    with place.lock:
-        place.running -= 1
+    with state.lock:
+        state.running -= 1
     return number * number
 
 
@@ -112,14 +112,14 @@ def fails_without_retries(message: str) -> None:
 
 @activity.defn
 def fails_until_mended() -> str:
-    if not place.mended:
+    if not state.mended:
         raise ApplicationError("not mended yet", non_retryable=True)
     return "mended"
 
 
 @activity.defn(retry_policy=QUICK)
 def raises_value_error() -> None:
-    place.calls.append("raised")
+    state.calls.append("raised")
     try:
         int("x")
     except ValueError as error:
@@ -130,10 +130,10 @@ def raises_value_error() -> None:
 def stops_when_cancelled(name: str) -> str:
     go = gate("go")
     gate(name).set()
-    place.calls.append("begun")
+    state.calls.append("begun")
     while not activity.wait_cancelled(0.01) and not go.is_set():
         activity.heartbeat()
-    place.calls.append("stopped")
+    state.calls.append("stopped")
     return "stopped"
 
 
@@ -158,7 +158,7 @@ def resumes_from_heartbeat() -> list[Any]:
 @activity.defn(heartbeat_timeout=None)
 def completed_by_test() -> str:
     """Hand its task token to the test, which completes it."""
-    place.token = activity.info().task_token
+    state.token = activity.info().task_token
     gate("token").set()
     activity.complete_async()
 

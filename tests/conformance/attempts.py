@@ -203,7 +203,7 @@ def activity_is_completed_by_workflow_id_and_activity_id(world: World) -> None:
 def completing_a_completed_activity_is_rejected(world: World) -> None:
     handle = world.start(awaits_external_completion, None)
     acts.wait_for_gate("token")
-    activity_handle = world.client.get_activity_handle(token=acts.place.token)
+    activity_handle = world.client.get_activity_handle(token=acts.state.token)
     activity_handle.complete("one")
     with pytest.raises(ServiceError):
         activity_handle.complete("two")
@@ -214,7 +214,7 @@ def completing_a_completed_activity_is_rejected(world: World) -> None:
 def external_heartbeat_details_are_in_heartbeat_timeout(world: World) -> None:
     handle = world.start(awaits_external_completion, 1)
     acts.wait_for_gate("token")
-    assert world.client.get_activity_handle(token=acts.place.token).heartbeat("half") is False
+    assert world.client.get_activity_handle(token=acts.state.token).heartbeat("half") is False
     error = world.failure(handle)
     assert isinstance(error.cause, TimedOutError)
     assert error.cause.type == TimeoutType.HEARTBEAT
@@ -239,7 +239,7 @@ def external_activity_reports_cancellation_with_details(world: World) -> None:
     acts.wait_for_gate("token")
     handle.signal("stop", "")
     world.wait_for_event(handle, "ACTIVITY_TASK_CANCEL_REQUESTED")
-    activity_handle = world.client.get_activity_handle(token=acts.place.token)
+    activity_handle = world.client.get_activity_handle(token=acts.state.token)
     assert activity_handle.heartbeat() is True
     activity_handle.cancel("tidied up")
     assert handle.result(timeout=60) == ["CancelledError", "tidied up"]

@@ -60,7 +60,7 @@ def check_cancellation_while_waiting(world: World, how: str) -> None:
     world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED")
     handle.cancel("enough")
     assert isinstance(world.failure(handle), CancelledError)
-    assert acts.place.calls == ["refund"]
+    assert acts.state.calls == ["refund"]
     types = event_types(handle.history())
     assert types.index("WORKFLOW_EXECUTION_CANCEL_REQUESTED") < types.index("ACTIVITY_TASK_COMPLETED")
     assert types[-1] == "WORKFLOW_EXECUTION_CANCELED"
@@ -98,7 +98,7 @@ def cancellation_interrupts_activity_without_waiting_for_its_end(world: World) -
     acts.wait_for_gate("begun")
     handle.cancel()
     assert isinstance(world.failure(handle), CancelledError)
-    assert acts.place.calls == ["refund"]
+    assert acts.state.calls == ["refund"]
 
 
 @workflow.defn
@@ -142,7 +142,7 @@ def shielded_block_completes_before_cancellation(world: World) -> None:
     world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED", 2)
     acts.gate("go").set()
     assert isinstance(world.failure(handle), CancelledError)
-    assert acts.place.calls == ["begun, cancelled after the shield"]
+    assert acts.state.calls == ["begun, cancelled after the shield"]
 
 
 @workflow.defn
@@ -247,7 +247,7 @@ def runs_cleanup_when_cancelled() -> str:
             activity.heartbeat()
         return "let go"
     finally:
-        acts.place.calls.append("cleaned up")
+        acts.state.calls.append("cleaned up")
 
 
 @workflow.defn
@@ -268,7 +268,7 @@ def wait_cancellation_completed_waits_for_activity(world: World) -> None:
     acts.wait_for_gate("begun")
     handle.signal("now", "")
     assert handle.result(timeout=60) == ["ActivityError", "CancelledError"]
-    assert acts.place.calls == ["cleaned up"]
+    assert acts.state.calls == ["cleaned up"]
 
 
 @workflow.defn
@@ -334,4 +334,4 @@ def run_cancelled_before_first_task_starts_and_is_cancelled_at_first_wait(world:
     handle.cancel()
     world.start_worker()
     assert isinstance(world.failure(handle), CancelledError)
-    assert acts.place.calls == ["refund"]
+    assert acts.state.calls == ["refund"]

@@ -11,9 +11,7 @@ from hourglass.workflow import ActivityCancellationType
 
 from . import acts
 from .scenario import scenario
-from .world import World, event_counts, event_types
-
-LIMIT = 30
+from .world import LIMIT, World, event_counts, event_types
 
 
 @workflow.defn

@@ -14,9 +14,8 @@ from hourglass.errors import ApplicationError, UsageError
 
 from . import acts
 from .scenario import scenario
-from .world import World, event_types
+from .world import LIMIT, World, event_types
 
-LIMIT = 30
 REGION = SearchAttributeKey.for_keyword("CustomKeywordField")
 
 

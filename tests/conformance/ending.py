@@ -42,9 +42,7 @@ def continues_after_signal(carried: list[str]) -> list[str]:
 def signal_by_workflow_id_reaches_run_after_continue_as_new(world: World) -> None:
     handle = world.start(continues_after_signal, [])
     handle.signal("inbox", "a")
-    world.wait_until(
-        lambda: world.client.get_workflow_handle(handle.id).describe().run_id != handle.run_id, ""
-    )
+    world.wait_until(lambda: world.client.get_workflow_handle(handle.id).describe().run_id != handle.run_id)
     world.client.get_workflow_handle(handle.id).signal("inbox", "b")
     assert handle.result(timeout=60) == ["a", "b"]
 

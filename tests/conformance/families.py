@@ -15,13 +15,12 @@ from hourglass.errors import (
     TerminatedError,
     WorkflowAlreadyStartedError,
     WorkflowFailedError,
-    WorkflowNotFoundError,
 )
 from hourglass.workflow import Channel, ChildCancellationType, ParentClosePolicy
 
 from . import acts
 from .scenario import scenario
-from .world import World, event_types
+from .world import World, event_types, exists
 
 ENDS = Channel("end", str)
 
@@ -285,14 +284,6 @@ def child_started_in_closing_task_of_parent_never_runs(world: World) -> None:
     names = [world.run(closes_while_starting_child, int(policy)) for policy in list(ParentClosePolicy)[1:]]
     world.run(runs_many_children, 2)  # started later and complete, so the earlier children were not started
     assert not any(exists(world.client.get_workflow_handle(name)) for name in names)
-
-
-def exists(child: Any) -> bool:
-    try:
-        child.describe()
-    except WorkflowNotFoundError:
-        return False
-    return True
 
 
 # --- ids, queues, notes -----------------------------------------------------------------------------------------------

@@ -13,9 +13,8 @@ from hourglass.converter import SearchAttributeKey
 from hourglass.errors import ServiceError, UsageError
 
 from .scenario import scenario
-from .world import World
+from .world import LIMIT, World
 
-LIMIT = 30
 TEXT = SearchAttributeKey.for_text("CustomTextField")
 KEYWORD = SearchAttributeKey.for_keyword("CustomKeywordField")
 KEYWORDS = SearchAttributeKey.for_keyword_list("CustomKeywordListField")

@@ -13,9 +13,7 @@ from hourglass.workflow import HandlerUnfinishedPolicy
 
 from .scenario import scenario
 from .update_handlers import BackgroundCall, wait_until_admitted
-from .world import World
-
-LIMIT = 30
+from .world import LIMIT, World
 
 
 @contextmanager

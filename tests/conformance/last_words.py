@@ -92,7 +92,7 @@ def close_with_commands(world: World, way: str) -> WorkflowHandle[Any]:
     )  # started later and complete, so the earlier commands were not sent
     receiver.signal("words", "end")
     assert receiver.result(timeout=LIMIT) == ["end"]
-    assert acts.place.calls == []
+    assert acts.state.calls == []
     return run
 
 
@@ -330,4 +330,4 @@ def unfinished_update_fails_when_run_closes(world: World) -> None:
         handle.execute_update("ask", "work")
     assert handle.result(timeout=LIMIT) == "closed"
     assert world.run(runs_child) == "ended"
-    assert acts.place.calls == []
+    assert acts.state.calls == []

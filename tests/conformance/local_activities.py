@@ -30,7 +30,7 @@ def waits_for_gate(name: str) -> str:
     acts.gate(f"{name} runs").set()
     while not go.wait(0.01):
         if wait_cancelled(0):
-            acts.place.calls.append(f"{name} was cancelled")
+            acts.state.calls.append(f"{name} was cancelled")
             raise CancelledError(f"{name} stops")
     return name
 
@@ -97,7 +97,7 @@ def retries_local_activities(attempts: int) -> list[Any]:
 def local_activity_with_short_retries_leaves_one_marker(world: World) -> None:
     handle = world.start(retries_local_activities, 3)
     assert handle.result(timeout=60) == [3, "LookupError", "nothing there"]
-    assert acts.place.calls == ["raised"] * 4
+    assert acts.state.calls == ["raised"] * 4
     assert event_types(handle.history()).count(MARKER) == 2
     assert event_types(handle.history()).count("WORKFLOW_TASK_COMPLETED") == 1
 
@@ -233,14 +233,14 @@ def run_with_cancelled_local_activity(world: World, kind: Kind) -> Any:
 def try_cancel_of_local_activity_continues_run_immediately(world: World) -> None:
     handle = run_with_cancelled_local_activity(world, Kind.TRY_CANCEL)
     assert handle.result(timeout=60)[0] == "left"
-    world.wait_until(lambda: acts.place.calls == ["held was cancelled"], "a cancelled attempt")
+    world.wait_until(lambda: acts.state.calls == ["held was cancelled"], "a cancelled attempt")
 
 
 @scenario("loose")
 def wait_cancellation_completed_waits_for_local_activity(world: World) -> None:
     handle = run_with_cancelled_local_activity(world, Kind.WAIT_CANCELLATION_COMPLETED)
     assert handle.result(timeout=60)[0] == "left"
-    assert acts.place.calls == ["held was cancelled"]
+    assert acts.state.calls == ["held was cancelled"]
 
 
 @scenario("loose")
@@ -264,7 +264,7 @@ def cancellation_reaches_run_at_heartbeat_of_local_activity(world: World) -> Non
     acts.wait_for_gate("held runs")
     handle.cancel()
     assert isinstance(world.failure(handle), CancelledError)
-    assert "refund" in acts.place.calls
+    assert "refund" in acts.state.calls
 
 
 @workflow.defn

@@ -12,9 +12,7 @@ from hourglass.client import HistoryEventFilter
 from hourglass.errors import UsageError, WorkflowNotFoundError
 
 from .scenario import scenario
-from .world import World
-
-LIMIT = 30
+from .world import LIMIT, World
 
 WORDS: workflow.Channel[str] = workflow.Channel("words")
 

@@ -12,13 +12,13 @@ import pytest
 from temporalio.api.sdk.v1 import EnhancedStackTrace
 
 from hourglass import ApplicationError, RetryPolicy, activity, workflow
-from hourglass.client import IdReusePolicy, WorkflowHandle
-from hourglass.errors import QueryFailedError, UsageError, WorkflowAlreadyStartedError, WorkflowNotFoundError
+from hourglass.client import IdReusePolicy
+from hourglass.errors import QueryFailedError, UsageError, WorkflowAlreadyStartedError
 from hourglass.workflow import ActivityCancellationType, RawPayload
 
 from .acts import Reversing, Scaling
 from .scenario import scenario
-from .world import World, successor_run_id
+from .world import World, exists, successor_run_id
 
 # --- randomness -------------------------------------------------------------------------------------------------------
 
@@ -386,19 +386,11 @@ def workflow_can_signal_with_start(world: World) -> None:
     basket = f"{world.queue}-basket"
     handle = world.start(signals_with_start, basket)
     basket_handle = world.client.get_workflow_handle(basket, workflow=CollectsTwoItems.run)
-    world.wait_until(lambda: _exists(basket_handle), "a basket")
+    world.wait_until(lambda: exists(basket_handle), "a basket")
     assert basket_handle.result(timeout=60) == ["ann", "lamp", "desk"]
     assert basket_handle.describe().memo == {"of": "ann"}
     handle.signal("go", "on")
     assert handle.result(timeout=60) == [basket, True]
-
-
-def _exists(handle: WorkflowHandle[Any]) -> bool:
-    try:
-        handle.describe()
-    except WorkflowNotFoundError:
-        return False
-    return True
 
 
 # --- how urgent an open run is ------------------------------------------------------------------------------------------

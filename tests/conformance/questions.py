@@ -259,7 +259,8 @@ def history_pages_add_up_to_history_in_both_directions(world: World) -> None:
     finish_run(world, handle)
     all_events = handle.history().events
     for newest_first in (False, True):
-        events, token = [], b""
+        events: list[dict[str, Any]] = []
+        token = b""
         while True:
             page = handle.history_page(page_size=2, page_token=token, newest_first=newest_first)
             events += page.events

@@ -19,9 +19,7 @@ from hourglass.workflow import ParentClosePolicy
 
 from . import acts
 from .scenario import scenario
-from .world import World, attributes_of, event_types
-
-LIMIT = 30
+from .world import LIMIT, World, attributes_of, event_types
 
 
 def completed_task_ids(handle: WorkflowHandle[Any]) -> list[int]:
@@ -73,7 +71,7 @@ def reset_to_first_task_repeats_activities_and_reapplies_messages(world: World) 
     again = handle.reset(event_id=completed_task_ids(handle)[0], reason="again")
     assert again.result(timeout=LIMIT) == ["one", "two", "a", "b", "c"]
     assert again.get_update_handle("u", update=CollectsItems.add_item).result(timeout=LIMIT) == "has b"
-    assert acts.place.calls == ["one", "two", "one", "two"]
+    assert acts.state.calls == ["one", "two", "one", "two"]
     world.handles.append(again)
 
 
@@ -86,7 +84,7 @@ def reset_to_last_task_keeps_completed_activities(world: World) -> None:
     assert handle.result(timeout=LIMIT) == ["one", "two", "a", "b"]
     again = handle.reset()
     assert again.result(timeout=LIMIT) == ["one", "two", "a", "b"]
-    assert acts.place.calls == ["one", "two"]
+    assert acts.state.calls == ["one", "two"]
     world.handles.append(again)
 
 
@@ -185,10 +183,10 @@ def reset_before_failed_step_keeps_earlier_results(world: World) -> None:
     handle = world.start(fails_until_mended)
     cause = world.failure(handle)
     assert isinstance(cause.__cause__, ApplicationError)
-    acts.place.mended = True
+    acts.state.mended = True
     again = handle.reset(before=acts.fails_until_mended)
     assert again.result(timeout=LIMIT) == "kept mended"
-    assert acts.place.calls == ["kept"]
+    assert acts.state.calls == ["kept"]
     world.handles.append(again)
 
 
@@ -206,7 +204,7 @@ def reset_run_draws_new_random_numbers(world: World) -> None:
     again.result(timeout=LIMIT)
     third = handle_of_run(world, again).reset(before=acts.record_call)
     third.result(timeout=LIMIT)
-    assert len(set(acts.place.calls)) == 3
+    assert len(set(acts.state.calls)) == 3
     world.handles += [again, third]
 
 

@@ -10,9 +10,8 @@ from hourglass.converter import Payload, SearchAttributeKey
 
 from .scenario import scenario
 from .schedules import NEVER, collect_runs, wait_for_action_counts
-from .world import World
+from .world import LIMIT, World
 
-LIMIT = 30
 REGION = SearchAttributeKey.for_keyword("CustomKeywordField")
 
 

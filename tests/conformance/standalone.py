@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -24,9 +23,8 @@ from hourglass.errors import (
 )
 
 from .scenario import scenario
-from .world import World
+from .world import LIMIT, World
 
-LIMIT = 60
 ONCE = RetryPolicy(maximum_attempts=1)
 
 
@@ -66,13 +64,6 @@ def heartbeats_until_cancelled() -> str:
 def start_standalone(world: World, function: Any, *args: Any, **options: Any) -> ActivityExecutionHandle[Any]:
     options.setdefault("id", f"alone-{uuid.uuid4().hex[:8]}")
     return world.client.start_activity(function, *args, task_queue=world.queue, **options)
-
-
-def wait_until(seen: Callable[[], bool]) -> None:
-    end = time.monotonic() + LIMIT
-    while not seen():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 @scenario("loose")
@@ -136,8 +127,8 @@ def standalone_activity_can_be_cancelled_and_terminated(world: World) -> None:
     assert waiting.describe().status == ActivityExecutionStatus.CANCELED
     assert waiting.describe().canceled_reason == "no more"
     running = start_standalone(world, heartbeats_until_cancelled, retry_policy=ONCE)
-    wait_until(lambda: running.describe().state == "STARTED")
-    wait_until(lambda: bool(running.describe().heartbeat_details))
+    world.wait_until(lambda: running.describe().state == "STARTED")
+    world.wait_until(lambda: bool(running.describe().heartbeat_details))
     running.cancel()
     with pytest.raises(ActivityFailedError) as stopped:
         running.result(timeout=LIMIT)
@@ -188,7 +179,7 @@ def paused_standalone_activity_starts_no_attempt_and_options_can_change(world: W
         say_hello, "x", task_queue=f"{world.queue}-later", heartbeat_timeout=7
     )
     handle.pause("a while")
-    wait_until(lambda: handle.describe().state == "PAUSED" or handle.describe().status.name == "PAUSED")
+    world.wait_until(lambda: handle.describe().state == "PAUSED" or handle.describe().status.name == "PAUSED")
     changed = handle.update_options(task_queue=world.queue, start_to_close_timeout=5, heartbeat_timeout=None)
     assert (changed.task_queue, changed.start_to_close_timeout, changed.heartbeat_timeout) == (
         world.queue,
@@ -219,7 +210,7 @@ def standalone_activities_are_listed_apart_from_workflows(world: World) -> None:
         for _ in range(3)
     ]
     query = f"ActivityType = '{kind}'"
-    wait_until(lambda: world.client.count_activities(query) == 3)
+    world.wait_until(lambda: world.client.count_activities(query) == 3)
     assert {execution.id for execution in world.client.list_activities(query, page_size=2)} == {
         execution.id for execution in handles
     }
@@ -228,7 +219,7 @@ def standalone_activities_are_listed_apart_from_workflows(world: World) -> None:
     assert len(page.items) + len(second_page.items) == 3
     handles[0].terminate()
     open_query = f"{query} AND ExecutionStatus = 'Running'"
-    wait_until(lambda: world.client.count_activities(open_query) == 2)
+    world.wait_until(lambda: world.client.count_activities(open_query) == 2)
     (found,) = world.client.list_activities(f"ActivityId = '{handles[1].id}'")
     assert (found.run_id, found.status) == (handles[1].run_id, ActivityExecutionStatus.RUNNING)
     assert world.client.count_workflows(f"WorkflowId = '{handles[1].id}'") == 0
@@ -237,7 +228,7 @@ def standalone_activities_are_listed_apart_from_workflows(world: World) -> None:
     ]
     for execution in handles[1:]:
         execution.delete()
-    wait_until(lambda: world.client.count_activities(query) == 1)
+    world.wait_until(lambda: world.client.count_activities(query) == 1)
 
 
 @activity.defn(heartbeat_timeout=None)
@@ -248,7 +239,7 @@ def awaits_external_completion() -> str:
 @scenario("loose")
 def standalone_activity_is_completed_by_client_with_id(world: World) -> None:
     handle = start_standalone(world, awaits_external_completion)
-    wait_until(lambda: handle.describe().state == "STARTED")
+    world.wait_until(lambda: handle.describe().state == "STARTED")
     activity_handle = world.client.get_activity_handle(activity_id=handle.id)
     assert activity_handle.heartbeat("half") is False
     activity_handle.complete("from outside")
@@ -269,7 +260,7 @@ def activity_of_workflow_can_be_paused_and_changed_by_ids(world: World) -> None:
     world.wait_for_event(handle, "ACTIVITY_TASK_SCHEDULED")
     activity_handle = world.client.get_activity_handle(workflow_id=handle.id, activity_id="say_hello")
     activity_handle.pause("a while")
-    wait_until(lambda: handle.describe().pending_activities[0].state == "PAUSED")
+    world.wait_until(lambda: handle.describe().pending_activities[0].state == "PAUSED")
     changed = activity_handle.update_options(task_queue=world.queue, start_to_close_timeout=5)
     assert (changed.task_queue, changed.start_to_close_timeout) == (world.queue, 5)
     assert activity_handle.restore_original_options().task_queue == f"{world.queue}-later"

@@ -43,7 +43,7 @@ def maps_activity(numbers: list[int]) -> list[int]:
 @scenario("loose")
 def map_limits_concurrency(world: World) -> None:
     assert world.run(maps_activity, [0, 1, 2, 3, 4, 5]) == [0, 1, 4, 9, 16, 25]
-    assert acts.place.most == 2
+    assert acts.state.most_running == 2
 
 
 @workflow.defn
@@ -99,7 +99,7 @@ def non_retryable_error_type_of_policy_stops_retries(world: World) -> None:
     assert error.retry_state == RetryState.NON_RETRYABLE_FAILURE
     assert (error.cause.type, str(error.cause)) == ("LookupError", "nothing there")
     assert error.cause.cause.type == "ValueError"
-    assert acts.place.calls == ["raised"]
+    assert acts.state.calls == ["raised"]
 
 
 @activity.defn(retry_policy=acts.QUICK)
@@ -224,7 +224,7 @@ def activity_is_completed_by_client_with_task_token(world: World) -> None:
 
     handle = world.start(calls_externally_completed_activity)
     acts.wait_for_gate("token")
-    world.client.get_activity_handle(token=acts.place.token).complete("from outside")
+    world.client.get_activity_handle(token=acts.state.token).complete("from outside")
     assert handle.result(timeout=60) == "from outside"
 
 

@@ -9,9 +9,7 @@ from hourglass import workflow
 from . import acts
 from .scenario import scenario
 from .update_handlers import BackgroundCall
-from .world import World
-
-LIMIT = 30
+from .world import LIMIT, World
 
 
 class CountingGuard:

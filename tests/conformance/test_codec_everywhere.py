@@ -26,13 +26,12 @@ from hourglass.replay import Replayer
 from hourglass.testing import DevServer
 
 from . import acts
-from .world import World
+from .world import LIMIT, World
 
 pytestmark = pytest.mark.server
 
 SECRET = "s3cr3t"
 REGION = SearchAttributeKey.for_keyword("CustomKeywordField")
-LIMIT = 30
 
 
 class InvertingCodec:
@@ -82,7 +81,7 @@ def fails_with_details(secret: str) -> None:
 
 @activity.defn(heartbeat_timeout=None)
 def awaits_test_completion(secret: str) -> str:
-    acts.place.token = activity.info().task_token
+    acts.state.token = activity.info().task_token
     acts.gate("token").set()
     activity.complete_async()
 
@@ -246,7 +245,7 @@ def test_codec_encodes_every_value_of_a_workflow(world: World) -> None:
     )
     assert description.memo == {"note": f"{SECRET} note", "second": SECRET}
     assert description.search_attributes["CustomKeywordField"] == "eu"
-    activity_handle = world.client.get_activity_handle(token=acts.place.token)
+    activity_handle = world.client.get_activity_handle(token=acts.state.token)
     activity_handle.heartbeat(f"{SECRET} from outside")
     activity_handle.complete(f"{SECRET} from outside")
     # The next run starts with the memo of the first start: upserts apply to one run.

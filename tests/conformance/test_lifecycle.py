@@ -48,7 +48,7 @@ def waits_between_records() -> list[str]:
 @workflow.defn
 def fails_until_mended() -> str:
     acts.record_call("before the bug")
-    if not acts.place.mended:
+    if not acts.state.mended:
         raise ValueError("secret payload of the user's")
     return acts.record_call("mended")
 
@@ -92,10 +92,10 @@ def test_bug_in_workflow_code_parks_the_run_until_it_is_fixed(
     assert "is parked: ValueError at" in caplog.text
     assert handle.describe().status == WorkflowStatus.RUNNING
     world.stop_worker()
-    acts.place.mended = True
+    acts.state.mended = True
     world.start_worker()
     assert handle.result(timeout=60) == "mended"
-    assert acts.place.calls == ["before the bug", "mended"]
+    assert acts.state.calls == ["before the bug", "mended"]
     assert event_types(handle.history())[-1] == "WORKFLOW_EXECUTION_COMPLETED"
     replay_all(world)
 
@@ -169,7 +169,7 @@ def test_repeatedly_failing_task_is_reported_in_lists_until_it_succeeds(world: W
     assert reported_problems(world, f"{REPORTED} IS NULL") == {healthy.run_id: ()}
     world.stop_worker()
     assert reported_problems(world) == {handle.run_id: FAILED}
-    acts.place.mended = True
+    acts.state.mended = True
     world.start_worker()
     assert handle.result(timeout=60) == "mended"
     assert handle.describe().reported_problems == ()
@@ -197,7 +197,7 @@ def test_terminated_parked_run_keeps_its_reported_problem(world: World) -> None:
 @workflow.defn
 def continues_when_mended(round: int) -> str:
     if round == 0:
-        if not acts.place.mended:
+        if not acts.state.mended:
             raise ValueError("not yet")
         workflow.continue_as_new(1)
     return str(workflow.search_attributes())
@@ -208,7 +208,7 @@ def test_continue_as_new_drops_reported_problems(world: World) -> None:
     world.start_worker()
     handle = world.start(continues_when_mended, 0, task_timeout=1)
     world.wait_until(lambda: handle.describe().reported_problems, "report")
-    acts.place.mended = True
+    acts.state.mended = True
     world.start_worker()
     assert REPORTED not in handle.result(timeout=60)
     world.wait_until(lambda: not reported_problems(world), "list without either")
@@ -278,7 +278,7 @@ def test_new_worker_continues_a_run_without_repeating_activities(world: World, v
     world.stop_worker()
     world.start_worker(verify=verify)
     assert handle.result(timeout=60) == ["before", "between", "after"]
-    assert acts.place.calls == ["before", "after"]
+    assert acts.state.calls == ["before", "after"]
     replay_all(world)
 
 
@@ -359,9 +359,7 @@ def test_describe_list_and_count_report_runs(world: World) -> None:
     mine = f"TaskQueue = '{world.queue}'"
     query = f"{mine} AND WorkflowType = 'doubles_three_times'"
     world.wait_until(lambda: world.client.count_workflows(mine) == 2, "two runs in the list")
-    world.wait_until(
-        lambda: world.client.count_workflows(f"{mine} AND ExecutionStatus = 'Completed'") == 1, ""
-    )
+    world.wait_until(lambda: world.client.count_workflows(f"{mine} AND ExecutionStatus = 'Completed'") == 1)
     assert [run.id for run in world.client.list_workflows(query)] == [done.id]
     assert world.client.count_workflows(f"{mine} AND ExecutionStatus = 'Running'") == 1
     acts.gate("go").set()

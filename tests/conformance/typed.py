@@ -15,9 +15,7 @@ from hourglass.errors import ActivityError, DecodeError
 
 from . import acts
 from .scenario import scenario
-from .world import World
-
-LIMIT = 30
+from .world import LIMIT, World
 
 
 @dataclass

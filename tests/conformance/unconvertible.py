@@ -12,9 +12,7 @@ from hourglass.errors import ActivityError, ApplicationError, EncodeError, Paylo
 
 from . import acts
 from .scenario import scenario
-from .world import World, event_types
-
-LIMIT = 30
+from .world import LIMIT, World, event_types
 
 
 class Unserializable:

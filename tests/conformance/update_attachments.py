@@ -13,9 +13,8 @@ from hourglass.errors import WorkflowAlreadyStartedError
 from hourglass.workflow import HandlerUnfinishedPolicy
 
 from .scenario import scenario
-from .world import World
+from .world import LIMIT, World
 
-LIMIT = 30
 CONFLICTS = (IdConflictPolicy.USE_EXISTING, IdConflictPolicy.FAIL)
 REUSES = (IdReusePolicy.ALLOW_DUPLICATE, IdReusePolicy.REJECT_DUPLICATE)
 

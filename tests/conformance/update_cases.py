@@ -22,9 +22,7 @@ from hourglass.errors import (
 from . import acts
 from .scenario import scenario
 from .update_handlers import BackgroundCall
-from .world import World
-
-LIMIT = 30
+from .world import LIMIT, World
 
 
 @dataclass

@@ -14,9 +14,7 @@ from hourglass.errors import ApplicationError, UpdateFailedError, WorkflowNotFou
 
 from . import acts
 from .scenario import scenario
-from .world import World
-
-LIMIT = 30
+from .world import LIMIT, World
 
 
 class BackgroundCall(threading.Thread):

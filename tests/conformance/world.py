@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hourglass.client import Client, WorkflowHandle
-from hourglass.errors import TimedOutError, WorkflowFailedError
+from hourglass.errors import TimedOutError, WorkflowFailedError, WorkflowNotFoundError
 from hourglass.replay import History
 from hourglass.worker import Worker
 
@@ -92,7 +92,7 @@ class World:
         """Wait until the run's history has `count` events of this type."""
         self.wait_until(lambda: event_types(handle.history()).count(event) >= count, f"{count} {event}")
 
-    def wait_until(self, condition: Callable[[], object], description: str) -> None:
+    def wait_until(self, condition: Callable[[], object], description: str = "the expected state") -> None:
         """Poll until the condition holds."""
         deadline = time.monotonic() + LIMIT
         while not condition():
@@ -109,6 +109,15 @@ class World:
                 histories.append(history)
                 run_id = successor_run_id(history)
         return histories
+
+
+def exists(handle: WorkflowHandle[Any]) -> bool:
+    """Return whether the workflow of this handle exists."""
+    try:
+        handle.describe()
+    except WorkflowNotFoundError:
+        return False
+    return True
 
 
 def event_types(history: History) -> list[str]:

@@ -50,7 +50,7 @@ from hourglass.workflow._children import (
     signal_command,
     with_start_call,
 )
-from hourglass.workflow._references import Given, given_message, given_workflow
+from hourglass.workflow._references import ResolvedReference, given_message, given_workflow
 
 R = TypeVar("R")
 W = TypeVar("W")
@@ -131,7 +131,7 @@ class Signalled:
         with _within(event_groups):
             await self._send(given_message("signal", signal), list(given_values(arg, positional, args)))
 
-    async def _send(self, message: Given, values: list[Any]) -> None:
+    async def _send(self, message: ResolvedReference, values: list[Any]) -> None:
         raise NotImplementedError
 
 
@@ -140,7 +140,7 @@ def _within(event_groups: Sequence[EventGroup] | None) -> AbstractContextManager
 
 
 async def _signal(
-    run: LiveRun, message: Given, values: list[Any], make: Callable[..., Any], method: str
+    run: LiveRun, message: ResolvedReference, values: list[Any], make: Callable[..., Any], method: str
 ) -> None:
     """Send a signal through the interceptor method `method`. `make` creates the call."""
 
@@ -154,7 +154,7 @@ async def _signal(
 class ChildWorkflowHandle(Signalled, awaited.ChildHandle[R], Generic[W, R]):
     """A started child workflow: an asyncio task with the child's result and a `signal` method."""
 
-    async def _send(self, message: Given, values: list[Any]) -> None:
+    async def _send(self, message: ResolvedReference, values: list[Any]) -> None:
         make = functools.partial(SignalChildWorkflowInput, child_workflow_id=self.id)
         await _signal(self._run, message, values, make, "signal_child_workflow")
 
@@ -278,7 +278,7 @@ class ExternalWorkflowHandle(Signalled, Generic[T]):
         self.id = id
         self.run_id = run_id
 
-    async def _send(self, message: Given, values: list[Any]) -> None:
+    async def _send(self, message: ResolvedReference, values: list[Any]) -> None:
         run = require_fiber("signalling another workflow").run
         make = functools.partial(
             SignalExternalWorkflowInput, workflow_id=self.id, workflow_run_id=self.run_id

@@ -66,7 +66,7 @@ class TaskQueueStats:
     backlog: int
     """The number of tasks in the backlog."""
 
-    age: timedelta
+    backlog_age: timedelta
     """The age of the oldest task in the backlog; zero if the backlog is empty."""
 
     add_rate: float
@@ -214,7 +214,7 @@ def _stats(stats: QueueStats | None) -> TaskQueueStats | None:
         return None
     return TaskQueueStats(
         backlog=stats.backlog,
-        age=timedelta(seconds=stats.age),
+        backlog_age=timedelta(seconds=stats.age),
         add_rate=stats.add_rate,
         dispatch_rate=stats.dispatch_rate,
     )

@@ -22,7 +22,7 @@ from hourglass._worker.targets import check_metadata
 from hourglass.converter import Converter, Payload, SearchAttributes
 from hourglass.errors import UsageError
 from hourglass.nexus import NexusCallback
-from hourglass.workflow._references import Given, given_message
+from hourglass.workflow._references import ResolvedReference, given_message
 
 
 class RpcOptions(TypedDict, total=False):
@@ -161,7 +161,7 @@ _SPEC = frozenset(StartSpec.__struct_fields__)
 
 
 def start_request(
-    definition: Given,
+    definition: ResolvedReference,
     arguments: Sequence[Any],
     options: Mapping[str, Any],
     converter: Converter,
@@ -205,7 +205,7 @@ _MEANT = {
 }
 
 
-def _reject(name: str, definition: Given) -> NoReturn:
+def _reject(name: str, definition: ResolvedReference) -> NoReturn:
     positional = "pass the workflow's own arguments by position"
     if definition.signature is not None and name in definition.signature.parameters:
         raise UsageError(

@@ -57,7 +57,7 @@ from hourglass.errors import (
     summary,
 )
 from hourglass.nexus import NexusCallback
-from hourglass.workflow._references import Given
+from hourglass.workflow._references import ResolvedReference
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,12 +230,14 @@ class StandaloneReference(msgspec.Struct, frozen=True):
         return {"id": self.activity_id, "run_id": self.run_id or None}
 
 
-def given_activity(activity: object) -> tuple[Given, CallSettings]:
+def given_activity(activity: object) -> tuple[ResolvedReference, CallSettings]:
     """Return the activity for a decorated function or a name, with its options."""
     if isinstance(activity, str):
         if not activity:
             raise UsageError("the activity's name must not be empty")
-        return Given(f"activity {activity}", check_text(activity, "the activity's name")), FOREIGN_DEFAULTS
+        return ResolvedReference(
+            f"activity {activity}", check_text(activity, "the activity's name")
+        ), FOREIGN_DEFAULTS
     definition = activity_definition(activity_of(activity))
     if definition is None:
         raise UsageError(
@@ -246,7 +248,9 @@ def given_activity(activity: object) -> tuple[Given, CallSettings]:
             f"activity {definition.name} is dynamic and accepts any type: pass the type's name as a str"
         )
     signature = definition.signature
-    reference = Given(f"activity {definition.name}", definition.name, signature, signature.return_type)
+    reference = ResolvedReference(
+        f"activity {definition.name}", definition.name, signature, signature.return_type
+    )
     return reference, definition.settings
 
 
@@ -283,7 +287,7 @@ def start(
 
 def _request(
     session: ClientSession,
-    definition: Given,
+    definition: ResolvedReference,
     settings: CallSettings,
     call: StartActivityExecutionInput,
     request_id: str,

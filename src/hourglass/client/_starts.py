@@ -21,7 +21,7 @@ from hourglass.client._session import ClientOperation, ClientSession, asking, th
 from hourglass.client._wait_notices import WaitNotice
 from hourglass.client._waiting import result_of, successor_of, wait_for_close
 from hourglass.errors import UsageError
-from hourglass.workflow._references import Given, given_workflow
+from hourglass.workflow._references import ResolvedReference, given_workflow
 
 
 def start(
@@ -107,7 +107,7 @@ def execute(
 
 
 def start_call(
-    definition: Given,
+    definition: ResolvedReference,
     arguments: Sequence[Any],
     options: Mapping[str, Any],
     build: Callable[[Any], Any],
@@ -127,7 +127,9 @@ def start_call(
     )
 
 
-def requested(session: ClientSession, definition: Given, call: StartWorkflowInput) -> StartWorkflow:
+def requested(
+    session: ClientSession, definition: ResolvedReference, call: StartWorkflowInput
+) -> StartWorkflow:
     """Return the start request for a call, after interceptors."""
     named = definition if call.workflow == definition.name else replace(definition, name=call.workflow)
     converter = session.of_workflow(call.id).converter

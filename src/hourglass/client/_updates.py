@@ -107,7 +107,7 @@ def start(
     """Request an update and wait until it has reached a stage. Return a reference to the update."""
     update, requested = build_update_request(session, reference, message, arguments, options, stage)
 
-    def asked(call: StartWorkflowUpdateInput) -> ClientOperation[UpdateReference]:
+    def request_update(call: StartWorkflowUpdateInput) -> ClientOperation[UpdateReference]:
         request, stage = requested(call), call.wait_for_stage
 
         async def ask(session: ClientSession) -> UpdateState:
@@ -121,7 +121,7 @@ def start(
 
         return ClientOperation(ask, lambda state: _referred(state, call.result_type))
 
-    return through(session, replace(update, _proceed=asked))
+    return through(session, replace(update, _proceed=request_update))
 
 
 def result(

@@ -361,15 +361,15 @@ def slot(
     if not isinstance(limit, int) or limit < 1:
         raise UsageError(f"the limit of a slot must be a number of at least 1, not {limit!r:.40}")
     replies, fiber = replies_of_run("limits.slot"), require_fiber("limits.slot")
-    mine = (fiber.path, key)
-    if mine in replies.inside:
+    holder = (fiber.path, key)
+    if holder in replies.inside:
         raise UsageError(
             f"a slot of {key!r} is requested inside a block that already holds one: with limit={limit} it could wait for "
             "itself forever"
         )
     limited = None if timeout is None else _positive(timeout, "timeout")
     patience = _positive(notice, "notice")
-    replies.inside.add(mine)
+    replies.inside.add(holder)
     keeper = keeper_id("slots", key)
     pool = link_of_run(lambda name: SlotPool(key, name, task_queue), keeper, replies)
     try:
@@ -379,7 +379,7 @@ def slot(
         finally:
             pool.leave(number)
     finally:
-        replies.inside.discard(mine)
+        replies.inside.discard(holder)
 
 
 def _positive(duration: Duration, name: str) -> float:

@@ -118,9 +118,9 @@ class ActivityItems:
         """Record an event about an activity. Return the result of a completed activity, because it may carry the last
         items."""
         match event.attributes:
-            case ActivityTaskScheduled() as asked:
-                self._ids[event.id] = asked.activity_id, asked.activity_type
-                self._scheduled[asked.activity_id] = event.id
+            case ActivityTaskScheduled() as attributes:
+                self._ids[event.id] = attributes.activity_id, attributes.activity_type
+                self._scheduled[attributes.activity_id] = event.id
                 self.open.add(event.id)
             case ActivityTaskCompleted() as end:
                 self.open.discard(end.scheduled_event_id)

@@ -43,7 +43,7 @@ from hourglass.converter import (
 )
 from hourglass.errors import UsageError
 from hourglass.nexus import Operation, Service
-from hourglass.workflow._references import Given, given_workflow
+from hourglass.workflow._references import ResolvedReference, given_workflow
 
 R = TypeVar("R")
 Ts = TypeVarTuple("Ts")
@@ -328,7 +328,7 @@ def continue_as_new(  # type: ignore[misc]
     live = require_fiber("workflow.continue_as_new").run
     if workflow is None:
         signature = None if live.definition.dynamic else live.definition.signature
-        definition = Given("the workflow", live.state.workflow_type, signature)
+        definition = ResolvedReference("the workflow", live.state.workflow_type, signature)
     else:
         definition = given_workflow(workflow)
     call = ContinueAsNewInput(
@@ -355,7 +355,7 @@ def continue_as_new(  # type: ignore[misc]
     )
 
 
-def _continue(converter: Converter, definition: Given, call: ContinueAsNewInput) -> NoReturn:
+def _continue(converter: Converter, definition: ResolvedReference, call: ContinueAsNewInput) -> NoReturn:
     options = call.options
     memo = named_values(options["memo"] or {}, "memo")
     command = ContinueAsNew(

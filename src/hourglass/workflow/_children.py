@@ -58,7 +58,7 @@ from hourglass.errors import (
     WorkflowAlreadyStartedError,
 )
 from hourglass.workflow._facts import default_id
-from hourglass.workflow._references import Channel, Given, given_message, given_workflow
+from hourglass.workflow._references import Channel, ResolvedReference, given_message, given_workflow
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -122,7 +122,7 @@ def check_external(id: str, run_id: str | None) -> None:
 
 
 def signal_command(
-    run: LiveRun, definition: Given, call: SignalExternalWorkflowInput | SignalChildWorkflowInput
+    run: LiveRun, definition: ResolvedReference, call: SignalExternalWorkflowInput | SignalChildWorkflowInput
 ) -> SignalExternalWorkflow:
     """Return the command that sends a signal to a child or another workflow, after interceptors have changed
     the call.
@@ -175,7 +175,9 @@ class WithStartOptions(TypedDict, total=False):
 class WithStart:
     """A workflow that a signal starts unless it is already running. Create it with `workflow.with_start`."""
 
-    def __init__(self, workflow: Given, args: tuple[Any, ...], options: Mapping[str, Any]) -> None:
+    def __init__(
+        self, workflow: ResolvedReference, args: tuple[Any, ...], options: Mapping[str, Any]
+    ) -> None:
         self._workflow = workflow
         self._args = args
         self._options = options
@@ -229,7 +231,7 @@ def with_start(workflow: Any, /, *args: Any, **options: Any) -> WithStart:  # ty
 
 
 def with_start_call(
-    workflow: Given,
+    workflow: ResolvedReference,
     args: tuple[Any, ...],
     options: Mapping[str, Any],
     signal: Any,
@@ -260,7 +262,7 @@ def with_start_call(
 
 
 def sending(
-    run: LiveRun, workflow: Given, signal: Given, call: SignalWithStartWorkflowInput
+    run: LiveRun, workflow: ResolvedReference, signal: ResolvedReference, call: SignalWithStartWorkflowInput
 ) -> ActivityDefinition:
     """Return the step that sends a signal with start, after interceptors have changed the call."""
     converter = run.converter_of_workflow(call.workflow_id)

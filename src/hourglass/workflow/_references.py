@@ -129,7 +129,7 @@ _EXAMPLES: dict[MessageKind, str] = {
 
 
 @dataclass(frozen=True)
-class Given:
+class ResolvedReference:
     """A resolved reference: the name of a workflow or message, and its signature if known."""
 
     what: str
@@ -154,23 +154,23 @@ class Given:
             self.signature.reject_misfits(converter, arguments, encoded)
 
 
-def given_workflow(workflow: object) -> Given:
+def given_workflow(workflow: object) -> ResolvedReference:
     """Resolve a workflow from a decorated function, a class, its run method or a name."""
     if isinstance(workflow, str):
-        return Given(f"workflow {_checked_name(workflow, 'workflow')}", workflow)
+        return ResolvedReference(f"workflow {_checked_name(workflow, 'workflow')}", workflow)
     definition = workflow_definition(workflow)
     if definition is None:
         raise UsageError(f"{_describe(workflow)} is {_mismatch_advice(workflow)}")
     if definition.dynamic:
         raise UsageError(f"workflow {definition.name} is dynamic and handles any type: pass the type's name")
     signature = definition.signature
-    return Given(f"workflow {definition.name}", definition.name, signature, signature.return_type)
+    return ResolvedReference(f"workflow {definition.name}", definition.name, signature, signature.return_type)
 
 
-def given_message(kind: MessageKind, message: object) -> Given:
+def given_message(kind: MessageKind, message: object) -> ResolvedReference:
     """Resolve a signal, query or update from a decorated method, a channel or a name."""
     if isinstance(message, str):
-        return Given(f"{kind} {_checked_name(message, kind)}", message)
+        return ResolvedReference(f"{kind} {_checked_name(message, kind)}", message)
     definition = message_definition(message)
     if definition is not None:
         if definition.kind != kind:
@@ -178,9 +178,11 @@ def given_message(kind: MessageKind, message: object) -> Given:
         if definition.name is None:
             raise UsageError(f"{_describe(message)} handles {kind}s with any name: pass the name")
         signature = definition.signature
-        return Given(f"{kind} {definition.name}", definition.name, signature, signature.return_type)
+        return ResolvedReference(
+            f"{kind} {definition.name}", definition.name, signature, signature.return_type
+        )
     if kind == "signal" and isinstance(message, Channel):
-        return Given(f"channel {message.name}", message.name, single=True)
+        return ResolvedReference(f"channel {message.name}", message.name, single=True)
     raise UsageError(f"{_describe(message)} is not a {kind}: pass {_EXAMPLES[kind]}")
 
 

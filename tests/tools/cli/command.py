@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 LIMIT = 60.0
+_READY = "the worker on task queue"  # of its log line, which ends with "is running"
 _STARTED = re.compile(r"process (\d+) started")
 
 SHOP = """
@@ -122,12 +123,12 @@ class Command:
 
     def wait_running(self, times: int = 1) -> int:
         """Wait until the n-th worker process is ready. Return its process id."""
-        self.wait_for(" runs", times)
+        self.wait_for(_READY, times)
         return self.pids()[-1]
 
     def wait_until_ready(self) -> None:
         """Wait until the process, which has no parent, is ready."""
-        self.wait_for(" runs")
+        self.wait_for(_READY)
 
     def pids(self) -> list[int]:
         """Return the ids of the worker processes started so far."""

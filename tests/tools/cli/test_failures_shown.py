@@ -78,9 +78,9 @@ def test_dev_logs_run_starts_ends_and_activity_failures_with_user_lines(
         with pytest.raises(WorkflowFailedError):
             client.execute_workflow("order", 1, id=f"{queue}-order", task_queue=queue)
         dev.wait_for(f"order {queue}-order failed after ")
-    assert f"runs: ends {queue}-ends begins\n" in dev.text
+    assert f"runs: ends {queue}-ends starts\n" in dev.text
     assert f"runs: ends {queue}-ends completed after " in dev.text
-    assert f"runs: order {queue}-order begins\n" in dev.text
+    assert f"runs: order {queue}-order starts\n" in dev.text
     assert (
         f"ERROR   worker: activity charge of workflow {queue}-order (id 1, attempt 1 of 1) failed permanently"
         in dev.text
@@ -95,7 +95,7 @@ def test_worker_json_log_has_ids_types_queue_attempt_and_extra_fields(
 ) -> None:
     command = ("worker", "app.py", "--target", target, "--task-queue", queue, "--log", "json")
     with Command(*command, cwd=tmp_path) as worker, Client.connect(target) as client:
-        worker.wait_for(" runs")
+        worker.wait_for("the worker on task queue")
         handle = client.start_workflow("order", 1, id=f"{queue}-1", task_queue=queue)
         with pytest.raises(WorkflowFailedError):
             handle.result(timeout=60)

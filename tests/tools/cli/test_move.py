@@ -153,7 +153,7 @@ def test_move_plans_then_moves_open_runs_without_repeating_activities(
         assert [group["label"]["id"] for groups in grouped for group in groups] == ["payment"]
     assert main(["why", "move-1", "--target", f"local:{db}"]) == 0
     asked = " ".join(capsys.readouterr().out.split())
-    assert "continues there, at" in asked
+    assert "where it continues, at" in asked
     assert f"hourglass why move-1 --target {quick_server.target}" in asked
     assert "hourglass reset" not in asked, "it would be alive in both places"
     assert signal_and_result(quick_server, module, "move-1") == "charged o-1, signalled, charged o-1 again"

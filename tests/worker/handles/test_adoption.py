@@ -52,7 +52,7 @@ async def test_restarted_worker_adopts_its_handle_and_the_tasks_kept_for_it(lose
     polling = await start_poll(world)
     await lose(world)
     assert not world.is_served()
-    with pytest.raises(Exception, match=r"unregistered|died|restarted"):
+    with pytest.raises(Exception, match=r"unregistered|failed|restarted"):
         await polling
     world.handle.deliver(activation())
     await asyncio.sleep(2)

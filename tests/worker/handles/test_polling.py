@@ -53,9 +53,9 @@ async def test_task_that_arrives_without_a_poll_loop_is_kept_for_the_next() -> N
     world.handle.deliver_while_paused(activation())
     await settle()
     inbox = world.record.activations
-    assert (len(world.record.runs.open), len(inbox.kept), inbox.is_open) == (1, 1, False)
+    assert (len(world.record.runs.open), len(inbox.undelivered), inbox.is_open) == (1, 1, False)
     await receive_activation(world.holder)
-    assert not world.record.activations.kept
+    assert not world.record.activations.undelivered
 
 
 def serving_task(world: World, kind: str, dispatched: list[DispatchedItem]) -> asyncio.Future[Any]:
@@ -95,13 +95,13 @@ async def test_undispatched_task_goes_to_the_next_poll_loop_with_a_new_token() -
     world.handle.deliver(activation())
     with pytest.raises(LookupError):
         await first
-    (kept,) = world.tables.records[1].runs.open.values()
-    assert not kept.is_dispatched
+    (undelivered,) = world.tables.records[1].runs.open.values()
+    assert not undelivered.is_dispatched
     ticket = await receive_activation(world.holder)
-    assert ticket.item is kept.item
-    assert ticket.token != kept.token
+    assert ticket.item is undelivered.item
+    assert ticket.token != undelivered.token
     with raises_stale():
-        await world.holder.complete_activation(Q, 1, kept.token, done())
+        await world.holder.complete_activation(Q, 1, undelivered.token, done())
     await complete(world.holder, ticket, done())
     assert world.handle.completions == [done()]
 
@@ -112,7 +112,7 @@ async def test_dispatched_task_is_not_redelivered_when_its_poll_loop_ends() -> N
 
     ticket = await asyncio.ensure_future(receive_activation(world.holder))
     await settle()
-    assert not world.record.activations.kept
+    assert not world.record.activations.undelivered
     assert len(world.record.runs.open) == 1
     await complete(world.holder, ticket, done())
 
@@ -130,8 +130,8 @@ async def test_completed_activation_and_attempt_are_not_redelivered() -> None:
 
     await asyncio.ensure_future(hasty())
     await settle()
-    assert not world.record.activations.kept
-    assert not world.record.activities.kept
+    assert not world.record.activations.undelivered
+    assert not world.record.activities.undelivered
 
 
 async def test_end_of_a_poll_loop_does_not_affect_a_newer_activation_of_the_run() -> None:
@@ -151,7 +151,7 @@ async def test_end_of_a_poll_loop_does_not_affect_a_newer_activation_of_the_run(
     end.set()
     await dying
     await settle()
-    assert not world.record.activations.kept
+    assert not world.record.activations.undelivered
     await complete(world.holder, newer, done())
     assert len(world.handle.completions) == 2
 
@@ -243,7 +243,7 @@ def test_handle_inbox_without_a_poll_loop_keeps_tasks_in_flight() -> None:
         world.handle.deliver_while_paused(activation("in flight"))
         await settle()
         inbox = world.tables.records[1].activations
-        assert (len(inbox.kept), inbox.is_open) == (1, False)
+        assert (len(inbox.undelivered), inbox.is_open) == (1, False)
         assert (await receive_activation(world.holder)).item.run_id == "in flight"
         for number in range(100):
             assert (await receive_activation(world.holder)).item.run_id == f"run-{number}"

@@ -104,10 +104,10 @@ async def test_received_tasks_are_kept_until_the_evaluator_supervisor_restarts()
         evaluators.spawn_job = watched
         world.handle.deliver(activation("unknown"))
         await until(lambda: refused)
-        assert len(line.kept) == 1
+        assert len(line.undelivered) == 1
         await until(lambda: world.handle.completions)
         assert isinstance(world.handle.completions[0], TaskFailed)
-        assert not line.kept
+        assert not line.undelivered
 
 
 async def test_task_is_not_lost_if_its_poll_loop_and_the_evaluator_supervisor_die():

@@ -86,7 +86,7 @@ async def test_watchdog_replaces_a_worker_whose_poll_loop_stalls(caplog):
         former, worker = world.handle, world.find(WORKER)
         former.deliver(start_of("r", "steps", 1))
         line = world.record().activations
-        await until(lambda: line.kept)
+        await until(lambda: line.undelivered)
         assert list(suspicions(world.app)) == [NobodyPolls("default", 1, "workflow", 1)]
         patience = Suspicions(30.0)
         check(world.app, patience, 0.0)

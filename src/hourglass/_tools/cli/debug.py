@@ -295,8 +295,8 @@ def _parts_at(walk: HistoryWalk, alternative: HistoryWalk) -> int | None:
 
 def parts_at(first: Sequence[Moment], second: Sequence[Moment]) -> int | None:
     """Return the number of the first step with different commands, or None if there is none."""
-    for index, (mine, theirs) in enumerate(zip_longest(first, second)):
-        if mine is None or theirs is None or _commands(mine) != _commands(theirs):
+    for index, (step, other_step) in enumerate(zip_longest(first, second)):
+        if step is None or other_step is None or _commands(step) != _commands(other_step):
             return index
     return None
 

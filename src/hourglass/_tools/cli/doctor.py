@@ -279,7 +279,8 @@ def _workers(client: Client, task_queue: str) -> str:
     queue = client.describe_task_queue(task_queue, rpc_timeout=_PATIENCE)
     who = sorted({poller.identity for poller in (*queue.workflow_pollers, *queue.activity_pollers)})
     waiting = [
-        f"backlog of {what}: {statistics.backlog}, the oldest waits for {duration(int(statistics.age.total_seconds() * 1e9))}"
+        f"backlog of {what}: {statistics.backlog}, the oldest waits for "
+        + duration(int(statistics.backlog_age.total_seconds() * 1e9))
         for statistics, what in (
             (queue.workflow_stats, "workflow tasks"),
             (queue.activity_stats, "activities"),

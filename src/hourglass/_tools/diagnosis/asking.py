@@ -255,12 +255,12 @@ def _replaced(
     findings: tuple[Finding, ...], timer: Span, combined: Finding, positions: Mapping[str, bool]
 ) -> tuple[Finding, ...]:
     """Return the findings with the parts of a wait replaced by a single finding, at the author's line."""
-    mine = [finding for finding in findings if _is_part(finding, timer, positions)]
-    shown = next((finding for finding in mine if finding.place and positions.get(finding.place)), None)
+    parts = [finding for finding in findings if _is_part(finding, timer, positions)]
+    shown = next((finding for finding in parts if finding.place and positions.get(finding.place)), None)
     if shown is not None:
         combined = replace(combined, place=shown.place, code=shown.code)
     order = list(Cause)
-    unrelated = [finding for finding in findings if finding not in mine]
+    unrelated = [finding for finding in findings if finding not in parts]
     return tuple(sorted([combined, *unrelated], key=lambda finding: order.index(finding.cause)))
 
 

@@ -180,20 +180,23 @@ class _ReplayProcess:
     """The parent's view of the child process."""
 
     def __init__(self, setup: ReplayerSetup, limit: float) -> None:
-        ours, theirs = socket.socketpair()
+        ours, child_socket = socket.socketpair()
         self._channel = ProcessChannel(ours, _LARGEST_ANSWER)
         self._frames: list[bytes] = []
         try:
-            with theirs:
+            with child_socket:
                 self._process = subprocess.Popen(
                     command(
-                        theirs.fileno(), os.getpid(), sys.path, program="hourglass._tools.web.replay_child"
+                        child_socket.fileno(),
+                        os.getpid(),
+                        sys.path,
+                        program="hourglass._tools.web.replay_child",
                     ),
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,  # the output of the code may contain payloads
                     stderr=subprocess.DEVNULL,
                     env=environment(os.environ),
-                    pass_fds=(theirs.fileno(),),
+                    pass_fds=(child_socket.fileno(),),
                     start_new_session=True,  # so that its own children can be killed with it
                 )
             ours.settimeout(limit)

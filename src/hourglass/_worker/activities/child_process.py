@@ -74,7 +74,7 @@ class ChildProcess:
 
     def __init__(self, setup: Setup) -> None:
         processors.free_thread()  # this thread only waits, and the child inherits its CPU affinity
-        ours, theirs = socket.socketpair()
+        ours, child_socket = socket.socketpair()
         # `wake` writes a byte to this pipe, so that the `select` of `_listen` returns.
         self._wake_reader, self._wake_writer = os.pipe()
         os.set_blocking(self._wake_writer, False)
@@ -86,11 +86,11 @@ class ChildProcess:
         self._closed = False
         self.jobs = 0
         try:
-            with theirs:
+            with child_socket:
                 self._process = subprocess.Popen(
-                    command(theirs.fileno(), os.getpid(), setup.path),
+                    command(child_socket.fileno(), os.getpid(), setup.path),
                     stdin=subprocess.DEVNULL,
-                    pass_fds=(theirs.fileno(),),
+                    pass_fds=(child_socket.fileno(),),
                 )
             self._death = _death_watch(self._process.pid)
             for source in (ours, self._wake_reader, self._death):

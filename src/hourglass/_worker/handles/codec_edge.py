@@ -112,7 +112,7 @@ class ContextBook:
             raise DecodeError("the context of these payloads is unknown")
         answered: Any = event
         kind = _ANSWERS.get(type(event))
-        return book.own if kind is None else book.asked.pop((kind, answered.seq), book.own)
+        return book.own if kind is None else book.pending_contexts.pop((kind, answered.seq), book.own)
 
     def of_run(self, run_id: str) -> SerializationContext | None:
         """Return the context of a run's own values, such as its arguments and result; None for an unknown run."""
@@ -137,16 +137,16 @@ class ContextBook:
                     workflow_type=book.workflow_type,
                     is_local=isinstance(command, c.ScheduleLocalActivity),
                 )
-                book.asked[ACTIVITY, command.seq] = context
+                book.pending_contexts[ACTIVITY, command.seq] = context
             case c.StartChildWorkflow():
                 context = WorkflowSerializationContext(self._namespace, command.workflow_id)
-                book.asked[CHILD, command.seq] = context
+                book.pending_contexts[CHILD, command.seq] = context
             case c.SignalExternalWorkflow():
                 context = WorkflowSerializationContext(self._namespace, command.workflow_id)
-                book.asked[SIGNAL, command.seq] = context
+                book.pending_contexts[SIGNAL, command.seq] = context
             case c.ScheduleNexusOperation():
                 context = NexusSerializationContext(command.endpoint, command.service, command.operation)
-                book.asked[NEXUS, command.seq] = context
+                book.pending_contexts[NEXUS, command.seq] = context
             case _:
                 context = book.own
         return context
@@ -169,7 +169,7 @@ class ContextBook:
 class _RunBook:
     own: WorkflowSerializationContext
     workflow_type: str
-    asked: dict[Numbered, SerializationContext] = field(default_factory=dict)
+    pending_contexts: dict[Numbered, SerializationContext] = field(default_factory=dict)
 
 
 _ANSWERS: dict[type[Any], str] = {

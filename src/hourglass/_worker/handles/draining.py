@@ -130,8 +130,8 @@ def _consume(tables: HandleTables, record: HandleRecord, drain: Drain) -> None:
     no item is open.
     """
     now = asyncio.get_running_loop().time()
-    while record.activations.kept:
-        activation = record.activations.kept.popleft()
+    while record.activations.undelivered:
+        activation = record.activations.undelivered.popleft()
         run_id = activation.run_id
         if _can_continue(record, drain, activation, now):
             drain.deadlines = drain.deadlines.for_one_more(now, tables.limits)
@@ -139,8 +139,8 @@ def _consume(tables: HandleTables, record: HandleRecord, drain: Drain) -> None:
             if record.runs.open[run_id].is_dispatched:
                 continue
         fail_run(tables, record, run_id, _ENDED)
-    while record.activities.kept:
-        item = record.activities.kept.popleft()
+    while record.activities.undelivered:
+        item = record.activities.undelivered.popleft()
         if isinstance(item, ActivityTask) and item.is_local and now < drain.deadlines.stop_activities:
             _offer(tables, record, item)
             if record.attempts.open[item.token].is_dispatched:

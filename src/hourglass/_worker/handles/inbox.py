@@ -90,7 +90,7 @@ class Inbox(Generic[T]):
         self.kind = kind
         self.changed = Condition()
         """Notified when an item is kept, the handle ends, or the receiver is detached."""
-        self.kept: deque[T] = deque()
+        self.undelivered: deque[T] = deque()
         self.end: BaseException | None = None
         """The error with which the handle stopped delivering items; None before."""
         self.received = 0
@@ -134,15 +134,15 @@ class Inbox(Generic[T]):
         """Pass the kept items to the receiver. If the receiver raises, the current item and all later items stay, and
         the exception propagates.
         """
-        while self.kept and self._receiver is not None:
-            self._receiver(self.kept[0])
-            self.kept.popleft()
+        while self.undelivered and self._receiver is not None:
+            self._receiver(self.undelivered[0])
+            self.undelivered.popleft()
 
     def receive(self, items: Sequence[T]) -> None:
         """Accept items from the handle, in order. The items go to the receiver, unless earlier items are still kept."""
         self.received += len(items)
         passed, receiver = 0, self._receiver
-        if receiver is not None and not self.kept:
+        if receiver is not None and not self.undelivered:
             try:
                 for item in items:
                     receiver(item)
@@ -152,7 +152,7 @@ class Inbox(Generic[T]):
                 pass  # the poll loop is woken, and gets the same error
         for item in islice(items, passed, None):
             self._keep(item)
-            self.kept.append(item)
+            self.undelivered.append(item)
         self._notify()
 
     def finish(self, why: BaseException) -> None:

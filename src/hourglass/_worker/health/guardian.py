@@ -109,10 +109,10 @@ class GuardedProcess:
         self.suspended = 0.0  # seconds for which a signal has stopped the process
         self.ticks: dict[int, int] = {}  # CPU ticks of each thread, taken at half of the silence limit
         self.killed_because = ""
-        self.pipe, theirs = os.pipe()
+        self.pipe, write_end = os.pipe()
         os.set_blocking(self.pipe, False)
         self._stacks = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - it is open as long as the process
-        passed = (theirs, self._stacks.fileno())
+        passed = (write_end, self._stacks.fileno())
         variable = json.dumps([*passed, os.getpid(), number, interval])
         # The process starts with blocked signals, and unblocks them once its handlers are set. This avoids a traceback
         # after Ctrl-C.
@@ -122,7 +122,7 @@ class GuardedProcess:
             self._process = subprocess.Popen(command, env=environ, pass_fds=passed)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-            os.close(theirs)
+            os.close(write_end)
         self.pid = self._process.pid
 
     def poll(self, now: float) -> int | None:

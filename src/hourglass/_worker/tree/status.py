@@ -135,7 +135,7 @@ def _queue(app: Application, services: QueueServices) -> dict[str, Any]:
 
 def _polls(record: HandleRecord) -> bool:
     """Whether both inboxes of the handle are open, or hold items that wait for their dispatch."""
-    return all(inbox.is_open or inbox.kept for inbox in record.inboxes())
+    return all(inbox.is_open or inbox.undelivered for inbox in record.inboxes())
 
 
 def _is_task(path: str) -> bool:
