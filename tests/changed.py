@@ -1,17 +1,17 @@
-"""Run the tests that a change concerns, unit tests first: `make test-changed`.
+"""Run the tests that a change affects, unit tests first: `make test-changed`.
 
-    python -m tests.changed                 # what differs from the merge base with main, committed or not
-    python -m tests.changed --since HEAD    # what is not committed
+    python -m tests.changed                 # changes since the merge base with main, committed or not
+    python -m tests.changed --since HEAD    # uncommitted changes
     python -m tests.changed --unit          # stop after the unit tests
-    python -m tests.changed --list          # print the test files, and how far away the change is
+    python -m tests.changed --list          # print the test files with their distance from the change
 
-The test files come from the import graph, which is read from syntax trees: nothing is imported. A test file is concerned if it
+The test files come from the import graph, which is read from syntax trees; nothing is imported. A test file is affected if it
 imports a changed file, directly or through other files. `from package import name` leads to the file that defines the name and
 not to everything that the package's `__init__` imports; imports for type checkers do not count. Programs that tests start count
-as imports: a module after `-m`, a file that is named beside the test. What is no Python code is mapped by `MENTIONED`, by the
-nearest package or test directory, and by the tests that mention its name.
+as imports: a module after `-m`, a file in the directory of the test. Files other than Python code are mapped by `MENTIONED`, by
+the nearest package or test directory, and by the tests that mention their names.
 
-Campaigns (see `tests/tiers.py`) are left to `make campaign`, unless their own directory changed.
+Campaign tests (see `tests/tiers.py`) run only if their own directory changed; use `make campaign`.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ FIXTURES = {
 
 @dataclass
 class File:
-    """What a Python file says about others."""
+    """The imports, definitions and strings of a Python file."""
 
     imports: list[tuple[str, str]] = field(default_factory=list)
     """Imported modules, each with the name that is imported from it ("" for the module itself)."""
 
     bindings: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """Names at the top of the file that come from elsewhere: the module, and the name there."""
+    """Imported names at the top of the file: the module, and the name there."""
 
     tables: dict[str, str] = field(default_factory=dict)
     """Names of module-level tables of lazily imported names: `"Client": "hourglass.client"`."""
@@ -79,7 +79,7 @@ def module_name(path: str) -> str:
 
 
 def read(path: str, text: str) -> File:
-    """Read what a file says about others from its text."""
+    """Parse the text of a file."""
     file, name, is_package = File(), module_name(path), path.endswith("__init__.py")
     tree = ast.parse(text)
     for node in _walk(tree):
@@ -108,7 +108,7 @@ def read(path: str, text: str) -> File:
 
 
 def _walk(node: ast.AST) -> Iterator[ast.AST]:
-    """Walk a tree without what stands under `if TYPE_CHECKING`."""
+    """Walk a tree without the code under `if TYPE_CHECKING`."""
     todo = deque([node])
     while todo:
         node = todo.popleft()
@@ -124,7 +124,7 @@ def _is_text(node: ast.AST | None) -> bool:
 
 
 class Graph:
-    """Which files use which others, by repository path."""
+    """The files that use each file, by repository path."""
 
     def __init__(self, files: Mapping[str, File]) -> None:
         self._files = files
@@ -137,7 +137,7 @@ class Graph:
                 self.users[used].add(path)
 
     def distances(self, changed: Iterable[str]) -> dict[str, int]:
-        """Return the files that a change concerns, each with the length of the shortest chain of imports to the change."""
+        """Return the affected files, each with the length of the shortest chain of imports to the change."""
         found = {path: 0 for path in changed if path in self._files}
         todo = deque(found)
         while todo:
@@ -154,9 +154,9 @@ class Graph:
         folder = Path(path).parent
         if path.startswith("tests/"):
             for word in file.words:
-                beside = (folder / word).as_posix() if word.endswith(".py") and "\n" not in word else ""
-                if beside in self._files:
-                    yield beside
+                sibling = (folder / word).as_posix() if word.endswith(".py") and "\n" not in word else ""
+                if sibling in self._files:
+                    yield sibling
                 if "." in word and word in self._paths:
                     yield self._paths[word]
                 if word in FIXTURES:
@@ -173,7 +173,7 @@ class Graph:
             yield from (self._paths[value] for value in file.tables.values() if value in self._paths)
 
     def _resolve(self, path: str, module: str, name: str) -> Iterator[str]:
-        """Yield the file that defines a name of a module, which `__init__` files may have from elsewhere."""
+        """Yield the file that defines a name of a module, following re-exports of `__init__` files."""
         if module not in self._paths and f"tests.{module}" in self._paths and path.startswith("tests/"):
             module = f"tests.{module}"
         if f"{module}.{name}" in self._paths:
@@ -199,8 +199,8 @@ class Graph:
         yield found
 
 
-def concerned(files: Mapping[str, File], changed: Iterable[str]) -> dict[str, int]:
-    """Return the test files that these changed paths concern, with their distance from the change."""
+def affected_tests(files: Mapping[str, File], changed: Iterable[str]) -> dict[str, int]:
+    """Return the test files that these changed paths affect, with their distance from the change."""
     changed = set(changed)
     tests = [path for path in files if Path(path).name.startswith("test_") and path.startswith("tests/")]
     code = {path for path in changed if path in files}
@@ -208,7 +208,7 @@ def concerned(files: Mapping[str, File], changed: Iterable[str]) -> dict[str, in
     for path in changed:
         direct.update(_mapped(path, tests))
         if path not in files:
-            code |= {each for each in files if _is_beside(path, each)}
+            code |= {file for file in files if _is_in_package(path, file)}
             direct.update(test for test in tests if Path(path).name in files[test].words)
             direct.update(test for test in tests if path in files[test].words)
     distances = Graph(files).distances(code)
@@ -227,24 +227,24 @@ def _mapped(path: str, tests: Iterable[str]) -> Iterator[str]:
         yield from here
 
 
-def _is_beside(path: str, file: str) -> bool:
-    """Whether a file that is no code belongs to the package that this file is in, such as a template."""
+def _is_in_package(path: str, file: str) -> bool:
+    """Whether a file belongs to the package directory of another file, such as a template."""
     folder = Path(path).parent
     while folder.parts[:2] == ("src", "hourglass") and not (ROOT / folder / "__init__.py").exists():
         folder = folder.parent
     return folder.parts[:2] == ("src", "hourglass") and Path(file).parent == folder
 
 
-def read_all(gone: Iterable[str] = ()) -> dict[str, File]:
-    """Read every Python file of the repository; files that are gone count as empty, so that who still imports them is found."""
-    files = {path: File() for path in gone if path.endswith(".py") and path.startswith(FOLDERS)}
+def read_all(deleted: Iterable[str] = ()) -> dict[str, File]:
+    """Parse every Python file of the repository. Deleted files count as empty, so that their importers are found."""
+    files = {path: File() for path in deleted if path.endswith(".py") and path.startswith(FOLDERS)}
     for folder in FOLDERS:
         for path in (ROOT / folder).rglob("*.py"):
             name = path.relative_to(ROOT).as_posix()
             try:
                 files[name] = read(name, path.read_text())
             except SyntaxError:
-                files[name] = File()  # the tests that import it will say so
+                files[name] = File()  # the tests that import it will fail
     return files
 
 
@@ -273,7 +273,7 @@ def _git(root: Path, *arguments: str, check: bool = True) -> list[str]:
 
 
 def main() -> int:
-    """Find the tests and run them: unit tests first, then the others, the nearest to the change first."""
+    """Find the affected tests and run them: unit tests first, then the others, nearest to the change first."""
     parser = argparse.ArgumentParser(prog="make test-changed", description=(__doc__ or "").splitlines()[0])
     parser.add_argument(
         "--since", metavar="COMMIT", help="compare with this commit (default: the merge base with main)"
@@ -283,9 +283,9 @@ def main() -> int:
     parser.add_argument("pytest", nargs="*", help="options for pytest, after --")
     options = parser.parse_args()
     changed = changes(options.since or merge_base())
-    files = read_all(gone=[path for path in changed if not (ROOT / path).exists()])
-    found = concerned(files, changed)
-    print(f"{len(changed)} changed files concern {len(found)} of the test files")
+    files = read_all(deleted=[path for path in changed if not (ROOT / path).exists()])
+    found = affected_tests(files, changed)
+    print(f"{len(changed)} changed files affect {len(found)} of the test files")
     status = 0
     for tier in (tiers.UNIT,) if options.unit else tiers.ALL:
         nearest = sorted((distance, test) for test, distance in found.items() if tier in tiers.of_file(test))

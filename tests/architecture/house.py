@@ -66,9 +66,9 @@ BRANCHES = (
 def code_lines() -> int:
     """Count the lines of the source that are neither blank, nor comments, nor docstrings."""
     total = 0
-    for each in source.modules():
-        documented = source.lines_within(each, _is_docstring)
-        for number, line in enumerate(each.path.read_text().splitlines(), 1):
+    for module in source.modules():
+        documented = source.lines_within(module, _is_docstring)
+        for number, line in enumerate(module.path.read_text().splitlines(), 1):
             total += bool(line.strip()) and not line.lstrip().startswith("#") and number not in documented
     return total
 
@@ -84,70 +84,70 @@ def _is_docstring(node: ast.AST) -> bool:
 def small_modules() -> list[str]:
     """List the small modules that only one module imports, one of the same package."""
     importers = defaultdict(set)
-    for each in source.imports():
-        importers[each.target].add(each.importer.name)
+    for imported in source.imports():
+        importers[imported.target].add(imported.importer.name)
     return [
-        each.place
-        for each in source.modules()
-        if each.lines < SMALL
-        and not each.path.stem.startswith("__")
-        and len(importers[each.name]) == 1
-        and next(iter(importers[each.name])).rpartition(".")[0] == each.name.rpartition(".")[0]
+        module.place
+        for module in source.modules()
+        if module.lines < SMALL
+        and not module.path.stem.startswith("__")
+        and len(importers[module.name]) == 1
+        and next(iter(importers[module.name])).rpartition(".")[0] == module.name.rpartition(".")[0]
     ]
 
 
 def ambiguous() -> dict[str, list[str]]:
     """Return the class names that more than one module defines, with those modules."""
     places = defaultdict(list)
-    for each in source.modules():
-        for node in each.tree.body:
+    for module in source.modules():
+        for node in module.tree.body:
             if isinstance(node, ast.ClassDef):
-                places[node.name].append(each.place)
+                places[node.name].append(module.place)
     return {name: found for name, found in sorted(places.items()) if len(found) > 1}
 
 
 def mirrored(twice: dict[str, list[str]]) -> list[str]:
     """List the ambiguous names that `aio` shares with temporalio on purpose."""
-    return [name for name, places in twice.items() if any(each.startswith(AIO) for each in places)]
+    return [name for name, places in twice.items() if any(place.startswith(AIO) for place in places)]
 
 
 def vague() -> Counter[str]:
     """Count the words for unnamed persons, by file."""
-    return Counter({each.place: len(VAGUE.findall(each.path.read_text())) for each in source.modules()})
+    return Counter({module.place: len(VAGUE.findall(module.path.read_text())) for module in source.modules()})
 
 
 def unmapped() -> dict[str, list[str]]:
     """Return the packages whose docstring does not name all of their modules, with the missing ones."""
     missing = {}
-    for each in source.modules():
-        if each.path.name != "__init__.py" or each.name == "hourglass":
+    for module in source.modules():
+        if module.path.name != "__init__.py" or module.name == "hourglass":
             continue
-        here = {path.stem for path in each.path.parent.glob("*.py")} - {"__init__", "__main__"}
-        here |= {path.parent.name for path in each.path.parent.glob("*/__init__.py")}
-        named = set(re.findall(r"\w+", ast.get_docstring(each.tree) or ""))
+        here = {path.stem for path in module.path.parent.glob("*.py")} - {"__init__", "__main__"}
+        here |= {path.parent.name for path in module.path.parent.glob("*/__init__.py")}
+        named = set(re.findall(r"\w+", ast.get_docstring(module.tree) or ""))
         if here - named:
-            missing[each.place] = sorted(here - named)
+            missing[module.place] = sorted(here - named)
     return missing
 
 
 def large() -> Iterator[str]:
     """Yield the files, classes and functions that are over their limit of lines."""
-    for each in source.modules():
-        if each.lines > FILE:
-            yield f"{each.place}: {each.lines} lines"
-        for node in each.nodes:
+    for module in source.modules():
+        if module.lines > FILE:
+            yield f"{module.place}: {module.lines} lines"
+        for node in module.nodes:
             limit = (
                 CLASS if isinstance(node, ast.ClassDef) else FUNCTION if source.is_function(node) else None
             )
             if limit and isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
                 lines = (node.end_lineno or node.lineno) - node.lineno + 1
                 if lines > limit:
-                    yield f"{each.place}:{node.lineno} {node.name}: {lines} lines"
+                    yield f"{module.place}:{node.lineno} {node.name}: {lines} lines"
 
 
 def banners() -> Counter[str]:
     """Count the comments that divide a file into sections, by file."""
-    return Counter({each.place: len(BANNER.findall(each.text)) for each in source.modules()})
+    return Counter({module.place: len(BANNER.findall(module.text)) for module in source.modules()})
 
 
 def handle_interfaces() -> list[str]:
@@ -173,12 +173,12 @@ def complexity(node: ast.AST) -> int:
 
 def classes_over_limits() -> Iterator[str]:
     """Yield the classes over the limit of lines or of complexity."""
-    for each in source.modules():
-        for node in each.nodes:
+    for module in source.modules():
+        for node in module.nodes:
             if isinstance(node, ast.ClassDef):
                 lines, branches = (node.end_lineno or node.lineno) - node.lineno + 1, complexity(node)
                 if lines > CLASS or branches > COMPLEXITY:
-                    yield f"{each.place}:{node.lineno} {node.name}: {lines} lines, complexity {branches}"
+                    yield f"{module.place}:{node.lineno} {node.name}: {lines} lines, complexity {branches}"
 
 
 README_PROGRAM = """
@@ -214,8 +214,8 @@ def walk(*options: str) -> str:
 
 def own_imports() -> int:
     """Count the statements that import our own modules."""
-    ours = [each for each in source.imports() if source.top(each.target) == "hourglass"]
-    return len({(each.importer.place, each.line) for each in ours})
+    ours = [imported for imported in source.imports() if source.top(imported.target) == "hourglass"]
+    return len({(imported.importer.place, imported.line) for imported in ours})
 
 
 def packages() -> list[Path]:
@@ -231,7 +231,7 @@ def main() -> None:
     parser.add_argument("--temporal", action="store_true", help="trace a workflow on a real dev server too")
     parser.add_argument("--list", action="store_true", help="name the places behind the counts")
     options = parser.parse_args()
-    files, lines, code = len(source.modules()), sum(each.lines for each in source.modules()), code_lines()
+    files, lines, code = len(source.modules()), sum(module.lines for module in source.modules()), code_lines()
     small, twice, words, blank, heavy = small_modules(), ambiguous(), vague(), unmapped(), list(large())
     divided, classes = banners(), list(classes_over_limits())
     deep, tests, deep_by_folder = internals.count()
@@ -285,7 +285,7 @@ def main() -> None:
                 [f"{measure}: {reason}" for measure, reason in UNREACHED.items()],
             ),
         ]:
-            print(f"\n{title}\n" + "\n".join(f"  {each}" for each in found))
+            print(f"\n{title}\n" + "\n".join(f"  {line}" for line in found))
 
 
 if __name__ == "__main__":

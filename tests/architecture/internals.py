@@ -101,8 +101,8 @@ def _defined_by(node: ast.stmt) -> list[str]:
 
 def _names_in(node: ast.AST) -> Iterator[str]:
     """Yield variables and the names of arguments, which may be fixtures."""
-    for each in ast.walk(node):
-        match each:
+    for child in ast.walk(node):
+        match child:
             case ast.Name(id=name) | ast.arg(arg=name):
                 yield name
 

@@ -42,8 +42,8 @@ def _section(name: str) -> Iterator[str]:
         parent, _, last = name.rpartition(".")
         yield from _entry(last, getattr(importlib.import_module(parent), last))
         return
-    for each in sorted(module.__all__, key=str.casefold):
-        yield from _entry(each, getattr(module, each))
+    for name in sorted(module.__all__, key=str.casefold):
+        yield from _entry(name, getattr(module, name))
 
 
 def _entry(name: str, value: Any) -> Iterator[str]:
@@ -60,12 +60,12 @@ def _entry(name: str, value: Any) -> Iterator[str]:
 
 
 def _class(name: str, value: type) -> Iterator[str]:
-    bases = [each.__name__ for each in value.__bases__ if each is not object and each.__name__ != "Generic"]
+    bases = [base.__name__ for base in value.__bases__ if base is not object and base.__name__ != "Generic"]
     own = "" if issubclass(value, enum.Enum) or typing.is_typeddict(value) else _signature(name, value)
     yield _block([f"class {own or name}" + (f"  # {', '.join(bases)}" if bases else "")])
     yield from _words(value)
     if issubclass(value, enum.Enum):
-        yield "".join(f"- `{each.name}`\n" for each in value)
+        yield "".join(f"- `{member.name}`\n" for member in value)
         return
     members = list(_members(value))
     if members:
@@ -77,7 +77,7 @@ def _members(value: type) -> Iterator[str]:
         for name, kind in value.__annotations__.items():
             yield f"- `{name}: {_plain(getattr(kind, '__forward_arg__', str(kind)))}`"
         return
-    fields = {each.name for each in dataclasses.fields(value)} if dataclasses.is_dataclass(value) else set()
+    fields = {field.name for field in dataclasses.fields(value)} if dataclasses.is_dataclass(value) else set()
     for name in sorted(dir(value)):
         if name.startswith("_") or name in fields:
             continue
@@ -87,8 +87,8 @@ def _members(value: type) -> Iterator[str]:
             continue
         found = getattr(member, "__func__", member)
         if inspect.isfunction(found) and found.__module__.partition(".")[0] == "hourglass":
-            for each in _signatures(name, found):
-                yield f"- `{each}`"
+            for signature in _signatures(name, found):
+                yield f"- `{signature}`"
             yield f"  {_first(found)}"
 
 
@@ -96,9 +96,10 @@ def _signatures(name: str, value: Any) -> list[str]:
     found = getattr(value, "__func__", value)
     try:
         written = typing.get_overloads(found)
-    except AttributeError:  # no function
+    except AttributeError:  # not a function
         written = []
-    return [each for each in (_signature(name, one) for one in written or [value]) if each]
+    signatures = (_signature(name, function) for function in written or [value])
+    return [signature for signature in signatures if signature]
 
 
 def _signature(name: str, value: Any) -> str:
@@ -106,8 +107,10 @@ def _signature(name: str, value: Any) -> str:
         signature = inspect.signature(value)
     except (TypeError, ValueError):
         return ""
-    kept = [each for each in signature.parameters.values() if each.name not in ("self", "cls")]
-    return name + _plain(str(signature.replace(parameters=kept)))
+    parameters = [
+        parameter for parameter in signature.parameters.values() if parameter.name not in ("self", "cls")
+    ]
+    return name + _plain(str(signature.replace(parameters=parameters)))
 
 
 def _plain(text: str) -> str:
@@ -118,9 +121,9 @@ def _plain(text: str) -> str:
 
 
 def _words(value: Any) -> Iterator[str]:
-    said = inspect.getdoc(value)
-    if said and said != inspect.getdoc(object):
-        yield re.sub(r"^( {4,}.*)$", r"\1", said, flags=re.MULTILINE) + "\n"
+    docstring = inspect.getdoc(value)
+    if docstring and docstring != inspect.getdoc(object):
+        yield re.sub(r"^( {4,}.*)$", r"\1", docstring, flags=re.MULTILINE) + "\n"
 
 
 def _first(value: Any) -> str:

@@ -81,7 +81,7 @@ def modules() -> tuple[Module, ...]:
 
 @cache
 def _names() -> frozenset[str]:
-    return frozenset(each.name for each in modules())
+    return frozenset(module.name for module in modules())
 
 
 def is_module(name: str) -> bool:
@@ -91,13 +91,13 @@ def is_module(name: str) -> bool:
 
 def module(place: str) -> Module:
     """Return the module at a path below the package."""
-    return next(each for each in modules() if each.place == place)
+    return next(module for module in modules() if module.place == place)
 
 
 @cache
 def imports() -> tuple[Import, ...]:
     """Return every import of every module: at the top, inside functions, and for type checkers only."""
-    return tuple(imported for each in modules() for imported in imports_of(each))
+    return tuple(imported for importer in modules() for imported in imports_of(importer))
 
 
 @cache

@@ -29,9 +29,9 @@ FILES = {
 """A repository with the ways in which one file uses another."""
 
 
-def _concerned(*paths: str) -> set[str]:
+def _affected(*paths: str) -> set[str]:
     files = {path: changed.read(path, text) for path, text in FILES.items()}
-    return {Path(path).stem for path in changed.concerned(files, paths)}
+    return {Path(path).stem for path in changed.affected_tests(files, paths)}
 
 
 @pytest.mark.parametrize(
@@ -54,12 +54,12 @@ def _concerned(*paths: str) -> set[str]:
 )
 def test_changed_file_affects_the_tests_that_use_it(path: str, tests: set[str]) -> None:
     """Uses are re-exports, lazy and nested imports, programs, fixtures, conftest.py and file names."""
-    assert _concerned(path) == tests
+    assert _affected(path) == tests
 
 
 def test_distance_of_a_test_is_its_number_of_imports_to_the_change() -> None:
     files = {path: changed.read(path, text) for path, text in FILES.items()}
-    found = changed.concerned(files, ["src/hourglass/_evaluator.py", "tests/b/test_page.py"])
+    found = changed.affected_tests(files, ["src/hourglass/_evaluator.py", "tests/b/test_page.py"])
     assert found["tests/b/test_page.py"] == 0
     assert 0 < found["tests/a/test_client.py"] < 4
 
@@ -86,11 +86,11 @@ def _repository() -> dict[str, changed.File]:
     ],
 )
 def test_change_in_this_repository_affects_its_known_test(path: str, test: str) -> None:
-    assert test in changed.concerned(_repository(), [path])
+    assert test in changed.affected_tests(_repository(), [path])
 
 
 def test_change_of_a_terminal_command_does_not_affect_evaluator_tests() -> None:
-    found = changed.concerned(_repository(), ["src/hourglass/_tools/cli/why.py"])
+    found = changed.affected_tests(_repository(), ["src/hourglass/_tools/cli/why.py"])
     assert not [
         path
         for path in found

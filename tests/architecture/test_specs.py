@@ -381,7 +381,7 @@ def test_client_start_options_reach_request_event_worker_and_server(
     signalled = _request(**{field: option}, start_signal="s"), _request(start_signal="s")
     assert _message(signalled[0]) != _message(signalled[1])
     runs: Any = SimpleNamespace(clock=SimpleNamespace(now_ns=lambda: NOW))
-    first, before = (_first_event(runs, each, "r", ((), None)) for each in (request, usual))
+    first, before = (_first_event(runs, start, "r", ((), None)) for start in (request, usual))
     assert getattr(first.spec, field) == expected
     event = h.HistoryEvent(1, NOW, first)
     assert decode_events(b"\x91" + encode_events([event])) == [event]

@@ -116,7 +116,7 @@ def overwrite_pages(path: Path) -> None:
 @pytest.mark.parametrize(
     ("harm", "words"),
     [
-        (set_newer_format, "has format 99, and this version of Hourglass knows formats up to"),
+        (set_newer_format, "has format 99, but this version of Hourglass supports only formats up to"),
         (erase_header, "is not a database"),
         (truncate, "is corrupt: restore a backup"),
         (overwrite_pages, "is corrupt: restore a backup"),

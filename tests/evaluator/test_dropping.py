@@ -242,7 +242,10 @@ def test_posix_signal_during_garbage_collection_raises_after_our_callback() -> N
     gc.collect()  # garbage of other tests may have weak references with Python callbacks
     before = signals.signal(signals.SIGUSR1, interrupt)
     previous_callbacks = list(gc.callbacks)
-    gc.callbacks[:] = [callback, *(each for each in previous_callbacks if not is_foreign_callback(each))]
+    gc.callbacks[:] = [
+        callback,
+        *(previous for previous in previous_callbacks if not is_foreign_callback(previous)),
+    ]
     try:
         with pytest.raises(Interrupt):
             gc.collect()

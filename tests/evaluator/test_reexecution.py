@@ -63,7 +63,9 @@ def test_dropping_fibers_changes_neither_completions_nor_state(
     kept, expected = execute(program, script, [])
     dropped, produced = execute(program, script, drops)
     try:
-        assert [as_bytes(each) for each in produced] == [as_bytes(each) for each in expected]
+        assert [as_bytes(completion) for completion in produced] == [
+            as_bytes(completion) for completion in expected
+        ]
         assert derived_state(dropped.state) == derived_state(kept.state)
     finally:
         kept.drop()

@@ -195,7 +195,7 @@ def test_missing_or_malformed_event_attributes_are_read_as_unset(kind: type[h.At
     assert h.kind_of(bare.attributes) == name
     for odd in (None, 7, [], "text"):
         assert codec.read_event({"eventType": name, key: odd}, 5) == bare
-    fields = [each for group in (tables.table(kind)._known, tables.table(kind)._outer) for each in group]
+    fields = [field for group in (tables.table(kind)._known, tables.table(kind)._outer) for field in group]
     for odd in (7, [1], "text", {"name": 7, "payloads": 7, "fields": [], "seconds": "x"}):
         codec.read_event({"eventType": name, key: dict.fromkeys(fields, odd)}, 5)
 

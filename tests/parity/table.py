@@ -55,46 +55,46 @@ def names_of(section: str) -> list[str]:
     module = importlib.import_module(section)
     found: list[str] = []
     for name in _exported(module):
-        thing = getattr(module, name)
-        home = _home(thing, section)
-        if _is_typing(name, thing) or (home != section and home in ROWS):
+        value = getattr(module, name)
+        home = _home(value, section)
+        if _is_typing(name, value) or (home != section and home in ROWS):
             continue
         found.append(name)
         if f"{section}.{name}" in TABLE["walk"]["members"]:
-            found += [f"{name}.{each}" for each in _members(thing)]
+            found += [f"{name}.{member}" for member in _members(value)]
     for callee in TABLE["walk"]["options"]:
         if callee.startswith(f"{section}.") and callee.removeprefix(f"{section}.").partition(".")[0] in found:
             name = callee.removeprefix(f"{section}.")
-            found += [f"{name}({each})" for each in options(_reach(module, name))]
+            found += [f"{name}({option})" for option in options(_reach(module, name))]
     return found
 
 
 def _exported(module: ModuleType) -> list[str]:
     listed = getattr(module, "__all__", None)
     if listed is None:
-        listed = [name for name, thing in vars(module).items() if _home(thing, "") == module.__name__]
+        listed = [name for name, value in vars(module).items() if _home(value, "") == module.__name__]
     return sorted(name for name in listed if not name.startswith("_"))
 
 
-def _is_typing(name: str, thing: object) -> bool:
+def _is_typing(name: str, value: object) -> bool:
     """Whether a name only serves temporalio's own annotations."""
-    return isinstance(thing, typing.TypeVar | typing.ParamSpec) or hasattr(
+    return isinstance(value, typing.TypeVar | typing.ParamSpec) or hasattr(
         importlib.import_module("temporalio.types"), name
     )
 
 
-def _home(thing: object, otherwise: str) -> str:
+def _home(value: object, otherwise: str) -> str:
     """Return the public module that defines an object; modules that also export it do not count."""
-    defined = getattr(thing, "__module__", None) or otherwise
+    defined = getattr(value, "__module__", None) or otherwise
     parts = defined.split(".")
     while parts and (parts[-1].startswith("_")):
         parts.pop()
     return ".".join(parts) if defined.startswith("temporalio.") else otherwise
 
 
-def _members(thing: type) -> list[str]:
-    own = [each for each in thing.__mro__ if each.__module__.startswith("temporalio")]
-    names = {name for each in own for name in (*vars(each), *vars(each).get("__annotations__", {}))}
+def _members(value: type) -> list[str]:
+    own = [base for base in value.__mro__ if base.__module__.startswith("temporalio")]
+    names = {name for base in own for name in (*vars(base), *vars(base).get("__annotations__", {}))}
     return sorted(name for name in names if not name.startswith("_"))
 
 
@@ -135,11 +135,11 @@ def _reach(start: Any, path: str) -> Any:
     return found
 
 
-def _fields(thing: Any) -> set[str]:
-    if dataclasses.is_dataclass(thing):
-        return {each.name for each in dataclasses.fields(thing)}
-    found = {name for each in getattr(thing, "__mro__", ()) for name in getattr(each, "__annotations__", {})}
-    return found.union(*(getattr(each, "__slots__", ()) for each in getattr(thing, "__mro__", ())))
+def _fields(value: Any) -> set[str]:
+    if dataclasses.is_dataclass(value):
+        return {field.name for field in dataclasses.fields(value)}
+    found = {name for base in getattr(value, "__mro__", ()) for name in getattr(base, "__annotations__", {})}
+    return found.union(*(getattr(base, "__slots__", ()) for base in getattr(value, "__mro__", ())))
 
 
 # --- the counterparts -------------------------------------------------------------------------------------------------

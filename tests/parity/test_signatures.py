@@ -56,28 +56,28 @@ def difference(theirs: Callable[..., Any], ours: Callable[..., Any]) -> str:
         wanted, has = dict(inspect.signature(theirs).parameters), inspect.signature(ours).parameters
     except (TypeError, ValueError):
         return ""  # written in C, or without a signature
-    order = [name for name, each in has.items() if each.kind in POSITIONAL]
-    kinds = {each.kind for each in has.values()}
-    if any(str(each.annotation) == "Unpack[RpcOptions]" for each in has.values()):
-        wanted = {name: each for name, each in wanted.items() if not name.startswith("rpc_")}
+    order = [name for name, parameter in has.items() if parameter.kind in POSITIONAL]
+    kinds = {parameter.kind for parameter in has.values()}
+    if any(str(parameter.annotation) == "Unpack[RpcOptions]" for parameter in has.values()):
+        wanted = {name: parameter for name, parameter in wanted.items() if not name.startswith("rpc_")}
     position = -1
-    for name, each in wanted.items():
-        position += each.kind in POSITIONAL
-        if each.kind is each.VAR_POSITIONAL:
-            if each.VAR_POSITIONAL not in kinds:
+    for name, parameter in wanted.items():
+        position += parameter.kind in POSITIONAL
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            if parameter.VAR_POSITIONAL not in kinds:
                 return f"*{name} is not taken"
-        elif each.kind is each.VAR_KEYWORD:
+        elif parameter.kind is parameter.VAR_KEYWORD:
             continue
         elif name not in has:
             return f"{name} is not taken"
-        elif has[name].kind is each.POSITIONAL_ONLY and each.kind is not each.POSITIONAL_ONLY:
+        elif has[name].kind is parameter.POSITIONAL_ONLY and parameter.kind is not parameter.POSITIONAL_ONLY:
             return f"{name} is not taken by keyword"
-        elif each.kind in POSITIONAL and order[position : position + 1] != [name]:
+        elif parameter.kind in POSITIONAL and order[position : position + 1] != [name]:
             return f"{name} is not taken at position {position}"
-        elif each.default is not each.empty and has[name].default is each.empty:
+        elif parameter.default is not parameter.empty and has[name].default is parameter.empty:
             return f"{name} has no default"
-    for name, each in has.items():
-        if name not in wanted and each.default is each.empty and "VAR" not in each.kind.name:
+    for name, parameter in has.items():
+        if name not in wanted and parameter.default is parameter.empty and "VAR" not in parameter.kind.name:
             return f"{name} is needed here"
     return ""
 
@@ -131,11 +131,11 @@ def test_every_input_field_of_temporalio_can_be_set_or_is_listed() -> None:
         our = getattr(hourglass.aio.client, name, None)
         if not name.endswith("Input") or our is None:
             continue
-        fields = {each.name for each in dataclasses.fields(our)}
+        fields = {field.name for field in dataclasses.fields(our)}
         missing = {
-            each.name
-            for each in dataclasses.fields(their)
-            if each.name not in fields and not hasattr(our, each.name) and not each.name.startswith("_")
+            field.name
+            for field in dataclasses.fields(their)
+            if field.name not in fields and not hasattr(our, field.name) and not field.name.startswith("_")
         }
         if missing:
             unsupported[name] = missing

@@ -45,7 +45,7 @@ def test_invalid_child_spec_fields_are_rejected(fields: dict[str, Any], message:
 
 
 def test_supervisor_with_duplicate_child_ids_is_rejected() -> None:
-    with pytest.raises(SpecError, match="duplicate child id 'a': children 0 and 2"):
+    with pytest.raises(SpecError, match=r"duplicate child id 'a' \(children 0 and 2\)"):
         Supervisor("one_for_one", [ChildSpec("a", idle), ChildSpec("b", idle), ChildSpec("a", idle)])
 
 

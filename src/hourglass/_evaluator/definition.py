@@ -134,7 +134,7 @@ def message_definition(obj: Any) -> MessageDefinition | None:
 def check_name(name: Any, what: str) -> str:
     """Return a name that is valid in Temporal. Raise `DefinitionError` otherwise."""
     if not isinstance(name, str) or not name.strip():
-        raise DefinitionError(f"the name of {what} must be a non-empty string, not {name!r}")
+        raise DefinitionError(f"the name of {what} must be a non-empty str, not {name!r}")
     if name.startswith(RESERVED):
         raise DefinitionError(
             f"the name {name!r} of {what} is reserved: names must not begin with {RESERVED!r}"

@@ -332,7 +332,7 @@ _ALTERNATIVES = {
     "set_default_executor": "workflow code cannot use threads. Use an activity instead",
     "set_task_factory": "tasks are always plain asyncio tasks, so that they behave the same on every worker",
     **dict.fromkeys(("run_forever", "run_until_complete", "stop", "close"), _LIFE),
-    "add_signal_handler": "operating system signals are handled by the worker. Send the workflow a signal",
+    "add_signal_handler": "operating system signals are handled by the worker. Send a Temporal signal to the workflow instead",
     "remove_signal_handler": "operating system signals are handled by the worker",
 }
 _OURS = frozenset(vars(EventLoop))

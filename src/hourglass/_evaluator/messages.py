@@ -582,8 +582,7 @@ def _run_to_end(coroutine: Coroutine[Any, Any, Any]) -> Any:
         return stop.value
     coroutine.close()
     raise UsageError(
-        "this `async def` function must not wait: query handlers are read-only, and interceptors of definitions are "
-        "plain functions"
+        "an `async def` query handler, or an `async def` interceptor of a plain `def` workflow, must not wait"
     )
 
 

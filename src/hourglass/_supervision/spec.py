@@ -93,9 +93,7 @@ def check_children(specs: Sequence[ChildSpec]) -> tuple[ChildSpec, ...]:
     for index, spec in enumerate(specs):
         check_spec(spec)
         if spec.id in seen:
-            raise SpecError(
-                f"duplicate child id {spec.id!r}: children {seen[spec.id]} and {index} both have it"
-            )
+            raise SpecError(f"duplicate child id {spec.id!r} (children {seen[spec.id]} and {index})")
         seen[spec.id] = index
     return tuple(specs)
 

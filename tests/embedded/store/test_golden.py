@@ -161,6 +161,6 @@ def test_format_of_unreleased_versions_is_rejected(path: Path) -> None:
     connection.execute("PRAGMA user_version = 1")
     connection.close()
     with pytest.raises(
-        StorageError, match=r"has format 1, of a version .* before the first release.*name a new file"
+        StorageError, match=r"has format 1, which was written before the first release.*use a new file"
     ):
         open_sqlite(path)

@@ -83,7 +83,7 @@ async def test_dry_run_of_an_import_changes_nothing(world: World) -> None:
     [
         ((), slice(0, 0), "does not begin with WorkflowExecutionStarted"),
         ((), slice(1, None), "does not begin with WorkflowExecutionStarted"),
-        ((ACTIVITY,), slice(None, None, 2), "not consecutive from 1"),
+        ((ACTIVITY,), slice(None, None, 2), "consecutive numbers, starting at 1"),
         ((c.CompleteRun(None),), slice(None), "has already closed"),
         ((CHILD,), slice(None), "waits for its child workflow 'child'"),
         ((SIGNAL,), slice(5), "the outcome of a signal or cancel request"),

@@ -160,9 +160,9 @@ class SharedFile:
             except HourglassError as error:
                 self._fail_all(error)
             except Exception as error:
-                _log.exception("opening %s as its owner failed", self.path)
+                _log.exception("taking ownership of %s failed", self.path)
                 self._fail_all(
-                    InternalError(f"opening {self.path} as its owner failed: {type(error).__name__}")
+                    InternalError(f"taking ownership of {self.path} failed: {type(error).__name__}")
                 )
             finally:
                 self._lock.drop()
@@ -174,8 +174,8 @@ class SharedFile:
         if now - self._ownerless_since > wire.SILENT_CHECKS and not self._warned:
             self._warned = True
             _log.warning(
-                "the lock of %s is held by %s, which has not responded for %d seconds: it is stopped or hangs. All work "
-                "on the file waits until the process continues or ends",
+                "the lock of %s is held by %s, which has not responded for %d seconds: the process is stopped or hangs. "
+                "All work on the file waits until the process continues or ends",
                 self.path,
                 self._holder(),
                 wire.SILENT_CHECKS,

@@ -258,7 +258,7 @@ class SearchAttributes:
 
     def _type_error(self, name: str, payload: Payload) -> str:
         if not name:
-            return "a search attribute must have a name"
+            return "the name of a search attribute must not be empty"
         if name in SYSTEM and name not in SETTABLE:
             return f"{name} attribute can't be set in SearchAttributes"
         kind = SYSTEM.get(name) or self._types().get(name) or type_of(payload)

@@ -244,7 +244,7 @@ def begin_with(history: Sequence[h.HistoryEvent], workflow_id: str, new_run_id: 
     if not isinstance(started, h.WorkflowExecutionStarted):
         raise _invalid_argument("the history does not begin with WorkflowExecutionStarted")
     if any(event.id != place for place, event in enumerate(history, 1)):
-        raise _invalid_argument("the event ids of the history are not consecutive from 1")
+        raise _invalid_argument("the event ids of the history must be consecutive numbers, starting at 1")
     foreign = next((event for event in history if not isinstance(event.attributes, h.KINDS)), None)
     if foreign is not None:
         raise _invalid_argument(

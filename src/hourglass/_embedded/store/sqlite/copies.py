@@ -127,7 +127,7 @@ def _check_destination(dest: str, overwrite: bool, source: str) -> None:
     if not os.path.isdir(folder):
         raise _rejected_copy(dest, f"cannot be created: the directory {folder} does not exist")
     if os.path.isdir(dest):
-        raise _rejected_copy(dest, "is a directory: choose the path of a file")
+        raise _rejected_copy(dest, "is a directory: pass the path of a file")
     if os.path.lexists(dest) and not overwrite:
         raise _rejected_copy(dest, "already exists; pass overwrite=True to replace it")
     if source and os.path.exists(dest) and os.path.samefile(source, dest):

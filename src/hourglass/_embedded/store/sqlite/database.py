@@ -133,7 +133,7 @@ def _check_place(path: str) -> None:
     except (OSError, ValueError) as error:
         raise _unusable(path, f"cannot be used: {getattr(error, 'strerror', error)}") from error
     if stat.S_ISDIR(status.st_mode):
-        raise _unusable(path, "is a directory: choose the path of a file")
+        raise _unusable(path, "is a directory: pass the path of a file")
     if not stat.S_ISREG(status.st_mode):
         raise _unusable(path, "is not a regular file: choose another path")
     if 0 < status.st_size < SMALLEST:

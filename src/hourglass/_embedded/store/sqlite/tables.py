@@ -106,20 +106,21 @@ def read_format(connection: sqlite3.Connection, path: str) -> int:
     """Return the format of a file. Raises `StorageError` if the file is not ours or has an unsupported format."""
     if _pragma(connection, "application_id") != APPLICATION_ID:
         raise StorageError(
-            f"the file {path} is a database of another program: name another file. It was not changed",
+            f"the file {path} is a database of another program: choose another path. It was not changed",
             status="FAILED_PRECONDITION",
         )
     version = _pragma(connection, "user_version")
     if version < OLDEST_FORMAT:
         raise StorageError(
-            f"the file {path} has format {version}, of a version of Hourglass before the first release, which this version "
-            f"cannot read: let that version finish its workflows, and name a new file here. It was not changed",
+            f"the file {path} has format {version}, which was written before the first release of Hourglass and cannot "
+            "be read by this version. Finish its workflows with the old version, and use a new file with this version. "
+            "The file was not changed",
             status="FAILED_PRECONDITION",
         )
     if version > FORMAT:
         raise StorageError(
-            f"the file {path} has format {version}, and this version of Hourglass knows formats up to {FORMAT}: "
-            f"use the version that wrote it, or a later one. It was not changed",
+            f"the file {path} has format {version}, but this version of Hourglass supports only formats up to {FORMAT}: "
+            "use the version that wrote the file, or a later one. The file was not changed",
             status="FAILED_PRECONDITION",
         )
     return version
