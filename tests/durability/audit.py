@@ -17,7 +17,7 @@ from typing import Any
 from hourglass import Client, History, Replayer
 
 from . import work
-from .storm import Death, Told
+from .storm import Answers, Death
 
 
 @dataclass
@@ -64,7 +64,7 @@ class Written:
         return written
 
 
-def complaints(answers: Told, path: Path, notes: Path) -> list[str]:
+def complaints(answers: Answers, path: Path, notes: Path) -> list[str]:
     """Return all violations. Opens the file, so no other process may own it."""
     histories = _histories(answers, path)
     written = Written.read(notes)
@@ -79,7 +79,7 @@ def complaints(answers: Told, path: Path, notes: Path) -> list[str]:
     ]
 
 
-def recoveries(answers: Told, notes: Path) -> dict[Death, float]:
+def recoveries(answers: Answers, notes: Path) -> dict[Death, float]:
     """Return, for each death, the seconds until the next attempt of every activity that its process had in
     progress. If that attempt also died before it recorded its start, the later death counts."""
     begun: dict[tuple[str, str, int], tuple[int, float]] = {}
@@ -103,7 +103,7 @@ def recoveries(answers: Told, notes: Path) -> dict[Death, float]:
     return durations
 
 
-def _histories(answers: Told, path: Path) -> dict[str, list[History]]:
+def _histories(answers: Answers, path: Path) -> dict[str, list[History]]:
     """Return the histories of each workflow, in order of runs."""
     histories: dict[str, list[History]] = defaultdict(list)
     with Client.connect(f"local:{path}") as client:
@@ -113,7 +113,7 @@ def _histories(answers: Told, path: Path) -> dict[str, list[History]]:
     return histories
 
 
-def _about_receipts(answers: Told, written: Written) -> Iterator[str]:
+def _about_receipts(answers: Answers, written: Written) -> Iterator[str]:
     for name, run_id in answers.started.items():
         receipt = answers.receipts.get(name)
         if receipt is None:
@@ -129,7 +129,7 @@ def _about_receipts(answers: Told, written: Written) -> Iterator[str]:
                 yield f"{name} returned {token}, which no execution gave"
 
 
-def _about_runs(answers: Told, histories: dict[str, list[History]]) -> Iterator[str]:
+def _about_runs(answers: Answers, histories: dict[str, list[History]]) -> Iterator[str]:
     for name in histories.keys() ^ answers.started.keys():
         yield f"{name} is there or was started, not both"
     for name, run_id in answers.started.items():
@@ -140,7 +140,7 @@ def _about_runs(answers: Told, histories: dict[str, list[History]]) -> Iterator[
             yield f"{name} was acknowledged as run {run_id}, and began as {runs[0].run_id}"
 
 
-def _about_signals(answers: Told, histories: dict[str, list[History]]) -> Iterator[str]:
+def _about_signals(answers: Answers, histories: dict[str, list[History]]) -> Iterator[str]:
     for name, runs in histories.items():
         sent = [
             json.loads(base64.b64decode(payload["data"]))

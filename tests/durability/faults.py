@@ -58,7 +58,7 @@ def sleeper(seconds: float) -> int:
     return step(1)
 
 
-class Heard(logging.Handler):
+class CapturedLogs(logging.Handler):
     """The log records of level WARNING or higher."""
 
     def __init__(self) -> None:
@@ -110,7 +110,7 @@ def refusal(attempt: Callable[[], Any]) -> str:
 def full_disk(path: str) -> None:
     """On a full disk, new workflows are rejected first, then all requests wait; with free space the engine
     continues by itself."""
-    heard = Heard()
+    heard = CapturedLogs()
     ballast = f"{path}.ballast"
     with working(path) as client:
         baskets = [client.start_workflow(Basket.run, id=f"basket-{number}") for number in range(5)]
@@ -145,7 +145,7 @@ def full_disk_at_opening(path: str) -> None:
     with working(path) as client:
         client.start_workflow(Basket.run, id="basket")
     eat(ballast, leave=0)
-    heard = Heard()
+    heard = CapturedLogs()
     with Client.connect(f"local:{path}") as client:
         assert [run.id for run in client.list_workflows()] == ["basket"]
         assert client.get_workflow_handle("basket").describe().status.name == "RUNNING"
@@ -154,7 +154,7 @@ def full_disk_at_opening(path: str) -> None:
         assert message.startswith("RESOURCE_EXHAUSTED: the file"), message
         assert "has no space left on its disk: free some space" in message, message
     with Client.connect(f"local:{path}") as client:
-        heard = Heard()
+        heard = CapturedLogs()
         worker = Worker(client, workflows=[Basket], activities=[step])
         starting = threading.Thread(target=worker.start, daemon=True)
         starting.start()
@@ -188,7 +188,7 @@ def until_refused(attempt: Callable[[int], Any]) -> str:
     raise AssertionError("nothing was refused")
 
 
-def fill(basket: Any, heard: Heard) -> tuple[int, threading.Thread | None]:
+def fill(basket: Any, heard: CapturedLogs) -> tuple[int, threading.Thread | None]:
     """Signal until a call waits; return the number of signals and the waiting call."""
     for count in range(1, 7):  # more would make the history too large
         thread = threading.Thread(target=basket.signal, args=(Basket.put, "x" * MIB), daemon=True)
@@ -350,7 +350,7 @@ def clock_briefly_ahead(path: str) -> None:
     """When the wall clock is ahead for a moment, by hours or a month, there is no lasting effect and nothing is
     deleted."""
     shift_clock()
-    heard = Heard()
+    heard = CapturedLogs()
     with working(path) as client:
         paid = client.start_workflow(sleeper, 0.01, id="paid")
         assert paid.result(timeout=PATIENCE) == 2

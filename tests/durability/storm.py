@@ -44,7 +44,7 @@ class Death:
 
 
 @dataclass
-class Told:
+class Answers:
     """The answers that the clients received."""
 
     started: dict[str, str] = field(default_factory=dict)
@@ -74,7 +74,7 @@ class Storm:
         self.path = folder / "orders.db"
         self.notes = folder / "notes"
         self.log = folder / "log"
-        self.told = Told()
+        self.told = Answers()
         self._size = size
         self._seed = seed
         self._chance = random.Random(f"storm {seed}")
@@ -82,7 +82,7 @@ class Storm:
         self._next = 0
         self._calm = threading.Event()
 
-    def rage(self) -> Told:
+    def rage(self) -> Answers:
         """Run until all kills are done and all workflows have ended, or the limit has passed."""
         deadline = time.monotonic() + self._size.limit
         with (

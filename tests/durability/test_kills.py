@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.effort import cases
 
 from .audit import complaints, recoveries
-from .storm import Death, Size, Storm, Told
+from .storm import Answers, Death, Size, Storm
 
 
 def test_workflows_survive_repeated_kills_of_the_owner(tmp_path: Path) -> None:
@@ -56,4 +56,4 @@ def test_recovery_time_is_measured_from_kill_to_last_retried_attempt(tmp_path: P
     begin("twice lost", 3, 8, 19.0, done=True)
     notes.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     owner, idle = Death(7, 10.5, is_owner=True), Death(9, 12.0, is_owner=False)
-    assert recoveries(Told(deaths=[owner, idle]), notes) == {owner: 1.0}
+    assert recoveries(Answers(deaths=[owner, idle]), notes) == {owner: 1.0}

@@ -28,7 +28,7 @@ PATIENCE = 60.0
 
 
 @dataclass
-class Asked:
+class RequestResults:
     """The results of the requests."""
 
     served_by: set[str] = field(default_factory=set)
@@ -81,9 +81,9 @@ def web_server(path: Path, log: Path, *, gunicorn: bool) -> Iterator[int]:
 
 def ask_while_owners_die(
     folder: Path, *, kills: int, threads: int = 4, seed: int = 1, life: float = 0.5, gunicorn: bool = False
-) -> Asked:
+) -> RequestResults:
     """Send requests from several threads until this many owners were killed."""
-    path, results, over = folder / "orders.db", Asked(), threading.Event()
+    path, results, over = folder / "orders.db", RequestResults(), threading.Event()
     chance = random.Random(f"web {seed}")
     numbers = iter(range(1_000_000))
     with (
@@ -114,7 +114,7 @@ def ask_while_owners_die(
     return results
 
 
-def _ask(port: int, number: int, results: Asked) -> None:
+def _ask(port: int, number: int, results: RequestResults) -> None:
     began = time.monotonic()
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
     try:
@@ -131,7 +131,7 @@ def _ask(port: int, number: int, results: Asked) -> None:
         results.milliseconds.append(float(body.split()[2]) * 1e3)
 
 
-def _kill_owner(nursery: Nursery, path: Path, after: float, results: Asked) -> None:
+def _kill_owner(nursery: Nursery, path: Path, after: float, results: RequestResults) -> None:
     """Kill the owner once there is another worker; wait for the next answer."""
     nursery.fork()
     _until(lambda: FileLock(str(path)).note().pid in nursery.alive)
@@ -152,7 +152,7 @@ def _until(condition: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
-def _check_all_done(path: Path, results: Asked) -> None:
+def _check_all_done(path: Path, results: RequestResults) -> None:
     with Client.connect(f"local:{path}") as client:
         done = client.count_workflows("ExecutionStatus = 'Completed'")
         everything = client.count_workflows()

@@ -214,7 +214,7 @@ def test_throttle_wait_is_corrected_after_a_fast_clock_is_set_back(env: Environm
 def test_run_started_by_a_fast_clock_keeps_the_rate_after_it_is_set_back(
     env: Environment, pause: float
 ) -> None:
-    """The run's own time stands still then. The rate holds whether or not the key is on loan to it, and with a later run."""
+    """The run's own time does not advance then. The rate must hold with the key on loan or not, and with a later run."""
     set_clock(env, HOURS)
     first = env.start_workflow(throttle_and_stamp, "k", 20, pause)
     env.skip(25)  # by now the key is on loan to it

@@ -258,7 +258,7 @@ def test_nexus_operation_errors_and_timeouts_are_raised_in_the_caller(
             for operation, reason, text in (
                 ("fails", "not there", "no such account"),
                 ("fails", "at all", "the operation raised ApplicationError"),
-                ("no such", "x", "has no operation 'no such'"),
+                ("no such", "x", "unknown Nexus operation 'no such'"),
                 ("quick", "text", "int"),
             ):
                 result = client.execute_workflow(

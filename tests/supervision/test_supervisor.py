@@ -164,7 +164,9 @@ async def test_supervisor_with_too_many_restarts_fails_and_is_restarted_by_its_p
     assert tree.find("App/Sub") is not sub
     assert sub.exit is not None
     assert isinstance(sub.exit.error, IntensityExceeded)
-    assert "intensity exceeded: more than 2 restarts in 5 s; last a" in str(sub.exit.error)
+    assert "exceeded its restart intensity with more than 2 restarts in 5 s; last child 'a'" in str(
+        sub.exit.error
+    )
     assert isinstance(sub.exit.error.__cause__, Boom)
     assert world.reported("gave_up") == ["App/Sub"]
     assert restarts(tree, "App/Sub") == 1

@@ -135,7 +135,10 @@ async def test_every_start_exit_restart_and_escalation_is_reported(world: World)
         "started App/Sub",
     ]
     assert [str(report) for report in tree.reports()] == [str(report) for report in world.reports]
-    assert world.reports[7].detail == "intensity exceeded: more than 1 restarts in 5 s; last a"
+    assert (
+        world.reports[7].detail
+        == "restart intensity exceeded with more than 1 restarts in 5 s; last child 'a'"
+    )
     assert isinstance(world.reports[3].error, Boom)
 
 

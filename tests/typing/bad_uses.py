@@ -1,6 +1,6 @@
 """Wrong uses of the API: both checkers must report each line that ends in `# E`, and no other. Never run."""
 
-# The wrong lines assign what nobody reads: the assignment is the use.
+# The wrong lines assign unused variables: the assignment is what the checkers report.
 # ruff: noqa: F841
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Right uses of `hourglass.aio`, and of `async def` in `hourglass.workflow`: both checkers accept them. Never run."""
+"""Correct uses of `hourglass.aio`, and of `async def` in `hourglass.workflow`: both checkers accept them. Never run."""
 
 from __future__ import annotations
 

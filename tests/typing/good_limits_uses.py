@@ -1,4 +1,4 @@
-"""Right uses of `hourglass.limits` and `hourglass.progress`, with the types that both checkers must find. Read, never run."""
+"""Correct uses of `hourglass.limits` and `hourglass.progress`, with the types that both checkers must find. Read, never run."""
 
 from __future__ import annotations
 

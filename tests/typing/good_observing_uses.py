@@ -1,4 +1,4 @@
-"""Right uses of facts, metrics, interceptors and tracing, with the types that both checkers must find. Never run."""
+"""Correct uses of facts, metrics, interceptors and tracing, with the types that both checkers must find. Never run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Right uses of the API, with the types that both checkers must find. Read by the checkers, never run."""
+"""Correct uses of the API, with the types that both checkers must find. Read by the checkers, never run."""
 
 from __future__ import annotations
 

@@ -26,6 +26,7 @@ import functools
 import heapq
 import itertools
 import logging
+import math
 from collections.abc import Callable
 from datetime import timedelta
 from time import monotonic_ns, time_ns
@@ -155,7 +156,7 @@ logger = logging.getLogger("hourglass.embedded")
 @functools.lru_cache(maxsize=1024)  # the same few timeouts recur several times per step
 def to_ns(seconds: float) -> int:
     """Convert seconds to nanoseconds, limited to the range of times; NaN becomes 0."""
-    if seconds != seconds:
+    if math.isnan(seconds):
         return 0
     return round(max(-_MOST_SECONDS, min(seconds, _MOST_SECONDS)) * SECOND)
 

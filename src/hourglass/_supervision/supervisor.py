@@ -259,9 +259,14 @@ def intensity_exceeded(
     """Report that a supervisor fails, and return its error."""
     limit = f"more than {intensity.max_restarts} restarts in {intensity.window:g} s"
     context.process.node.report(
-        "gave_up", context.path, reason, f"intensity exceeded: {limit}; last {child.spec.id}"
+        "gave_up",
+        context.path,
+        reason,
+        f"restart intensity exceeded with {limit}; last child {child.spec.id!r}",
     )
-    error = IntensityExceeded(f"{context.path}: intensity exceeded: {limit}; last {child.spec.id} ({reason})")
+    error = IntensityExceeded(
+        f"{context.path} exceeded its restart intensity with {limit}; last child {child.spec.id!r} ({reason})"
+    )
     error.__cause__ = reason.error
     return error
 

@@ -228,7 +228,7 @@ class Scheduler:
         return self._timer()
 
     def _serve(self, request: str) -> bool:
-        """Do as a signal asks; whether the next time is another now."""
+        """Execute the command of a signal; return whether the next time has changed."""
         if request == "trigger":
             try:
                 local("StartWorkflow", "at once", result_type=Payload)

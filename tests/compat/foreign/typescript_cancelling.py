@@ -15,7 +15,7 @@ twin = entering(TWINS)
 
 
 def outcome(task: Any) -> str:
-    """How a task that was cancelled ended."""
+    """Describe how a cancelled task ended."""
     try:
         task.result()
     except ActivityError:

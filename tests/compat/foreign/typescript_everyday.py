@@ -15,7 +15,7 @@ twin = entering(TWINS)
 
 
 def child_id(suffix: str = "-c") -> str:
-    """The id of a child, which every program here derives from its own."""
+    """Return the id of a child, which every program here derives from its own."""
     return workflow.info().workflow_id + suffix
 
 

@@ -318,7 +318,7 @@ def local_backs_off() -> Any:
 
 
 def message_of(error: BaseException | None) -> str:
-    """What an application's failure says, as TypeScript tells it."""
+    """Return the message of an application failure, as TypeScript reports it."""
     return error.message if isinstance(error, ApplicationError) else repr(error)
 
 

@@ -30,6 +30,7 @@ MAX_UNWRITTEN = 100
 wait until all changes of late work are written.
 """
 
+
 class CarriedOut:
     """The runs that carried out requests, by workflow id and request id, each with the number of its change. An entry
     is kept until its change is durable and the request can be found in the store.

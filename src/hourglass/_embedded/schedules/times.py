@@ -165,13 +165,13 @@ def check_limits(spec: ScheduleSpec) -> None:
         )
     if part_count * len(spec.skip) > MOST_PAIRS:
         raise UsageError(
-            f"the schedule excludes {len(spec.skip)} calendars from {part_count}; the product must be at most "
-            f"{MOST_PAIRS}. Use several schedules, or ranges"
+            f"the schedule excludes {len(spec.skip)} calendars from {part_count}; the product of the two numbers must "
+            f"be at most {MOST_PAIRS}. Use several schedules, or ranges"
         )
     if len(spec.intervals) * len(spec.skip) > MOST_INTERVAL_PAIRS:
         raise UsageError(
-            f"the schedule excludes {len(spec.skip)} calendars from {len(spec.intervals)} intervals; the product must "
-            f"be at most {MOST_INTERVAL_PAIRS}. Use several schedules, or ranges"
+            f"the schedule excludes {len(spec.skip)} calendars from {len(spec.intervals)} intervals; the product of the "
+            f"two numbers must be at most {MOST_INTERVAL_PAIRS}. Use several schedules, or ranges"
         )
     if any(len(text) > LONGEST_CRON for text in spec.cron_expressions):
         raise UsageError(f"a cron string of the schedule is longer than {LONGEST_CRON} characters")

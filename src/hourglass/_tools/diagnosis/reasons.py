@@ -344,11 +344,11 @@ def _condition(facts: Facts, position: Position) -> Finding:
 
 
 def _lock(facts: Facts, position: Position) -> Finding:
-    siblings = [other for other in facts.positions if other is not position]
+    siblings = [fiber for fiber in facts.positions if fiber is not position]
     return Finding(
         cause=Cause.LOCK,
         what=f"waits for {_LOCKS.get(position.call, 'a lock')} in its code",
-        details=tuple(f"meanwhile {other.fiber} is at {other.place}: {other.code}" for other in siblings[:3]),
+        details=tuple(f"meanwhile {fiber.fiber} is at {fiber.place}: {fiber.code}" for fiber in siblings[:3]),
         actions=advice.let_go(facts),
     )
 
