@@ -13,9 +13,12 @@ from collections.abc import Callable
 from dataclasses import is_dataclass
 from enum import Enum
 from functools import cache
+from itertools import compress
+from operator import is_not
 from typing import Any, TypeAlias
 
 import msgspec
+from msgspec.structs import astuple
 
 from hourglass._contract.service import Request
 from hourglass._evaluator.options import INT64, check_text
@@ -40,25 +43,23 @@ def check_request(request: Request[Any]) -> None:
 
 
 def _check_fields(request: msgspec.Struct) -> None:
-    for name, check, default in _fields(type(request)):
-        value = getattr(request, name)
-        if value is default:  # true for most fields
-            continue
-        if (
-            check is not _text or type(value) is not str or not value.isascii()
-        ):  # most other fields are ASCII text
+    checks, defaults = _fields(type(request))
+    values = astuple(request)
+    # Most fields have their defaults.
+    for (name, check), value in compress(zip(checks, values, strict=True), map(is_not, values, defaults)):
+        if check is not None:
             check(value, name)
 
 
 @cache
-def _fields(kind: type[msgspec.Struct]) -> tuple[tuple[str, Check, Any], ...]:
+def _fields(kind: type[msgspec.Struct]) -> tuple[tuple[tuple[str, Check | None], ...], tuple[Any, ...]]:
+    """Return the name and the check of each field, and the defaults of the fields."""
     hints = typing.get_type_hints(kind)
-    checks = [
-        (field.name, _check_of(hints[field.name]), field.default)
-        for field in msgspec.structs.fields(kind)
-        if field.name in hints
-    ]
-    return tuple((name, check, default) for name, check, default in checks if check is not None)
+    fields = msgspec.structs.fields(kind)
+    checks = tuple(
+        (field.name, _check_of(hints[field.name]) if field.name in hints else None) for field in fields
+    )
+    return checks, tuple(field.default for field in fields)
 
 
 def _check_of(hint: Any) -> Check | None:

@@ -298,7 +298,8 @@ class Process:
     def _die(self, reason: Exit) -> None:
         if self._timer is not None:
             self._set_timer(None)
-        self._terminating = self._body = self._terminate = None
+        if self._body is not None or self._terminate is not None:
+            self._terminating = self._body = self._terminate = None
         self.exit = reason
         if self.parent is not None:
             self.parent.links.pop(self, None)
@@ -397,19 +398,20 @@ class Job(Process):
 
     __slots__ = ("_name", "_number")
 
+    # The same for all jobs: a job is running immediately, has no body, and cannot have children.
+    started_at = 0.0
+    value = None
+    family = tuple
+    links = _NO_LINKS
+    _quiet = True
+    _body = _terminate = _terminating = _failure = None
+
     def __init__(self, parent: Process, name: str, number: int) -> None:
-        # `super().__init__` is not called, because it would double the cost of a job, and because a job is
-        # running immediately.
+        # `super().__init__` is not called, because it would double the cost of a job.
         self.parent: Process | None = parent
         self.node = parent.node
         self.state = _RUNNING
-        self.exit = self.value = None
-        self.started_at = 0.0
-        self.family = tuple
-        self.links = _NO_LINKS  # a process without a body cannot have children
-        self._quiet = True
-        self._monitors = self._waiters = self._timer = self._terminate = self._terminating = None
-        self._failure = self._body = None
+        self.exit = self._monitors = self._waiters = self._timer = None
         self._name = name
         self._number = number
         parent.links[self] = None

@@ -390,7 +390,7 @@ class Cursor:
             kind = type(attributes)
             if outcomes.expects or kind in MATTERS:
                 match(outcomes, event)
-            read = _READERS.get(kind, Cursor._read_other)
+            read = _READERS[kind]
             if read is not None:
                 read(self, event, attributes)
         newest = self._history[end - 1]
@@ -406,9 +406,10 @@ class Cursor:
             self._look_ahead()
         if self.local is not None and self.local.markers:
             self._report_foreseen(self.local)
-        if last and (self._admitted or self._updates or self._early):
-            self._add_waiting_events()
-        self._admitted.clear()
+        if self._admitted or self._updates or self._early:
+            if last:
+                self._add_waiting_events()
+            self._admitted.clear()
 
     def _continue_local(self, local: LocalActivities) -> None:
         """Continue the local activities in the task that the cursor has reached."""
@@ -503,6 +504,7 @@ class Cursor:
 
 
 _READERS: dict[type[h.Attributes], Callable[[Cursor, h.HistoryEvent, Any], None] | None] = {
+    **dict.fromkeys(h.KINDS, Cursor._read_other),
     h.WorkflowTaskScheduled: None,
     h.ActivityTaskScheduled: None,
     h.ActivityTaskStarted: None,
@@ -513,4 +515,4 @@ _READERS: dict[type[h.Attributes], Callable[[Cursor, h.HistoryEvent, Any], None]
     h.ActivityTaskCompleted: Cursor._read_outcome,
     h.TimerFired: Cursor._read_outcome,
 }
-"""The readers of the most common events and of events that change the cursor's state. Events with None have no effect."""
+"""The reader of each kind of event. Events with None have no effect."""

@@ -39,9 +39,7 @@ def load(runs: RunTable, stored: Stored, *, late: bool) -> LoadedRun:
 
 def _load(runs: RunTable, stored: Stored, late: bool) -> LoadedRun:
     now = runs.clock.now_ns()
-    record = LoadedRun(
-        stored.run, list(stored.events), has_past=True, stored_events=len(stored.events), late=late
-    )
+    record = LoadedRun(stored.run, list(stored.events), has_past=True, late=late)
     runs.adopt(record)
     pending = frozenset((*stored.run.activities, *stored.run.timers))
     earliest = record.refresh_deadlines(pending, now)

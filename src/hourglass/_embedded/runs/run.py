@@ -219,8 +219,7 @@ class LoadedRun:
     """A run, its history, and the handles and requests that currently use the run.
 
     - `number` is the number of the run's newest change in the store, and `stored_wake_ns` is its wake time there.
-    - The events from index `stored_events` on are not in the store yet. `unstored` has their encoded form, and
-      `touched` has the ids of the pending entries that have changed since (see `RunChange`).
+    - `unsaved` has the events and the touched ids of the changes that were not passed to the store yet.
     - `seen` contains the ids of the requests carried out since the run was loaded. With `has_past`, this run or
       earlier runs of its workflow may have carried out other requests before.
     - `live` contains the activities that a worker is executing or could receive.
@@ -237,9 +236,7 @@ class LoadedRun:
     closed: Bell = field(default_factory=Bell)
     wakes: Wakes = field(default_factory=Wakes)
     stored_wake_ns: int = 0
-    stored_events: int = 0
-    unstored: bytes = b""
-    touched: frozenset[int] = frozenset()
+    unsaved: Change | None = None
     alarm: Cancel | None = None
     alarm_ns: int = 0
     live: set[int] = field(default_factory=set)
@@ -288,11 +285,8 @@ class LoadedRun:
         0.
         """
         self.run = change.run
-        if change.events:
-            self.events += change.events
-            self.unstored = self.unstored + change.encoded if self.unstored else change.encoded
-        if change.touched:
-            self.touched = self.touched | change.touched if self.touched else change.touched
+        self.events += change.events
+        self.unsaved = change if self.unsaved is None else self.unsaved.followed_by(change)
         if request_ids:
             self.seen.update(request_ids)
             self.late = False

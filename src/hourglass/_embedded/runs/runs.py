@@ -341,10 +341,11 @@ class RunTable:
         """Apply the result of a transition in memory, and pass it to the store together with all its effects."""
         ids = change.touched | looked if looked else change.touched
         run, effects = change.run, change.effects
-        if run.status is not RUNNING and self.awaiting.awaits(run.started.workflow_id):
-            effects = (*effects, NotifySchedule())
-        if self.claims and run.status is not RUNNING and run.run_id in self.claims:
-            effects = (*effects, ReleaseClaims())
+        if run.status is not RUNNING:
+            if self.awaiting.awaits(run.started.workflow_id):
+                effects = (*effects, NotifySchedule())
+            if run.run_id in self.claims:
+                effects = (*effects, ReleaseClaims())
         is_changed = run is not record.run or bool(request_ids)
         earliest = record.update(change, ids, request_ids, now)
         if change.follower is None and not effects and not self._transaction.is_open:

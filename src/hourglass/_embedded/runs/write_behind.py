@@ -30,8 +30,6 @@ MAX_UNWRITTEN = 100
 wait until all changes of late work are written.
 """
 
-_NOTHING: frozenset[int] = frozenset()
-
 
 class CarriedOut:
     """The runs that carried out requests, by workflow id and request id, each with the number of its change. An entry
@@ -98,17 +96,18 @@ class WriteBehind:
         """Return the run's unsaved changes and mark them as passed to the store."""
         if self._deferred:
             self._deferred.pop(record.run.run_id, None)
-        events, begin = record.events, record.stored_events
-        change = RunChange(
-            run=record.run,
-            events=tuple(events[begin:] if begin else events),
-            encoded=record.unstored,
-            touched=record.touched,
-            wake_ns=record.wake_ns(now),
+        run, wake_ns, unsaved = record.run, record.wake_ns(now), record.unsaved
+        if unsaved is None:
+            return RunChange(run=run, wake_ns=wake_ns, request_ids=request_ids)
+        record.unsaved = None
+        return RunChange(
+            run=run,
+            events=unsaved.events,
+            encoded=unsaved.encoded,
+            touched=unsaved.touched,
+            wake_ns=wake_ns,
             request_ids=request_ids,
         )
-        record.stored_events, record.unstored, record.touched = len(events), b"", _NOTHING
-        return change
 
     def append(self, record: LoadedRun, request_ids: tuple[str, ...], now: int) -> None:
         """Append a run's unsaved changes to the store's queue. `request_ids` are the requests that the changes carry

@@ -327,6 +327,15 @@ class Change(msgspec.Struct, frozen=True, gc=False):
     effects: tuple[Effect, ...] = ()
     signals: tuple[h.WorkflowExecutionSignaled, ...] = ()
 
+    def followed_by(self, change: Change) -> Change:
+        """Return this change and the next one as one, with the relations to other runs of the next one."""
+        return msgspec.structs.replace(
+            change,
+            events=self.events + change.events,
+            encoded=self.encoded + change.encoded,
+            touched=self.touched | change.touched,
+        )
+
 
 def with_priority_of(own: StartSpec, spec: S) -> S:
     """Return a spec that inherits unset priority and fairness options from its workflow."""
