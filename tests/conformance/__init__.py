@@ -13,7 +13,7 @@ for _module in (
     "failing",
     "finding",
     "handlers_at_the_end",
-    "lives",
+    "starts_and_ends",
     "messages",
     "questions",
     "schedule_actions",
