@@ -20,7 +20,7 @@ for _module in (
     "shapes",
     "steps",
     "taking_turns",
-    "talks",
+    "message_timing",
     "typed",
     "unconvertible",
     "update_attachments",
