@@ -15,7 +15,7 @@ for _module in (
     "handlers_at_the_end",
     "starts_and_ends",
     "messages",
-    "questions",
+    "queries",
     "schedule_actions",
     "shapes",
     "steps",

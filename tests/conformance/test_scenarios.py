@@ -41,7 +41,7 @@ from . import (  # noqa: F401
     messages,
     notes,
     parity,
-    questions,
+    queries,
     refusals,
     resets,
     schedule_actions,
