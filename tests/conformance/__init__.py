@@ -19,7 +19,7 @@ for _module in (
     "schedule_actions",
     "shapes",
     "steps",
-    "taking_turns",
+    "synchronization",
     "message_timing",
     "typed",
     "unconvertible",

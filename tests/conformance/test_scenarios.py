@@ -50,7 +50,7 @@ from . import (  # noqa: F401
     standalone,
     starts_and_ends,
     steps,
-    taking_turns,
+    synchronization,
     typed,
     unconvertible,
     update_attachments,
