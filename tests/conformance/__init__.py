@@ -6,7 +6,7 @@ for _module in (
     "attempts",
     "cancelling",
     "cancelling_more",
-    "carried_on",
+    "continue_as_new",
     "changing_code",
     "concurrency",
     "ending",
