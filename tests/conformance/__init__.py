@@ -5,7 +5,7 @@ import pytest
 for _module in (
     "attempts",
     "cancelling",
-    "cancelling_more",
+    "cancelling_commands",
     "continue_as_new",
     "changing_code",
     "concurrency",

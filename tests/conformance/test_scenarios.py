@@ -21,7 +21,7 @@ from . import (  # noqa: F401
     attempts,
     back_off,
     cancelling,
-    cancelling_more,
+    cancelling_commands,
     changing_code,
     child_lifecycle,
     children,
