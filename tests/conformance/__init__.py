@@ -7,7 +7,7 @@ for _module in (
     "cancelling",
     "cancelling_commands",
     "continue_as_new",
-    "changing_code",
+    "patches",
     "concurrency",
     "ending",
     "failing",
