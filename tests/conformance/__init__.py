@@ -11,7 +11,7 @@ for _module in (
     "concurrency",
     "ending",
     "failing",
-    "finding",
+    "visibility",
     "handlers_at_the_end",
     "starts_and_ends",
     "messages",

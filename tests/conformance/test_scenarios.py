@@ -33,7 +33,6 @@ from . import (  # noqa: F401
     ending,
     facts,
     failing,
-    finding,
     handlers_at_the_end,
     local_activities,
     message_timing,
@@ -60,6 +59,7 @@ from . import (  # noqa: F401
     updates,
     values,
     versions,
+    visibility,
 )
 from .normal import differences, plain
 from .scenario import SCENARIOS, Scenario
