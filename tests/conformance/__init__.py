@@ -17,7 +17,7 @@ for _module in (
     "messages",
     "queries",
     "schedule_actions",
-    "shapes",
+    "value_limits",
     "steps",
     "synchronization",
     "message_timing",
