@@ -12,7 +12,7 @@ for _module in (
     "ending",
     "failing",
     "visibility",
-    "handlers_at_the_end",
+    "unfinished_handlers",
     "starts_and_ends",
     "messages",
     "queries",
