@@ -17,7 +17,7 @@ from hourglass.replay import History, Replayer
 from hourglass.testing import DevServer
 
 from . import (  # noqa: F401
-    acts,
+    activities,
     attempts,
     back_off,
     cancelling,
@@ -90,16 +90,20 @@ def clients(quick_server: DevServer, tmp_path_factory: pytest.TempPathFactory) -
 
 def run_scenario(scenario: Scenario, engine: str, client: Client) -> EngineResult:
     """Run a scenario on one engine."""
-    acts.reset_shared_state()
+    activities.reset_shared_state()
     world = World(
-        engine, client, [scenario.module, acts], activities=[acts.SHOP, *acts.CALLABLE], **scenario.worker
+        engine,
+        client,
+        [scenario.module, activities],
+        activities=[activities.SHOP, *activities.CALLABLE],
+        **scenario.worker,
     )
     world.start_worker()
     try:
         scenario.drive(world)
         return EngineResult([outcome(handle) for handle in world.handles], world.histories())
     finally:
-        acts.reset_shared_state()
+        activities.reset_shared_state()
         world.stop_worker()
 
 
