@@ -465,24 +465,24 @@ class UpdatableTimerWorkflow:
 
 
 async def greet(client: Client) -> Any:
-    """hello: activity, async, choice, method, local, by name."""
+    """Port the hello samples of plain, async, chosen, method, local and named activities."""
     return await client.execute_workflow(GreetingWorkflow.run, "World", id="hello", task_queue=QUEUE)
 
 
 async def parallel(client: Client) -> Any:
-    """hello: parallel activities."""
+    """Port the hello sample of parallel activities."""
     return await client.execute_workflow(
         ParallelWorkflow.run, ["a", "b", "c"], id="parallel", task_queue=QUEUE
     )
 
 
 async def retry(client: Client) -> Any:
-    """hello: activity retry."""
+    """Port the hello sample of activity retries."""
     return await client.execute_workflow(RetryWorkflow.run, "retry", id="retry", task_queue=QUEUE)
 
 
 async def exception(client: Client) -> Any:
-    """hello: exception."""
+    """Port the hello sample of exceptions."""
     try:
         await client.execute_workflow(ExceptionWorkflow.run, "Nobody", id="exception", task_queue=QUEUE)
     except WorkflowFailureError as error:
@@ -490,7 +490,7 @@ async def exception(client: Client) -> Any:
 
 
 async def cancellation(client: Client) -> Any:
-    """hello: cancellation, heartbeats."""
+    """Port the hello samples of cancellation and heartbeats."""
     handle = await client.start_workflow(CancellationWorkflow.run, id="cancellation", task_queue=QUEUE)
     while (await handle.describe()).history_length < 5:  # noqa: ASYNC110 - a server tells of nothing
         await asyncio.sleep(0.02)
@@ -502,7 +502,7 @@ async def cancellation(client: Client) -> Any:
 
 
 async def completion(client: Client) -> Any:
-    """hello: an activity that is completed from elsewhere."""
+    """Port the hello sample of an activity that another process completes."""
     tokens.clear()  # those of other engines
     handle = await client.start_workflow(CompletionWorkflow.run, "why", id="completion", task_queue=QUEUE)
     while "why" not in tokens:  # noqa: ASYNC110 - set in another thread
@@ -512,27 +512,27 @@ async def completion(client: Client) -> Any:
 
 
 async def dynamic(client: Client) -> Any:
-    """dynamic workflows and activities."""
+    """Port the sample of dynamic workflows and activities."""
     return await client.execute_workflow("Whatever", args=[1, "two"], id="dynamic", task_queue=QUEUE)
 
 
 async def family(client: Client) -> Any:
-    """hello: child workflows; cancelling and signalling them."""
+    """Port the hello samples of child workflows, and cancel and signal them."""
     return await client.execute_workflow(ParentWorkflow.run, "me", id="family", task_queue=QUEUE)
 
 
 async def looping(client: Client) -> Any:
-    """hello: continue as new."""
+    """Port the hello sample of continue-as-new."""
     return await client.execute_workflow(LoopingWorkflow.run, 0, id="looping", task_queue=QUEUE)
 
 
 async def patching(client: Client) -> Any:
-    """patching."""
+    """Port the sample of patching."""
     return await client.execute_workflow(PatchedWorkflow.run, id="patching", task_queue=QUEUE)
 
 
 async def signals(client: Client) -> Any:
-    """hello: signal, query."""
+    """Port the hello samples of signals and queries."""
     handle = await client.start_workflow(
         SignalWorkflow.run, id="signals", task_queue=QUEUE, start_signal="add", start_signal_args=["first"]
     )
@@ -543,7 +543,7 @@ async def signals(client: Client) -> Any:
 
 
 async def cluster(client: Client) -> Any:
-    """message passing: safe handlers, validators, waiting for handlers, init."""
+    """Port the message passing samples of safe handlers, validators, unfinished handlers and init."""
     handle = await client.start_workflow(ClusterWorkflow.run, ClusterState(), id="cluster", task_queue=QUEUE)
     early = await handle.start_update(
         ClusterWorkflow.assign, args=["first", 3], wait_for_stage=WorkflowUpdateStage.ACCEPTED
@@ -561,7 +561,7 @@ async def cluster(client: Client) -> Any:
 
 
 async def cart(client: Client) -> Any:
-    """message passing: update with start; handlers that the body sets."""
+    """Port the message passing samples of update-with-start and of handlers set by the body."""
     sizes = []
     for item in ("lamp", "desk"):
         start = WithStartWorkflowOperation(
@@ -582,14 +582,14 @@ async def cart(client: Client) -> Any:
 
 
 async def polling(client: Client) -> Any:
-    """polling: periodic sequence; frequent is a loop in an activity, infrequent a retry policy."""
+    """Port the polling samples: frequent (a loop in an activity), infrequent (a retry policy) and periodic."""
     return await client.execute_workflow(
         PollingWorkflow.run, args=["poll", 1], id="polling", task_queue=QUEUE
     )
 
 
 async def days(client: Client) -> Any:
-    """sleep for days."""
+    """Port the sample of a sleep for days."""
     handle = await client.start_workflow(SleepForDaysWorkflow.run, 30, id="days", task_queue=QUEUE)
     await handle.execute_update(SleepForDaysWorkflow.first_mail)
     await handle.signal(SleepForDaysWorkflow.complete)
@@ -597,7 +597,7 @@ async def days(client: Client) -> Any:
 
 
 async def timer(client: Client) -> Any:
-    """updatable timer."""
+    """Port the sample of an updatable timer."""
     handle = await client.start_workflow(UpdatableTimerWorkflow.run, id="timer", task_queue=QUEUE)
     left = await handle.query(UpdatableTimerWorkflow.left)
     await handle.signal(UpdatableTimerWorkflow.ring_in, 0.2)

@@ -59,7 +59,7 @@ def test_payload_above_the_warning_limit_is_logged_without_its_content(
         for message in (
             "large arguments of StartWorkflow: 5,002 bytes; the recommended maximum is 2,000",
             "large memo of StartSpec: 202 bytes; the recommended maximum is 100",
-            "the result of activity returns_payload_of_size takes 5,002 bytes",
+            "large result of activity returns_payload_of_size: 5,002 bytes",
             "large arguments of ScheduleActivity: 5,002 bytes",
         ):
             assert message in log

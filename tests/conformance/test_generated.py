@@ -63,7 +63,7 @@ def work(note: str, number: int) -> int:
 
 @pytest.fixture(scope="module")
 def replayer() -> Iterator[Replayer]:
-    """Core, with the interpreter's workflow."""
+    """Return a replayer based on Core, with the workflow that interprets generated programs."""
     with Replayer(workflows=[InterpretedPlain]) as replayer:
         yield replayer
 

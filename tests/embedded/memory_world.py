@@ -83,7 +83,7 @@ class World:
         living: frozenset[str] = frozenset(),
         **config: Any,
     ) -> World:
-        """Open an engine; a given store begins another epoch. `opened` recovers what was in flight, except the work of
+        """Open an engine. An existing store starts a new epoch. `opened` recovers work in progress, except that of the
         `living` workers.
         """
         clock = VirtualClock() if clock is None else clock

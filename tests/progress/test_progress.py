@@ -115,7 +115,7 @@ def test_progress_stream_resumes_after_a_position() -> None:
 
 
 def test_progress_position_counts_consumed_items_only() -> None:
-    """Items that are fetched but not read come again."""
+    """Items that were fetched but not read are delivered again."""
     with Environment() as env:
         handle = env.start_workflow(publish_all_immediately, 5)
         stream = lines.follow(handle)

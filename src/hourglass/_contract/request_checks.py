@@ -100,7 +100,7 @@ def _number(value: Any, what: str) -> None:
 
 def _names(value: Any, what: str) -> None:
     if not isinstance(value, dict):
-        raise UsageError(f"{what} must be a dict of values by name, not {_shown(value)}")
+        raise UsageError(f"{what} must be a dict of names to values, not {_shown(value)}")
     for name in value:
         _text(name, f"a name in {what}")
 

@@ -140,7 +140,7 @@ def retry_rule(policy: object, what: str = "retry_policy") -> RetryRule | None:
 def named_values(value: object, what: str) -> Mapping[str, Any]:
     """Return a valid mapping of values by name, such as a memo."""
     if not isinstance(value, Mapping):
-        raise UsageError(f"{what} must be a dict of values by name, not {_type_name(value)}")
+        raise UsageError(f"{what} must be a dict of names to values, not {_type_name(value)}")
     for name in value:
         check_text(name, f"a name in {what}")
     return value

@@ -209,11 +209,11 @@ def _reject(name: str, definition: ResolvedReference) -> NoReturn:
     positional = "pass the workflow's own arguments by position"
     if definition.signature is not None and name in definition.signature.parameters:
         raise UsageError(
-            f"a start has no option {name!r}, which is an argument of {definition.what}: {positional}"
+            f"{name!r} is an argument of {definition.what}, not an option of the start: {positional}"
         )
     near = difflib.get_close_matches(name, _KNOWN, 1)
     hint = _MEANT.get(name) or (f"did you mean {near[0]}?" if near else f"known options: {', '.join(_KNOWN)}")
-    raise UsageError(f"a start has no option {name!r} ({hint}); {positional}")
+    raise UsageError(f"unknown start option {name!r}: {hint}; {positional}")
 
 
 def _start_signal(options: Mapping[str, Any], converter: Converter) -> tuple[str, tuple[Payload, ...]]:

@@ -92,7 +92,7 @@ def _action_form(
         if name not in _KNOWN:
             near = difflib.get_close_matches(name, _KNOWN, 1)
             hint = f"did you mean {near[0]}?" if near else f"known options: {', '.join(_KNOWN)}"
-            raise UsageError(f"a schedule's action has no option {name!r} ({hint})")
+            raise UsageError(f"unknown option {name!r} of a schedule's action: {hint}")
     options = {"id": schedule_id, **action.options}
     headers = _headers(options.pop("headers", {}))
     request = start_request(given_workflow(action.workflow), action.args, options, converter, identity)

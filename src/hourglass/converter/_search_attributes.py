@@ -114,13 +114,13 @@ def encode_search_attributes(attributes: SearchAttributes) -> dict[str, Payload]
             updates = list(attributes)
         except TypeError:
             raise UsageError(
-                f"search attributes must be a dict of values by name, not {type(attributes).__name__}"
+                f"search attributes must be a dict of names to values, not {type(attributes).__name__}"
             ) from None
     encoded: dict[str, Payload] = {}
     for update in updates:
         if not isinstance(update, SearchAttributeUpdate):
             raise UsageError(
-                "search attributes must be a dict of values by name, or a list of key.value_set(…), not "
+                "search attributes must be a dict of names to values, or a list of key.value_set(…), not "
                 f"{type(update).__name__}"
             )
         encoded[update.name] = _encode(update)

@@ -54,7 +54,7 @@ async def test_parked_run_is_logged_and_other_runs_continue(
     await world.complete(bad.run_id, c.StartTimer(1, 5_000_000_000))
     await world.complete(good.run_id, ACTIVITY)
     task = await world.activity()
-    with pytest.raises(StorageError, match=f"parked .*the run {bad.run_id} cannot be written"):
+    with pytest.raises(StorageError, match=f"parked .*run {bad.run_id} cannot be written"):
         await waiting
     await world.handle.complete_activity(ActivityOk(task.token, text("1")))
     evicted = ended = False
@@ -219,7 +219,7 @@ async def test_unstorable_schedule_update_is_rejected(tmp_path: Path) -> None:
     await world.call(sc.CreateSchedule(schedule_id="s", schedule=good, request_id="1"))
     huge = msgspec.structs.replace(action, start_delay=10**30)
     bad = sc.EngineSchedule(action=huge, spec=spec)
-    with pytest.raises(StorageError, match="the schedule s cannot be written"):
+    with pytest.raises(StorageError, match="schedule s cannot be written"):
         await world.call(sc.UpdateSchedule(schedule_id="s", schedule=bad, request_id="2"))
     description = await world.call(sc.DescribeSchedule(schedule_id="s"))
     assert description.schedule.action.start_delay is None

@@ -57,14 +57,14 @@ def test_store_on_a_full_disk_can_be_closed(tmp_path: Path) -> None:
     run_program("full_and_closed", tmp_path / "disk" / "runs.db", small_disk(tmp_path / "disk", "2m"))
 
 
-def test_write_error_ends_the_store_without_losing_commits(path: Path) -> None:
+def test_write_error_shuts_down_the_store_without_losing_commits(path: Path) -> None:
     run_program("write_error", path)
 
 
 @pytest.mark.skipif(
     sys.platform != "linux" or platform.machine() not in ("x86_64", "aarch64"), reason="seccomp is Linux's"
 )
-def test_sync_error_ends_the_store(path: Path) -> None:
+def test_sync_error_shuts_down_the_store(path: Path) -> None:
     """A second sync is not tried, because it could succeed without the lost data."""
     run_program("sync_error", path)
 
@@ -92,7 +92,7 @@ async def test_sqlite_page_limit_delays_commits(open_store: Open, caplog: pytest
     assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
 
 
-async def test_failing_file_lock_ends_the_store_with_the_systems_message(
+async def test_failing_file_lock_shuts_down_the_store_with_the_systems_message(
     open_store: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*_: object) -> None:
@@ -167,7 +167,7 @@ def load_error(store: Store, run_id: str) -> str:
     return ""
 
 
-async def test_corrupt_page_on_write_ends_the_store(open_store: Open, path: Path) -> None:
+async def test_corrupt_page_on_write_shuts_down_the_store(open_store: Open, path: Path) -> None:
     store = open_store()
     for place in range(300):
         store.append(Story(f"run-{place}").start())
@@ -187,7 +187,7 @@ def test_undecodable_row_is_an_error_that_names_its_run(open_store: Open, path: 
     connection.execute("UPDATE runs SET state = x'c1c1'")
     connection.commit()
     connection.close()
-    with pytest.raises(StorageError, match="the run a"):
+    with pytest.raises(StorageError, match="run a"):
         open_store().load("a")
 
 

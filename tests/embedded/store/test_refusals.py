@@ -78,7 +78,7 @@ async def test_other_changes_of_the_batch_are_committed(
     notified = asyncio.get_running_loop().create_future()
     store.when_durable(numbers[1], notified.set_result)
     await store.durable(numbers[2])
-    with pytest.raises(Unwritable, match="the run b cannot be written"):
+    with pytest.raises(Unwritable, match="run b cannot be written"):
         await store.durable(numbers[1])
     assert isinstance(await notified, Unwritable)
     assert [store.is_durable(number) for number in numbers] == [True, False, True]
@@ -137,7 +137,7 @@ async def test_constraint_violation_rejects_only_its_run(open_store: Open, path:
     other.close()
     bad, good = store.append(one.signal()), store.append(two.signal())
     await store.durable(good)
-    with pytest.raises(Unwritable, match=r"the run a .*SQLITE_CONSTRAINT"):
+    with pytest.raises(Unwritable, match=r"run a .*SQLITE_CONSTRAINT"):
         await store.durable(bad)
 
 
@@ -184,7 +184,7 @@ async def test_rejected_changes_leave_every_run_consistent(open_store: Open, see
             assert stored.events == tuple(story.events[: expected[story.run_id]])
 
 
-async def test_lost_epoch_ends_the_store(open_store: Open, path: Path) -> None:
+async def test_lost_epoch_shuts_down_the_store(open_store: Open, path: Path) -> None:
     first = open_store()
     story = Story("a")
     await first.durable(first.append(story.start()))

@@ -276,7 +276,7 @@ async def test_wal_kept_by_a_reader_is_reported_once_and_emptied_later(
 
 
 @pytest.mark.parametrize(("code", "ends"), [(sqlite3.SQLITE_FULL, False), (sqlite3.SQLITE_IOERR_WRITE, True)])
-async def test_failing_checkpoint_ends_the_store_only_after_an_io_error(
+async def test_failing_checkpoint_shuts_down_the_store_only_after_an_io_error(
     open_store: Open, monkeypatch: pytest.MonkeyPatch, code: int, ends: bool
 ) -> None:
     """The WAL contains everything, so that a checkpoint without disk space may fail."""

@@ -284,7 +284,7 @@ def test_why_shows_the_line_of_workflow_code_that_blocks_its_thread(stage: Stage
     assert "move it into an activity" in page
 
 
-def test_why_names_the_argument_that_cannot_be_decoded(served_stage: Stage) -> None:
+def test_why_command_names_the_argument_that_cannot_be_decoded(served_stage: Stage) -> None:
     served_stage.client.start_workflow("counts", "three", id="counts-1")
     found, page = served_stage.wait_for_cause("counts-1", "undecodable")
     assert "argument 'number' of workflow counts: expected int, got str" in page

@@ -107,7 +107,7 @@ def wait_for_cause(target: str, capsys: pytest.CaptureFixture[str]) -> Callable[
 # --- slots -----------------------------------------------------------------------------------------------------------
 
 
-def test_why_names_the_holder_of_a_slot_and_the_runs_before(
+def test_why_command_names_the_holder_of_a_slot_and_the_runs_before(
     client: Client, wait_for_cause: Callable[..., dict[str, Any]], target: str
 ) -> None:
     client.start_workflow(holds_crane_slot, id="first")

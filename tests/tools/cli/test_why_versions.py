@@ -66,7 +66,9 @@ def test_why_reports_that_no_worker_version_is_current_on_a_server(
         check_missing_current_version(client, quick_server.target, "why-versions", capsys)
 
 
-def test_why_names_the_version_that_a_pinned_or_new_run_waits_for(tmp_path: Path, capsys: Capture) -> None:
+def test_why_command_names_the_version_that_a_pinned_or_new_run_waits_for(
+    tmp_path: Path, capsys: Capture
+) -> None:
     target = f"local:{tmp_path / 'v.db'}"
     with Client.connect(target) as client:
         with versioned_worker(client, "shop", "1"):

@@ -65,7 +65,7 @@ def test_workflow_list_marks_and_filters_parked_runs(web: httpx.Client, client: 
     assert "running, parked" not in web.get("/workflows").text
 
 
-def test_stalled_runs_have_the_same_problem_in_list_counts_and_page(
+def test_stalled_runs_show_the_same_problem_in_list_counts_and_page(
     web: httpx.Client, client: Client
 ) -> None:
     _start_purchase(client)

@@ -49,7 +49,7 @@ def own_shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def leave_notes(folder: Path, *bodies: bytes) -> None:
-    """Let a process die while these runs are noted as executing."""
+    """Start a process that records these runs as executing and then dies."""
     program = """
 import os, sys
 from pathlib import Path

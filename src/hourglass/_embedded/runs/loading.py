@@ -32,7 +32,7 @@ def load(runs: RunTable, stored: Stored, *, late: bool) -> LoadedRun:
         logger.exception("run %s cannot be loaded", run_id)
         runs.discard(run_id)
         raise StorageError(
-            f"the run {run_id} cannot be loaded from the store ({type(error).__name__})",
+            f"run {run_id} cannot be loaded from the store ({type(error).__name__})",
             status="DATA_LOSS",
         ) from error
 

@@ -115,7 +115,8 @@ def _returned(task: ActivityTask, context: ActivityContext, value: Any) -> Activ
     most = own.payload_warn
     if most and type(result) is ActivityOk and result.result is not None and len(result.result.data) > most:
         logger.warning(
-            "the result of activity %s has %s bytes, more than %s: store large data elsewhere, and return a reference to it",
+            "large result of activity %s: %s bytes; the recommended maximum is %s. "
+            "Store large data elsewhere, and return a reference",
             task.activity_type,
             f"{len(result.result.data):,}",
             f"{most:,}",

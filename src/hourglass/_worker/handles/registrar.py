@@ -304,7 +304,7 @@ class Registrar:
 
     def replace(self, registration: Registration, record: HandleRecord, reason: str) -> None:
         """Drain this handle, and immediately start to open another handle for the registration."""
-        logger.warning("the connection of task queue %r to its engine is replaced: %s", record.queue, reason)
+        logger.warning("replacing the connection of task queue %r to its engine: %s", record.queue, reason)
         self._tables.counters.recycles += 1
         registration.current = None
         begin_drain(self._tables, record, HandleSignal.RECYCLED)

@@ -223,7 +223,7 @@ class StoredReads:
                 pending_rows = self._read_pending(key) if pending is None else _pieces(pending)
                 return Stored(decode_run(state, history, pending_rows), tuple(history))
             except Exception as error:  # damaged bytes can cause any exception
-                raise ValueError(f"the run {run_id}: {error}") from error
+                raise ValueError(f"run {run_id}: {error}") from error
 
     def _read_history(self, key: int) -> list[h.HistoryEvent]:
         """Read a large history without keeping two copies of it in memory."""

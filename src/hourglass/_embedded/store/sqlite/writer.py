@@ -144,8 +144,8 @@ class BatchWriter:
             if not is_of_one_change(error):
                 raise
             connection.execute("ROLLBACK TO one_change")
-            runs = [f"the run {run_id}" for run_id in run_ids]
-            schedules = [f"the schedule {schedule_id}" for schedule_id in schedule_ids]
+            runs = [f"run {run_id}" for run_id in run_ids]
+            schedules = [f"schedule {schedule_id}" for schedule_id in schedule_ids]
             return unwritable(self._path, ", ".join(runs + schedules), error)
         finally:
             if connection.in_transaction:
