@@ -75,7 +75,7 @@ class TaskQueues:
         self._assign = assign
         self._queues: dict[str, TaskQueue] = defaultdict(TaskQueue)
         self._waiting: dict[str, PriorityQueue[str]] = {}
-        """The backlog in which a run's task waits, by run id."""
+        """The backlog of each waiting task, by run id."""
         self._offered: dict[tuple[str, int], str] = {}
         self._samples: deque[tuple[float, dict[str, tuple[int, ...]]]] = deque()
         self._to_dispatch: dict[str, None] = {}
