@@ -1,4 +1,4 @@
-"""Replaced, linked and damaged files of running workers: a few here, many by `python -m tests.durability.mishaps`."""
+"""Replaced, linked and damaged files of running workers: a few here, many by `python -m tests.durability.file_faults`."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import sys
 import pytest
 from tests.effort import THOROUGH
 
-from . import mishaps
+from . import file_faults
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs record locks and mounts of Linux")
 
 SHORT = {
-    mishaps.NAMES: ("linked_and_allowed",),
-    mishaps.REPLACED: ("replaced", "copied_into"),
-    mishaps.LOGS: ("log_deleted",),
+    file_faults.NAMES: ("linked_and_allowed",),
+    file_faults.REPLACED: ("replaced", "copied_into"),
+    file_faults.LOGS: ("log_deleted",),
 }
 
 
@@ -24,9 +24,11 @@ def is_possible(name: str) -> bool:
     return name != "mounted" or not subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode
 
 
-@pytest.mark.parametrize("group", mishaps.MISHAPS)
+@pytest.mark.parametrize("group", file_faults.MISHAPS)
 def test_replaced_linked_or_damaged_file_loses_no_acknowledged_start_silently(group: str) -> None:
-    wanted = mishaps.MISHAPS[group] if THOROUGH else SHORT[group]
+    wanted = file_faults.MISHAPS[group] if THOROUGH else SHORT[group]
     names = [name for name in wanted if is_possible(name)]
-    complaints = [line for name in names for _, lines in mishaps.rage(group, 1, 1, name) for line in lines]
+    complaints = [
+        line for name in names for _, lines in file_faults.rage(group, 1, 1, name) for line in lines
+    ]
     assert not complaints, "\n".join(complaints)

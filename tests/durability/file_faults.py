@@ -2,7 +2,7 @@
 
 A round has two workers and a client, each a process, and one mishap at a random moment of the seed. Afterwards every
 acknowledged workflow must be in the file, in the moved file, or in the copy that the owner saved; or the owner must have
-stopped with an error that says what is lost. `python -m tests.durability.mishaps --rounds 50` prints a table.
+stopped with an error that says what is lost. `python -m tests.durability.file_faults --rounds 50` prints a table.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Load:
     def __init__(self, path: Path, prefix: str, within: Sequence[str] = ()) -> None:
         self.path = path
         self._out = path.parent / f"load-{prefix}"
-        command = [*within, sys.executable, "-m", "tests.durability.mishaps", "--load", str(path), prefix]
+        command = [*within, sys.executable, "-m", "tests.durability.file_faults", "--load", str(path), prefix]
         with self._out.open("wb") as out:
             self.process = subprocess.Popen(
                 command, stdout=out, stderr=subprocess.DEVNULL, cwd=Path(__file__).parents[2]
@@ -465,7 +465,7 @@ def rage(group: str, rounds: int, seed: int, only: str = "") -> Iterator[tuple[s
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.durability.mishaps", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.durability.file_faults", description=__doc__)
     parser.add_argument("--rounds", type=int, default=50, help="of each group")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--group", choices=sorted(MISHAPS), nargs="+", default=sorted(MISHAPS))
