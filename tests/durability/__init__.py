@@ -2,7 +2,7 @@
 
 - `work`: workflows and activities that note what they do in a file of their own, outside Hourglass.
 - `nursery`: a process that forks workers, so that one costs milliseconds and can be killed by the hundred.
-- `storm`: clients that start, signal and wait while the workers are killed; `audit`: what must hold afterwards.
+- `kill_load`: clients that start, signal and wait while the workers are killed; `audit`: what must hold afterwards.
 - `web`: a web server whose processes are forked after it has connected, and those who ask it while owners are killed.
 - `trips`, `clients`, `shim`, `campaign`, `checker`: faults of all kinds by seed, under clients whose every acknowledgement is
   checked afterwards. `shim.c` is a disk and a clock that fail when they are told to.

@@ -17,7 +17,7 @@ from typing import Any
 from hourglass import Client, History, Replayer
 
 from . import work
-from .storm import Answers, Death
+from .kill_load import Answers, Death
 
 
 @dataclass

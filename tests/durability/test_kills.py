@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.effort import cases
 
 from .audit import complaints, recoveries
-from .storm import Answers, Death, Size, Storm
+from .kill_load import Answers, Death, Size, Storm
 
 
 def test_workflows_survive_repeated_kills_of_the_owner(tmp_path: Path) -> None:
