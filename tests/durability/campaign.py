@@ -30,7 +30,7 @@ from hourglass.testing import dev_server
 from . import trips
 from .checker import Case, about_file, check, collect
 from .clients import LEDGERS, PATIENCE, QUEUE, Journal, end_all, ledger
-from .nursery import JOURNAL, Nursery
+from .fork_server import JOURNAL, Nursery
 from .shim import Shim
 
 _WORKERS, _CLIENTS = 3, 3

@@ -24,7 +24,7 @@ from hourglass._history import events as u
 from hourglass.errors import WorkflowAlreadyStartedError
 
 from . import work
-from .nursery import Nursery
+from .fork_server import Nursery
 
 ENTITY = "entity"
 

@@ -16,7 +16,7 @@ from hourglass import Client
 from hourglass._embedded.multiprocess.ownership import FileLock
 
 from . import work
-from .nursery import Nursery
+from .fork_server import Nursery
 
 
 @dataclass(frozen=True, kw_only=True)

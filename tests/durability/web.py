@@ -21,7 +21,7 @@ from hourglass import Client
 from hourglass._embedded.multiprocess.ownership import FileLock
 
 from . import work
-from .nursery import ROOT, Nursery
+from .fork_server import ROOT, Nursery
 
 PROCESSES = 4
 PATIENCE = 60.0

@@ -1,4 +1,4 @@
-"""A process that forks workers and clients (`python -m tests.durability.nursery TARGET`), and its parent's interface.
+"""A process that forks workers and clients (`python -m tests.durability.fork_server TARGET`), and its parent's interface.
 
 Importing Hourglass takes longer than a worker lives here. The nursery itself never opens the file and has no threads. Its
 commands: `fork ROLE ARGUMENT…` returns the child's process id, `kill PID` kills and reaps a child, `gone` returns the ids of
@@ -40,7 +40,7 @@ class Nursery:
             [
                 sys.executable,
                 "-m",
-                "tests.durability.nursery",
+                "tests.durability.fork_server",
                 target if isinstance(target, str) else f"local:{target}",
             ],
             stdin=subprocess.PIPE,
