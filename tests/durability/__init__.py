@@ -4,7 +4,7 @@
 - `fork_server`: a process that forks workers, so that one costs milliseconds and can be killed by the hundred.
 - `kill_load`: clients that start, signal and wait while the workers are killed; `audit`: what must hold afterwards.
 - `web`: a web server whose processes are forked after it has connected, and those who ask it while owners are killed.
-- `trips`, `clients`, `shim`, `campaign`, `checker`: faults of all kinds by seed, under clients whose every acknowledgement is
+- `campaign_workflows`, `clients`, `shim`, `campaign`, `checker`: faults of all kinds by seed, under clients whose every acknowledgement is
   checked afterwards. `shim.c` is a disk and a clock that fail when they are told to.
 - `faults`: programs that meet a fault of the disk, the file or the clock, each in a process of its own.
 

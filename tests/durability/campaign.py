@@ -27,7 +27,7 @@ from hourglass._embedded.multiprocess.ownership import FileLock
 from hourglass.errors import HourglassError
 from hourglass.testing import dev_server
 
-from . import trips
+from . import campaign_workflows
 from .checker import Case, about_file, check, collect
 from .clients import LEDGERS, PATIENCE, QUEUE, Journal, end_all, ledger
 from .fork_server import JOURNAL, Nursery
@@ -125,7 +125,9 @@ class Campaign:
         journal.request(
             "start",
             name,
-            lambda _: client.start_workflow(trips.Ledger.run, 0, id=name, task_queue=QUEUE).run_id,
+            lambda _: (
+                client.start_workflow(campaign_workflows.Ledger.run, 0, id=name, task_queue=QUEUE).run_id
+            ),
         )
 
     def _faults(self) -> None:

@@ -23,7 +23,7 @@ from types import TracebackType
 from hourglass import Client, Worker
 from hourglass._supervision import SupervisionError
 
-from . import trips, work
+from . import campaign_workflows, work
 
 ROOT = Path(__file__).resolve().parents[2]
 JOURNAL = "HOURGLASS_TEST_JOURNAL"
@@ -100,8 +100,8 @@ def _work(target: str, seed: str = "0", queue: str = "") -> None:
         worker = Worker(
             client,
             **options,  # type: ignore[arg-type]
-            workflows=[*work.WORKFLOWS, *trips.WORKFLOWS],
-            activities=trips.ACTIVITIES,
+            workflows=[*work.WORKFLOWS, *campaign_workflows.WORKFLOWS],
+            activities=campaign_workflows.ACTIVITIES,
             deadlock_timeout=None,
         )
         worker.start()

@@ -15,7 +15,7 @@ from tests.effort import cases
 
 from hourglass import Client, History
 
-from . import checker, shim, trips
+from . import campaign_workflows, checker, shim
 from .audit import Written
 from .campaign import FileCampaign
 from .checker import Case
@@ -43,7 +43,7 @@ def test_every_guarantee_holds_under_random_faults(campaign: FileCampaign) -> No
 
 def test_campaign_reports_runs_that_never_end(tmp_path: Path) -> None:
     with Client.connect(f"local:{tmp_path / 'stuck.db'}") as client:
-        client.start_workflow(trips.nap, 1, 0.0, id="nap-1", task_queue=QUEUE)
+        client.start_workflow(campaign_workflows.nap, 1, 0.0, id="nap-1", task_queue=QUEUE)
         (report,) = end_all(client, Journal(tmp_path / "journal", "last"), limit=0.1)
     assert "nap-1 has not ended" in report
     assert "WORKFLOW_TASK_SCHEDULED" in report
