@@ -37,7 +37,7 @@ FAULTS: dict[str, Fault] = {
     "status-while-dying": answers.status_while_dying,
     "campaign-on-file": durability.campaign_on_file,
     "campaign-on-server": durability.campaign_on_server,
-    "durability": durability.storm,
-    "any-of-three-killed": durability.storm_over_three,
+    "durability": durability.kill_load,
+    "any-of-three-killed": durability.kill_load_on_three_processes,
     "web-processes": durability.web,
 }

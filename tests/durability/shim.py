@@ -76,7 +76,7 @@ class Shim:
         """Return how often the fault has happened."""
         return self._get(2 + len(KINDS) + KINDS.index(kind))
 
-    def calm(self) -> None:
+    def reset(self) -> None:
         """Stop all faults and reset the clock."""
         self.set_clock(0.0)
         for kind in KINDS:

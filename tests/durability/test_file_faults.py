@@ -20,15 +20,15 @@ SHORT = {
 
 
 def is_possible(name: str) -> bool:
-    """Return whether this mishap can be tested here; mounting needs permission."""
+    """Return whether this fault can be tested here; mounting needs permission."""
     return name != "mounted" or not subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode
 
 
-@pytest.mark.parametrize("group", file_faults.MISHAPS)
+@pytest.mark.parametrize("group", file_faults.FILE_FAULTS)
 def test_replaced_linked_or_damaged_file_loses_no_acknowledged_start_silently(group: str) -> None:
-    wanted = file_faults.MISHAPS[group] if THOROUGH else SHORT[group]
+    wanted = file_faults.FILE_FAULTS[group] if THOROUGH else SHORT[group]
     names = [name for name in wanted if is_possible(name)]
-    complaints = [
-        line for name in names for _, lines in file_faults.rage(group, 1, 1, name) for line in lines
+    violations = [
+        line for name in names for _, lines in file_faults.run_rounds(group, 1, 1, name) for line in lines
     ]
-    assert not complaints, "\n".join(complaints)
+    assert not violations, "\n".join(violations)
