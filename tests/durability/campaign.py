@@ -155,7 +155,7 @@ class Campaign:
         until = time.monotonic() + seconds
         while True:
             now = time.monotonic()
-            for when, undo in [each for each in self._later if each[0] <= now]:
+            for when, undo in [entry for entry in self._later if entry[0] <= now]:
                 self._later.remove((when, undo))
                 undo()
             if now >= until:

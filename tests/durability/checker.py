@@ -434,7 +434,7 @@ def _time(event: dict[str, Any]) -> datetime:
 
 
 def _value(payloads: dict[str, Any]) -> Any:
-    decoded = [json.loads(base64.b64decode(each["data"])) for each in payloads.get("payloads", [])]
+    decoded = [json.loads(base64.b64decode(payload["data"])) for payload in payloads.get("payloads", [])]
     return decoded[0] if decoded else None
 
 

@@ -58,7 +58,7 @@ class Journal:
     @staticmethod
     def read(path: Path) -> list[Line]:
         """Return the lines of all clients in the order of writing."""
-        return [Line(**json.loads(each)) for each in path.read_text().splitlines()]
+        return [Line(**json.loads(line)) for line in path.read_text().splitlines()]
 
     def next(self) -> int:
         """Return a number that this client has not used."""
@@ -234,7 +234,7 @@ def _waits_for(handle: WorkflowHandle[Any]) -> str:
 
 def _why(client: Client, workflow_id: str) -> str:
     findings = WhyContext(client).diagnosis(workflow_id, None).findings
-    return " ".join(f"it {each.what} ({', '.join(each.details)})" for each in findings)
+    return " ".join(f"it {finding.what} ({', '.join(finding.details)})" for finding in findings)
 
 
 def _last_events(handle: WorkflowHandle[Any]) -> str:

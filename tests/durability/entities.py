@@ -153,7 +153,7 @@ class Messages:
                 f"{report.updates + report.signals} were acknowledged, {len(counted)} stand in histories"
             )
         report.errors += [
-            f"{each} was told of and is not there" for each in report.refusals if each not in known
+            f"{run} was reported as started and is not there" for run in report.refusals if run not in known
         ]
 
 
@@ -165,7 +165,7 @@ def main(kills: int, life: float) -> None:
             f"{report.kills} kills, {report.updates} updates, {report.signals} signals, {len(report.refusals)} refusals,"
             f" {time.monotonic() - began:.0f} s"
         )
-        print("\n".join(report.errors[:20]) or "each was carried out once")
+        print("\n".join(report.errors[:20]) or "each message was processed once")
 
 
 if __name__ == "__main__":

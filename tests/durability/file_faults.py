@@ -45,15 +45,15 @@ class Load:
                 command, stdout=out, stderr=subprocess.DEVNULL, cwd=Path(__file__).parents[2]
             )
 
-    def said(self, what: str) -> list[str]:
+    def output_lines(self, what: str) -> list[str]:
         """Return its complete output lines after this word."""
         lines = self._out.read_text().rpartition("\n")[0].splitlines()
         return [line.partition(" ")[2] for line in lines if line.startswith(f"{what} ")]
 
     def wait_for(self, what: str, more: int = 1) -> None:
         """Wait until it has printed this `times` more times."""
-        before = len(self.said(what))
-        until(lambda: len(self.said(what)) >= before + more, f"the client never says {what!r}", 60)
+        before = len(self.output_lines(what))
+        until(lambda: len(self.output_lines(what)) >= before + more, f"the client never says {what!r}", 60)
 
     def stop(self) -> None:
         self.process.kill()
@@ -181,7 +181,7 @@ class Round:
         stored: set[str] = set()
         for path in files:
             stored |= workflow_ids(path)
-        acknowledged = {workflow_id for load in self._loads for workflow_id in load.said("ack")}
+        acknowledged = {workflow_id for load in self._loads for workflow_id in load.output_lines("ack")}
         lost = sorted(acknowledged - stored - but)
         if lost:
             self.violations.append(
@@ -245,7 +245,7 @@ def linked_at_once(round: Round) -> None:
         round.add(Child("worker", name, within=ALLOWED))
     loads = [Load(name, name.stem, ALLOWED) for name in (round.path, link)]
     round._loads += loads
-    until(lambda: any(load.said("ack") for load in loads), "nothing is acknowledged")
+    until(lambda: any(load.output_lines("ack") for load in loads), "nothing is acknowledged")
     time.sleep(round.chance.uniform(0.2, 1.0))  # how long both try, not a wait
     round.check(round.path, link)
 
@@ -269,14 +269,14 @@ def replaced(round: Round) -> None:
     backup = round.backup()
     round.work_on()
     owner, content = round.owner(), backup.read_bytes()
-    before = set(round.load.said("ack"))
+    before = set(round.load.output_lines("ack"))
     os.replace(backup, round.path)
     round.expect("was replaced by another file")  # the owner says so once it has saved what it can
     round.end()
     if round.path.read_bytes() != content:
         round.violations.append("the new file was changed")
     assert owner.process.poll() is not None
-    round.check(round.path, *round.saved(), but=set(round.load.said("ack")) - before)
+    round.check(round.path, *round.saved(), but=set(round.load.output_lines("ack")) - before)
 
 
 def replaced_and_killed(round: Round) -> None:
@@ -366,11 +366,11 @@ def moved_and_killed(round: Round) -> None:
 def deleted(round: Round) -> None:
     """The file is deleted: its content is copied to another file."""
     round.begin()
-    before = set(round.load.said("ack"))
+    before = set(round.load.output_lines("ack"))
     os.unlink(round.path)
     round.expect("was deleted or moved away")
     round.end()
-    round.check(*round.saved(), but=set(round.load.said("ack")) - before)
+    round.check(*round.saved(), but=set(round.load.output_lines("ack")) - before)
 
 
 def _check_moved(round: Round, moved: Path) -> None:
@@ -390,7 +390,7 @@ def _log_gone(*suffixes: str) -> Callable[[Round], None]:
         if round.chance.random() < 0.5:
             round.load.wait_for("ack", 5)
         time.sleep(round.chance.uniform(0, 0.05))  # the moment of the kill
-        acknowledged = set(round.load.said("ack"))
+        acknowledged = set(round.load.output_lines("ack"))
         round.kill_owner()
         round.load.wait_for("ack", 5)
         round.check(round.path)

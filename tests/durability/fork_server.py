@@ -73,7 +73,7 @@ class ForkServer:
         assert self._process.stdout is not None
         self._process.stdin.write(f"{line}\n")
         self._process.stdin.flush()
-        return [int(each) for each in self._process.stdout.readline().split()]
+        return [int(pid) for pid in self._process.stdout.readline().split()]
 
     def __enter__(self) -> ForkServer:
         return self

@@ -163,7 +163,7 @@ class KillLoad:
 
     def _what_is_open(self, client: Client) -> str:
         listed = client.list_workflows("ExecutionStatus = 'Running'")
-        stories = [_story(client, each.id) for each, _ in zip(listed, range(3), strict=False)]
+        stories = [_story(client, run.id) for run, _ in zip(listed, range(3), strict=False)]
         return "\n".join(["these have not ended:", *stories])
 
 

@@ -87,5 +87,5 @@ class Shim:
         struct.pack_into("q", self._memory, 8 * place, value)
 
     def _get(self, place: int) -> int:
-        found: int = struct.unpack_from("q", self._memory, 8 * place)[0]
-        return found
+        value: int = struct.unpack_from("q", self._memory, 8 * place)[0]
+        return value

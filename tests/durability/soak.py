@@ -113,10 +113,11 @@ class Verdict:
     def __str__(self) -> str:
         allowance = ALLOWANCES[self.name]
         middle, largest, growth, allowed = (
-            f"{each / allowance.unit:,.1f}" for each in (self.middle, self.largest, self.growth, self.allowed)
+            f"{value / allowance.unit:,.1f}"
+            for value in (self.middle, self.largest, self.growth, self.allowed)
         )
         mark = "" if self.is_flat else "  GROWS"
-        course = " → ".join(f"{each / allowance.unit:,.1f}" for each in self.course)
+        course = " → ".join(f"{value / allowance.unit:,.1f}" for value in self.course)
         return (
             f"{self.name:16} middle {middle:>9}, most {largest:>9}, growth {growth:>8} of {allowed:>6} allowed"
             f" {allowance.unit_name}{mark}\n{'':16} {course}"

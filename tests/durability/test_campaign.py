@@ -139,10 +139,11 @@ def duplicate_signal(case: Case) -> Case:
 def swap_signals(case: Case) -> Case:
     signals = [line for line in case.of("signal") if line.workflow_id.startswith("ledger")]
     first, second = next(
-        (one, two)
-        for one in signals
-        for two in signals
-        if (one.sender, one.workflow_id) == (two.sender, two.workflow_id) and one.number < two.number
+        (earlier, later)
+        for earlier in signals
+        for later in signals
+        if (earlier.sender, earlier.workflow_id) == (later.sender, later.workflow_id)
+        and earlier.number < later.number
     )
     places = [case.lines.index(first), case.lines.index(second)]
     case.lines[places[0]], case.lines[places[1]] = second, first
