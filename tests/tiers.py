@@ -161,7 +161,7 @@ TIERS = {
     "tests/contrib/test_extras.py": CAMPAIGN,
     "tests/contrib/test_outbox.py::test_outbox_starts_only_committed_workflows_after_kill_on_a_server": CAMPAIGN,
     "tests/contrib/test_transactional.py::test_transactional_activity_pays_once_after_kill_at_any_point": CAMPAIGN,
-    "tests/embedded/multiprocess/test_kept_results.py": CAMPAIGN,
+    "tests/embedded/multiprocess/test_results_after_owner_death.py": CAMPAIGN,
     "tests/embedded/multiprocess/test_processes.py": CAMPAIGN,
     "tests/embedded/multiprocess/test_stopped_owner.py": CAMPAIGN,
     "tests/embedded/multiprocess/test_workers_elsewhere.py": CAMPAIGN,
