@@ -164,7 +164,7 @@ TIERS = {
     "tests/embedded/multiprocess/test_results_after_owner_death.py": CAMPAIGN,
     "tests/embedded/multiprocess/test_processes.py": CAMPAIGN,
     "tests/embedded/multiprocess/test_stopped_owner.py": CAMPAIGN,
-    "tests/embedded/multiprocess/test_workers_elsewhere.py": CAMPAIGN,
+    "tests/embedded/multiprocess/test_peer_workers.py": CAMPAIGN,
     "tests/embedded/store/test_disk_faults.py": CAMPAIGN,
     "tests/embedded/store/test_kill.py": CAMPAIGN,
     "tests/embedded/store/test_log_mark.py": CAMPAIGN,
@@ -190,7 +190,7 @@ SHORT = (
     "tests/durability/test_campaign.py",
     "tests/durability/test_entities.py",
     "tests/durability/test_repeats.py",
-    "tests/embedded/multiprocess/test_workers_elsewhere.py",
+    "tests/embedded/multiprocess/test_peer_workers.py",
     "tests/embedded/store/test_kill.py",
 )
 """Campaign tests that `make test` also runs. They are short, and fixed seeds make every run the same."""
