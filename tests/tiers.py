@@ -167,7 +167,7 @@ TIERS = {
     "tests/embedded/multiprocess/test_peer_workers.py": CAMPAIGN,
     "tests/embedded/store/test_disk_faults.py": CAMPAIGN,
     "tests/embedded/store/test_kill.py": CAMPAIGN,
-    "tests/embedded/store/test_log_mark.py": CAMPAIGN,
+    "tests/embedded/store/test_wal_mismatch.py": CAMPAIGN,
     "tests/examples/test_examples_run.py::test_checkout_example_continues_after_kill_and_charges_once": CAMPAIGN,
     "tests/examples/test_explored_example.py": CAMPAIGN,
     "tests/examples/test_scripts.py::test_example_runs_on_a_server_and_creates_no_file": CAMPAIGN,
