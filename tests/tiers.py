@@ -56,7 +56,7 @@ TIERS = {
     "tests/embedded/store/test_damaged_rows.py": UNIT,
     "tests/embedded/store/test_filters.py": UNIT,
     "tests/embedded/store/test_visibility.py": UNIT,
-    "tests/embedded/store/test_visibility_meaning.py": UNIT,
+    "tests/embedded/store/test_filter_semantics.py": UNIT,
     "tests/embedded/store/test_visibility_memory.py": UNIT,
     "tests/embedded/runs/test_costs.py": CONTRACT,
     "tests/embedded/runs/test_flat_cost.py": CONTRACT,
