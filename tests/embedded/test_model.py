@@ -35,7 +35,7 @@ from hourglass._evaluator.specs import RetryRule
 from hourglass.errors import ServiceError, WorkflowAlreadyStartedError, WorkflowNotFoundError
 
 from .memory_world import World, app_failure, settle, text
-from .store.dumb_store import Disk, DumbStore
+from .store.simple_store import Disk, DumbStore
 
 T = TypeVar("T")
 

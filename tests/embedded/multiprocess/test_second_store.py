@@ -22,7 +22,7 @@ from hourglass.converter import Payload
 from hourglass.errors import StorageError
 
 from ..memory_world import run_async
-from ..store.dumb_store import Disk, DumbStore
+from ..store.simple_store import Disk, DumbStore
 from ..store.store_conformance import CHECKS, Check
 
 PLACES = {"store", "search_attributes", "fork_safety"}
