@@ -1,6 +1,6 @@
 """A program to be killed: appends numbered changes to a few runs, and prints each number once it is durable.
 
-    python -m tests.embedded.store.numbers_program FILE FIRST_NUMBER [PAGES_BETWEEN_CHECKPOINTS]
+    python -m tests.embedded.store.append_program FILE FIRST_NUMBER [PAGES_BETWEEN_CHECKPOINTS]
 
 The number of a change is the name of its signal.
 """
