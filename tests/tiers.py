@@ -87,7 +87,7 @@ TIERS = {
     "tests/worker/activities/test_executors.py": UNIT,
     "tests/worker/tree": CONTRACT,
     "tests/worker/lanes/test_breakpoints.py": CONTRACT,
-    "tests/worker/health/test_misfit.py": CONTRACT,
+    "tests/worker/health/test_history_mismatch.py": CONTRACT,
     "tests/worker/health/test_parked_watch.py": CONTRACT,
     "tests/worker/health/test_process_deaths.py": CONTRACT,
     "tests/worker/test_stop_event.py": CONTRACT,
