@@ -29,7 +29,7 @@ from hourglass.errors import ActivityError, WorkflowFailedError
 from ..lanes.lane_world import Clock, adds, failure_kind, lanes, stage
 from ..scripted import settled, start, workflow
 
-DEADLY = Path(__file__).with_name("deadly.py")
+DEADLY = Path(__file__).with_name("crashing_worker.py")
 
 
 def body() -> None:
