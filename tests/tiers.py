@@ -178,7 +178,7 @@ TIERS = {
     "tests/temporal/test_process.py": CAMPAIGN,
     "tests/worker/tree/test_reachability.py::test_worker_reports_a_connection_that_transfers_no_data": CAMPAIGN,
     "tests/worker/tree/test_reachability.py::test_worker_reports_and_recovers_from_a_server_restart": CAMPAIGN,
-    "tests/worker/tree/test_sightings.py::test_frozen_connection_to_a_server_is_replaced": CAMPAIGN,
+    "tests/worker/tree/test_poller_checks.py::test_frozen_connection_to_a_server_is_replaced": CAMPAIGN,
     "tests/typing": CAMPAIGN,  # `make check` also runs them
     "tests/tools/web/test_browser.py::test_open_page_does_not_leak_nodes_or_listeners_after_updates": CAMPAIGN,
     "tests/tools/web/test_scale.py": CAMPAIGN,
