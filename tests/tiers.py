@@ -117,7 +117,7 @@ TIERS = {
     "tests/worker/activities/test_resources.py": UNIT,
     "tests/worker/activities/test_result_sender.py": UNIT,
     "tests/tools/cli/test_console.py": UNIT,
-    "tests/tools/cli/test_page.py": UNIT,
+    "tests/tools/cli/test_manual_page.py": UNIT,
     "tests/tools/cli/test_port.py": UNIT,
     "tests/tools/cli/test_table.py": UNIT,
     "tests/client/test_bad_options.py": UNIT,
