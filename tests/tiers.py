@@ -182,7 +182,7 @@ TIERS = {
     "tests/typing": CAMPAIGN,  # `make check` also runs them
     "tests/tools/web/test_browser.py::test_open_page_does_not_leak_nodes_or_listeners_after_updates": CAMPAIGN,
     "tests/tools/web/test_scale.py": CAMPAIGN,
-    "tests/tools/web/test_trouble.py": CAMPAIGN,
+    "tests/tools/web/test_degraded_service.py": CAMPAIGN,
 }
 
 SHORT = (
