@@ -16,7 +16,7 @@ from tests.embedded.stores import open_sqlite
 
 from hourglass._history import events as h
 
-from .stories import Story
+from .run_changes import Story
 
 RUNS = 7
 AT_A_TIME = 5

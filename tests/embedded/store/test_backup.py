@@ -20,7 +20,7 @@ from hourglass._embedded.store.store import Store
 from hourglass._history import events as h
 from hourglass.errors import StorageError
 
-from .stories import Story
+from .run_changes import Story
 from .test_kill import numbers_in
 
 Open = Callable[..., Store]

@@ -16,7 +16,7 @@ from tests.embedded.stores import open_sqlite
 
 from hourglass._history import events as h
 
-from .stories import load
+from .run_changes import load
 
 ROOT = Path(__file__).resolve().parents[3]
 KILLS = int(os.environ.get("HOURGLASS_STORE_KILLS", "15"))
