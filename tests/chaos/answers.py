@@ -12,7 +12,7 @@ from typing import Any
 from hourglass import Client, Worker
 from hourglass._http.server import HttpRequest
 
-from . import arena, strikes
+from . import arena, fault_injection
 from .outcome import Outcome, Scale, Tally
 from .waiting import Stuck, results, until
 
@@ -45,7 +45,7 @@ def _killed_and_asked(
         ]:
             handles = arena.start_chains(client, worker.task_queue, 2)
             asked = asker.asked
-            strikes.kill(worker, path)
+            fault_injection.kill(worker, path)
             until("it is asked", lambda asked=asked: asker.asked > asked + 3, 20, worker)  # type: ignore[misc]
             took = until("it is ready again", lambda: ask(port, "/ready")[0] == 200, 30, worker)
             tally.check(arena.right(results(handles, 60, worker)) == 2, f"{path}: wrong results", took)

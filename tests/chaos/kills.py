@@ -11,7 +11,7 @@ from functools import partial
 
 from hourglass import Client, Worker, WorkflowHandle
 
-from . import arena, strikes, work
+from . import arena, fault_injection, work
 from .leaks import holdings as held_now
 from .leaks import leaked, left_open, outstanding
 from .outcome import Outcome, Scale, Tally
@@ -113,7 +113,9 @@ class Load:
 
 
 def _recovers(worker: Worker, static: frozenset[str], tally: Tally) -> None:
-    tally.passed(until("the tree is whole", lambda: strikes.whole(worker, static), _WHOLE_LIMIT, worker))
+    tally.passed(
+        until("the tree is whole", lambda: fault_injection.whole(worker, static), _WHOLE_LIMIT, worker)
+    )
 
 
 def _blows(
@@ -122,11 +124,11 @@ def _blows(
     """Return every path `rounds` times and the special faults, in random order."""
     blows: list[Callable[[], bool]] = []
     for _ in range(scale.rounds):
-        blows += [partial(strikes.kill, worker, path) for path in static]
+        blows += [partial(fault_injection.kill, worker, path) for path in static]
     for number in range(scale.strikes):
         loop, instant = _DELIVERIES[number % len(_DELIVERIES)]
-        blows.append(partial(strikes.at_delivery, worker, queue, loop, instant, load.more))
-        blows.append(partial(strikes.recycle_in_flight, worker, queue, load.more))
-        blows.append(partial(strikes.kill, worker, f"{strikes.WORKERS}/{queue}"))
+        blows.append(partial(fault_injection.at_delivery, worker, queue, loop, instant, load.more))
+        blows.append(partial(fault_injection.recycle_in_flight, worker, queue, load.more))
+        blows.append(partial(fault_injection.kill, worker, f"{fault_injection.WORKERS}/{queue}"))
     chance.shuffle(blows)
     return blows

@@ -9,7 +9,7 @@ import time
 
 from hourglass import Client, Worker
 
-from . import arena, strikes
+from . import arena, fault_injection
 from .outcome import Outcome, Scale, Tally
 from .waiting import Stuck, results, until
 
@@ -31,7 +31,7 @@ def promptly(seed: int, scale: Scale) -> Outcome:
                 paths = _paths(worker)
                 for path in scale.rounds * paths if scale.strict else paths[:2]:
                     _killed(client, worker, path, chance, scale, tally)
-                    until("the tree is whole", lambda: strikes.whole(worker, static), 30, worker)
+                    until("the tree is whole", lambda: fault_injection.whole(worker, static), 30, worker)
                 counters = worker._app.tables.counters
                 if scale.strict:
                     tally.check(
@@ -44,7 +44,7 @@ def promptly(seed: int, scale: Scale) -> Outcome:
 
 def _paths(worker: Worker) -> list[str]:
     parts = ("BridgeHolder", "WorkerRegistry", "WorkerSupervisor", "WorkerLauncher")
-    queue = f"{strikes.WORKERS}/{worker.task_queue}"
+    queue = f"{fault_injection.WORKERS}/{worker.task_queue}"
     return [queue, *[f"{_SUBSYSTEM}/{part}" for part in parts], f"{_SUBSYSTEM}/Runtime", _SUBSYSTEM]
 
 
@@ -59,7 +59,7 @@ def _killed(
         undisturbed = time.monotonic() - began
     handles = arena.start_chains(client, worker.task_queue, runs)
     time.sleep(chance.random() * 0.5)  # a random instant is the point
-    strikes.kill(worker, path)
+    fault_injection.kill(worker, path)
     began = time.monotonic()
     found = results(handles, scale.limit, worker)
     took, limit = time.monotonic() - began, undisturbed + _PROMPTLY
