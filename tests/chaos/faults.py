@@ -13,7 +13,7 @@ from . import (
     network,
     regex,
     returns,
-    sudden_deaths,
+    worker_kills,
 )
 from .outcome import Fault
 
@@ -21,11 +21,11 @@ FAULTS: dict[str, Fault] = {
     "kills-in-memory": kills.in_memory,
     "kills-on-server": kills.on_server,
     "parts-that-come-back": returns.promptly,
-    "process-killed-in-activity": sudden_deaths.in_activity,
-    "process-killed-between-tasks": sudden_deaths.between_tasks,
-    "process-killed-in-task": sudden_deaths.in_task,
-    "processes-killed-under-load": sudden_deaths.under_load,
-    "process-terminated": sudden_deaths.politely,
+    "process-killed-in-activity": worker_kills.in_activity,
+    "process-killed-between-tasks": worker_kills.between_tasks,
+    "process-killed-in-task": worker_kills.in_task,
+    "processes-killed-under-load": worker_kills.under_load,
+    "process-terminated": worker_kills.politely,
     "server-killed": network.server_killed,
     "connections-reset": network.connections_reset,
     "black-hole": network.black_hole,
