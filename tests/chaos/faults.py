@@ -11,8 +11,8 @@ from . import (
     hangs,
     kills,
     network,
+    quick_restarts,
     regex,
-    returns,
     worker_kills,
 )
 from .outcome import Fault
@@ -20,7 +20,7 @@ from .outcome import Fault
 FAULTS: dict[str, Fault] = {
     "kills-in-memory": kills.in_memory,
     "kills-on-server": kills.on_server,
-    "parts-that-come-back": returns.promptly,
+    "parts-that-come-back": quick_restarts.promptly,
     "process-killed-in-activity": worker_kills.in_activity,
     "process-killed-between-tasks": worker_kills.between_tasks,
     "process-killed-in-task": worker_kills.in_task,
