@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from . import (
-    answers,
     bad_activities,
     durability,
     evictions,
@@ -13,6 +12,7 @@ from . import (
     network,
     quick_restarts,
     regex,
+    status_endpoints,
     worker_kills,
 )
 from .outcome import Fault
@@ -34,7 +34,7 @@ FAULTS: dict[str, Fault] = {
     "interpreter-held": regex.holds_the_interpreter,
     "bad-activities": bad_activities.all_of_them,
     "forks-loops-exits": exits.programs,
-    "status-while-dying": answers.status_while_dying,
+    "status-while-dying": status_endpoints.status_while_dying,
     "campaign-on-file": durability.campaign_on_file,
     "campaign-on-server": durability.campaign_on_server,
     "durability": durability.kill_load,
