@@ -11,7 +11,7 @@ from hourglass import Client, Worker
 from hourglass._contract.handle import Handle, HandleConfig
 from hourglass._supervision import Process, SupervisionError
 
-from . import arena, fault_injection
+from . import fault_injection, testbed
 from .waiting import results, until
 
 _LAUNCHER = "Application/Subsystem/WorkerLauncher"
@@ -19,11 +19,11 @@ _HOLDER = "Application/Subsystem/BridgeHolder"
 
 
 def test_queue_worker_killed_while_starting_is_restarted_by_next_launcher() -> None:
-    with Client.connect("local:") as client, arena.working(client, arena.name("lost")) as worker:
+    with Client.connect("local:") as client, testbed.working(client, testbed.name("lost")) as worker:
         static = frozenset(worker.tree.paths())
         worker._portal.call(_kill_launcher_then_worker(worker))
         until("the tree is whole", lambda: fault_injection.whole(worker, static), 20, worker)
-        assert arena.right(results(arena.start_chains(client, worker.task_queue, 3), 20, worker)) == 3
+        assert testbed.right(results(testbed.start_chains(client, worker.task_queue, 3), 20, worker)) == 3
 
 
 async def _kill_launcher_then_worker(worker: Worker) -> None:
