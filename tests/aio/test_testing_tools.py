@@ -98,7 +98,7 @@ class BlocksWorkflowThread:
 
 def test_coroutine_waiting_for_a_plain_future_is_reported_with_its_line() -> None:
     line = WaitsForever.run.__hourglass_run__.__code__.co_firstlineno + 2  # below the decorator and the `def`
-    with Environment() as env, pytest.raises(WorkflowStuck, match=rf"test_in_tests\.py:{line} "):
+    with Environment() as env, pytest.raises(WorkflowStuck, match=rf"test_testing_tools\.py:{line} "):
         env.execute_workflow(WaitsForever.run)
 
 

@@ -30,7 +30,7 @@ PLACES = {"store", "search_attributes", "fork_safety"}
 
 
 class DumbOpener:
-    """Opens dumb stores by path. Implements `StoreOpener`."""
+    """Opens simple stores by path. Implements `StoreOpener`."""
 
     def __init__(self) -> None:
         self.disks: dict[str, Disk] = {}
