@@ -205,7 +205,7 @@ def _poller(poller: Poller) -> PollerInfo:
         deployment_version=poller.version,
         process_id=poller.process_id,
         is_owner=poller.is_owner,
-        in_progress=poller.in_hand,
+        in_progress=poller.in_progress,
     )
 
 
@@ -214,7 +214,7 @@ def _stats(stats: QueueStats | None) -> TaskQueueStats | None:
         return None
     return TaskQueueStats(
         backlog=stats.backlog,
-        backlog_age=timedelta(seconds=stats.age),
+        backlog_age=timedelta(seconds=stats.backlog_age),
         add_rate=stats.add_rate,
         dispatch_rate=stats.dispatch_rate,
     )
