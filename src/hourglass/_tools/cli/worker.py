@@ -131,9 +131,9 @@ def _pin_process(place: int) -> None:
     try:
         own = cpus.bind(place).own
     except OSError as error:
-        logger.warning("this process could not be bound to a processor and uses all processors: %s", error)
+        logger.warning("this process could not be bound to a CPU and uses all CPUs: %s", error)
         return
-    logger.info("bound to processor %d, except long activities; use --no-pin to use all processors", own)
+    logger.info("bound to CPU %d, except long activities; use --no-pin to use all CPUs", own)
 
 
 def _connected(options: WorkerOptions) -> Client:
@@ -240,7 +240,7 @@ Processes: TypeAlias = Annotated[
     typer.Option(
         min=1,
         metavar="N",
-        help="Worker processes.  [default: with a file one per processor; with a server 1]",
+        help="Worker processes.  [default: with a file one per CPU; with a server 1]",
     ),
 ]
 Pin: TypeAlias = Annotated[
@@ -248,10 +248,7 @@ Pin: TypeAlias = Annotated[
     typer.Option(
         "--pin/--no-pin",
         show_default=False,
-        help=(
-            "Bind each process to a processor, except for long activities.  [default: if there are as many processes as "
-            "processors]"
-        ),
+        help="Bind each process to a CPU, except for long activities.  [default: if there are as many processes as CPUs]",
     ),
 ]
 Parent: TypeAlias = Annotated[
@@ -338,7 +335,7 @@ def _is_pinned(pin: bool | None, processes: int) -> bool:
     from hourglass._worker import cpus
 
     if pin and not cpus.can_bind():
-        raise typer.BadParameter("this system does not bind processes to processors", param_hint="--pin")
+        raise typer.BadParameter("this system does not bind processes to CPUs", param_hint="--pin")
     if pin is not None:
         return pin
     return cpus.can_bind() and processes > 1 and processes == len(cpus.allowed())
