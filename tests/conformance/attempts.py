@@ -18,7 +18,7 @@ from hourglass.errors import (
     TimeoutType,
 )
 
-from . import acts
+from . import activities
 from .scenario import scenario
 from .world import World, attributes_of, error_chain, event_types
 
@@ -35,7 +35,7 @@ def fails_with_next_retry_delay() -> int:
 
 @activity.defn(retry_policy=QUICK, start_to_close_timeout=0.3)
 def exceeds_timeout_on_first_attempt() -> int:
-    go = acts.gate("never")
+    go = activities.gate("never")
     if activity.info().attempt == 1:
         go.wait(60)
     return activity.info().attempt
@@ -44,7 +44,7 @@ def exceeds_timeout_on_first_attempt() -> int:
 @activity.defn(retry_policy=QUICK, heartbeat_timeout=0.4)
 def loses_heartbeat_on_first_attempt() -> list[Any]:
     """The first attempt sends one heartbeat with details and hangs; the second returns these details."""
-    go = acts.gate("never")
+    go = activities.gate("never")
     if activity.info().attempt == 1:
         activity.heartbeat("page", 7)
         go.wait(60)
@@ -92,8 +92,8 @@ def calls_activity(case: str) -> Any:
                 "nobody-has-this", start_to_close_timeout=5, retry_policy=RetryPolicy(maximum_attempts=1)
             )
         case "two of one name":
-            first = acts.double.options(activity_id="same").start(1)
-            return [first.result(), acts.double.options(activity_id="same")(2)]
+            first = activities.double.options(activity_id="same").start(1)
+            return [first.result(), activities.double.options(activity_id="same")(2)]
     return None
 
 
@@ -148,7 +148,7 @@ def activity_id_can_be_reused_after_completion(world: World) -> None:
 @activity.defn
 def hangs_on_every_attempt(fails_first: bool) -> None:
     """Hang on every attempt; with `fails_first` the first one fails instead."""
-    go = acts.gate("never")
+    go = activities.gate("never")
     if fails_first and activity.info().attempt == 1:
         raise ApplicationError("once more", type="First")
     go.wait(60)
@@ -188,13 +188,13 @@ def start_to_close_timeout_has_previous_timeout_as_cause(world: World) -> None:
 
 @workflow.defn
 def awaits_external_completion(seconds: float | None) -> str:
-    return acts.completed_by_test.options(heartbeat_timeout=seconds, retry_policy=acts.ONCE)()
+    return activities.completed_by_test.options(heartbeat_timeout=seconds, retry_policy=activities.ONCE)()
 
 
 @scenario()
 def activity_is_completed_by_workflow_id_and_activity_id(world: World) -> None:
     handle = world.start(awaits_external_completion, None)
-    acts.wait_for_gate("token")
+    activities.wait_for_gate("token")
     world.client.get_activity_handle(workflow_id=handle.id, activity_id="1").complete("by ids")
     assert handle.result(timeout=60) == "by ids"
 
@@ -202,8 +202,8 @@ def activity_is_completed_by_workflow_id_and_activity_id(world: World) -> None:
 @scenario()
 def completing_a_completed_activity_is_rejected(world: World) -> None:
     handle = world.start(awaits_external_completion, None)
-    acts.wait_for_gate("token")
-    activity_handle = world.client.get_activity_handle(token=acts.state.token)
+    activities.wait_for_gate("token")
+    activity_handle = world.client.get_activity_handle(token=activities.state.token)
     activity_handle.complete("one")
     with pytest.raises(ServiceError):
         activity_handle.complete("two")
@@ -213,8 +213,8 @@ def completing_a_completed_activity_is_rejected(world: World) -> None:
 @scenario()
 def external_heartbeat_details_are_in_heartbeat_timeout(world: World) -> None:
     handle = world.start(awaits_external_completion, 1)
-    acts.wait_for_gate("token")
-    assert world.client.get_activity_handle(token=acts.state.token).heartbeat("half") is False
+    activities.wait_for_gate("token")
+    assert world.client.get_activity_handle(token=activities.state.token).heartbeat("half") is False
     error = world.failure(handle)
     assert isinstance(error.cause, TimedOutError)
     assert error.cause.type == TimeoutType.HEARTBEAT
@@ -224,7 +224,7 @@ def external_heartbeat_details_are_in_heartbeat_timeout(world: World) -> None:
 @workflow.defn
 def cancels_external_activity() -> list[str]:
     kind = workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED
-    task = acts.completed_by_test.options(cancellation_type=kind).start()
+    task = activities.completed_by_test.options(cancellation_type=kind).start()
     workflow.Channel("stop", str).receive()
     task.cancel()
     error = task.exception()
@@ -236,10 +236,10 @@ def cancels_external_activity() -> list[str]:
 @scenario()
 def external_activity_reports_cancellation_with_details(world: World) -> None:
     handle = world.start(cancels_external_activity)
-    acts.wait_for_gate("token")
+    activities.wait_for_gate("token")
     handle.signal("stop", "")
     world.wait_for_event(handle, "ACTIVITY_TASK_CANCEL_REQUESTED")
-    activity_handle = world.client.get_activity_handle(token=acts.state.token)
+    activity_handle = world.client.get_activity_handle(token=activities.state.token)
     assert activity_handle.heartbeat() is True
     activity_handle.cancel("tidied up")
     assert handle.result(timeout=60) == ["CancelledError", "tidied up"]
@@ -247,7 +247,7 @@ def external_activity_reports_cancellation_with_details(world: World) -> None:
 
 @workflow.defn
 def receives_signal_during_activity() -> str:
-    task = acts.opens_gate_and_waits_for_go.start("begun")
+    task = activities.opens_gate_and_waits_for_go.start("begun")
     workflow.Channel("word", str).receive()
     return task.result()
 
@@ -256,10 +256,10 @@ def receives_signal_during_activity() -> str:
 def activity_started_event_has_time_of_actual_start(world: World) -> None:
     """The event is written only when the attempt has ended."""
     handle = world.start(receives_signal_during_activity)
-    acts.wait_for_gate("begun")
+    activities.wait_for_gate("begun")
     handle.signal("word", "")
     world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED", 2)
-    acts.gate("go").set()
+    activities.gate("go").set()
     assert handle.result(timeout=60) == "begun"
     moments = [datetime.fromisoformat(event["eventTime"]) for event in handle.history().events]
     times = dict(zip(event_types(handle.history()), moments, strict=True))
@@ -269,7 +269,7 @@ def activity_started_event_has_time_of_actual_start(world: World) -> None:
 
 @workflow.defn
 def awaits_second_attempt() -> int:
-    return acts.fails_until_attempt.options(retry_policy=RetryPolicy(initial_interval=60))(2)
+    return activities.fails_until_attempt.options(retry_policy=RetryPolicy(initial_interval=60))(2)
 
 
 @scenario()
@@ -291,7 +291,7 @@ def describe_shows_pending_activity_between_attempts(world: World) -> None:
 @activity.defn(retry_policy=QUICK, start_to_close_timeout=0.5, heartbeat_timeout=10)
 def heartbeats_and_hangs() -> None:
     activity.heartbeat("page", activity.info().attempt)
-    acts.gate("hung").wait(20)
+    activities.gate("hung").wait(20)
 
 
 @workflow.defn
@@ -307,4 +307,4 @@ def start_to_close_timeout_has_heartbeat_details(world: World) -> None:
         assert isinstance(error.cause, TimedOutError)
         assert error.cause.type == TimeoutType.START_TO_CLOSE
         assert list(error.cause.last_heartbeat_details) == ["page", attempts]
-    acts.gate("hung").set()
+    activities.gate("hung").set()

@@ -7,7 +7,7 @@ from typing import Any
 from hourglass import activity, workflow
 from hourglass.errors import ActivityError, Cancelled, CancelledError, TaskCancelledError
 
-from . import acts
+from . import activities
 from .scenario import scenario
 from .world import World, event_types
 
@@ -20,7 +20,7 @@ def waits_until_cancelled(how: str) -> str:
     try:
         wait_forever(how)
     finally:
-        acts.record_call("refund")
+        activities.record_call("refund")
     return "never"
 
 
@@ -30,7 +30,7 @@ def wait_forever(how: str) -> None:
         case "sleep":
             workflow.sleep(3600)
         case "activity":
-            acts.opens_gate_and_waits_for_go("begun")
+            activities.opens_gate_and_waits_for_go("begun")
         case "wait_condition":
             workflow.wait_condition(lambda: False)
         case "wait_condition_with_timeout":
@@ -60,7 +60,7 @@ def check_cancellation_while_waiting(world: World, how: str) -> None:
     world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED")
     handle.cancel("enough")
     assert isinstance(world.failure(handle), CancelledError)
-    assert acts.state.calls == ["refund"]
+    assert activities.state.calls == ["refund"]
     types = event_types(handle.history())
     assert types.index("WORKFLOW_EXECUTION_CANCEL_REQUESTED") < types.index("ACTIVITY_TASK_COMPLETED")
     assert types[-1] == "WORKFLOW_EXECUTION_CANCELED"
@@ -95,10 +95,10 @@ for _wait in (
 @scenario("loose")
 def cancellation_interrupts_activity_without_waiting_for_its_end(world: World) -> None:
     handle = world.start(waits_until_cancelled, "activity")
-    acts.wait_for_gate("begun")
+    activities.wait_for_gate("begun")
     handle.cancel()
     assert isinstance(world.failure(handle), CancelledError)
-    assert acts.state.calls == ["refund"]
+    assert activities.state.calls == ["refund"]
 
 
 @workflow.defn
@@ -124,11 +124,11 @@ def waits_in_shield() -> str:
     log = []
     try:
         with workflow.shield():
-            log.append(acts.opens_gate_and_waits_for_go("begun"))
+            log.append(activities.opens_gate_and_waits_for_go("begun"))
         workflow.sleep(3600)
     except Cancelled:
         log.append("cancelled after the shield")
-        acts.record_call(", ".join(log))
+        activities.record_call(", ".join(log))
         raise
     return "never"
 
@@ -136,13 +136,13 @@ def waits_in_shield() -> str:
 @scenario("loose")
 def shielded_block_completes_before_cancellation(world: World) -> None:
     handle = world.start(waits_in_shield)
-    acts.wait_for_gate("begun")
+    activities.wait_for_gate("begun")
     handle.cancel()
     world.wait_for_event(handle, "WORKFLOW_EXECUTION_CANCEL_REQUESTED")
     world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED", 2)
-    acts.gate("go").set()
+    activities.gate("go").set()
     assert isinstance(world.failure(handle), CancelledError)
-    assert acts.state.calls == ["begun, cancelled after the shield"]
+    assert activities.state.calls == ["begun, cancelled after the shield"]
 
 
 @workflow.defn
@@ -155,7 +155,7 @@ def waits_in_timeout_block(seconds: float) -> list[Any]:
                 workflow.wait_condition(lambda: seconds > 1)
                 log.append("held")
             finally:
-                log.append(acts.record_call("cleaned"))
+                log.append(activities.record_call("cleaned"))
     except TimeoutError:
         log.append("out of time")
     return [*log, limit.expired]
@@ -199,7 +199,7 @@ def cancels_spawned_task() -> str:
     try:
         task.result()
     except TaskCancelledError:
-        return acts.record_call("the task was cancelled, not I")
+        return activities.record_call("the task was cancelled, not I")
     return "never"
 
 
@@ -210,7 +210,7 @@ def waiting_for_a_cancelled_task_raises_task_cancelled_error(world: World) -> No
 
 @workflow.defn
 def cancels_running_activity(kind: int) -> list[str]:
-    task = acts.stops_when_cancelled.options(cancellation_type=Kind(kind), heartbeat_timeout=60).start(
+    task = activities.stops_when_cancelled.options(cancellation_type=Kind(kind), heartbeat_timeout=60).start(
         "begun"
     )
     channel = workflow.Channel("now", str)
@@ -224,7 +224,7 @@ def cancels_running_activity(kind: int) -> list[str]:
 @scenario("loose")
 def try_cancel_does_not_wait_for_activity(world: World) -> None:
     handle = world.start(cancels_running_activity, Kind.TRY_CANCEL.value)
-    acts.wait_for_gate("begun")
+    activities.wait_for_gate("begun")
     handle.signal("now", "")
     assert handle.result(timeout=60) == ["ActivityError", "CancelledError"]
 
@@ -232,22 +232,22 @@ def try_cancel_does_not_wait_for_activity(world: World) -> None:
 @scenario("loose")
 def abandon_sends_no_cancellation_to_activity(world: World) -> None:
     handle = world.start(cancels_running_activity, Kind.ABANDON.value)
-    acts.wait_for_gate("begun")
+    activities.wait_for_gate("begun")
     handle.signal("now", "")
     assert handle.result(timeout=60) == ["ActivityError", "CancelledError"]
     assert "ACTIVITY_TASK_CANCEL_REQUESTED" not in event_types(handle.history())
 
 
-@activity.defn(retry_policy=acts.ONCE)
+@activity.defn(retry_policy=activities.ONCE)
 def runs_cleanup_when_cancelled() -> str:
-    go = acts.gate("go")
-    acts.gate("begun").set()
+    go = activities.gate("go")
+    activities.gate("begun").set()
     try:
         while not go.wait(0.01):
             activity.heartbeat()
         return "let go"
     finally:
-        acts.state.calls.append("cleaned up")
+        activities.state.calls.append("cleaned up")
 
 
 @workflow.defn
@@ -265,10 +265,10 @@ def waits_for_cancelled_activity_to_end() -> list[str]:
 @scenario("loose")
 def wait_cancellation_completed_waits_for_activity(world: World) -> None:
     handle = world.start(waits_for_cancelled_activity_to_end)
-    acts.wait_for_gate("begun")
+    activities.wait_for_gate("begun")
     handle.signal("now", "")
     assert handle.result(timeout=60) == ["ActivityError", "CancelledError"]
-    assert acts.state.calls == ["cleaned up"]
+    assert activities.state.calls == ["cleaned up"]
 
 
 @workflow.defn
@@ -285,7 +285,7 @@ def cancelled_error_without_request_fails_run(world: World) -> None:
 
 @workflow.defn
 def cancels_and_awaits_activity() -> None:
-    task = acts.double.options(task_queue="nobody-serves-this").start(1)
+    task = activities.double.options(task_queue="nobody-serves-this").start(1)
     workflow.sleep(0.01)
     task.cancel()
     task.result()
@@ -312,7 +312,7 @@ def swallows_every_cancellation() -> list[str]:
         try:
             workflow.sleep(3600)
         except Cancelled:
-            log.append(acts.record_call("strike"))
+            log.append(activities.record_call("strike"))
     return log
 
 
@@ -334,4 +334,4 @@ def run_cancelled_before_first_task_starts_and_is_cancelled_at_first_wait(world:
     handle.cancel()
     world.start_worker()
     assert isinstance(world.failure(handle), CancelledError)
-    assert acts.state.calls == ["refund"]
+    assert activities.state.calls == ["refund"]

@@ -15,7 +15,7 @@ from hourglass.errors import (
 )
 from hourglass.workflow import ChildCancellationType, ParentClosePolicy
 
-from . import acts
+from . import activities
 from .scenario import scenario
 from .world import World
 
@@ -43,7 +43,7 @@ class CollectsWords:
         try:
             workflow.wait_condition(lambda: self.ended)
         except Cancelled:
-            acts.record_call("cancelled")
+            activities.record_call("cancelled")
             raise
         return self.heard
 

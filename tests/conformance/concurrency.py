@@ -7,7 +7,7 @@ from typing import Any
 from hourglass import workflow
 from hourglass.errors import ActivityError
 
-from . import acts
+from . import activities
 from .scenario import scenario
 from .world import World
 
@@ -16,7 +16,7 @@ from .world import World
 def spawns_tree(depth: int) -> int:
     def grow(level: int) -> int:
         if level == 0:
-            return acts.double(1)
+            return activities.double(1)
         left, right = workflow.spawn(grow, level - 1), workflow.spawn(grow, level - 1)
         return left.result() + right.result()
 
@@ -30,14 +30,14 @@ def spawned_functions_can_spawn_functions(world: World) -> None:
 
 @workflow.defn
 def collects_results_as_completed() -> list[str]:
-    tasks = [acts.returns_when_released.start("slow"), acts.returns_when_released.start("quick")]
+    tasks = [activities.returns_when_released.start("slow"), activities.returns_when_released.start("quick")]
     return [task.result() for task in workflow.as_completed(tasks)]
 
 
 def release(world: World, handle: Any, *names: str) -> None:
     """Complete activities one after another; wait for a workflow task between them."""
     for number, name in enumerate(names, 1):
-        acts.gate(name).set()
+        activities.gate(name).set()
         world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED", number + 1)
 
 
@@ -50,8 +50,11 @@ def as_completed_yields_tasks_in_order_of_completion(world: World) -> None:
 
 @workflow.defn
 def waits_with_mode(mode: str) -> list[list[str]]:
-    first, last = acts.returns_when_released.start("first"), acts.returns_when_released.start("last")
-    failing = acts.returns_when_released.start("failing", True)
+    first, last = (
+        activities.returns_when_released.start("first"),
+        activities.returns_when_released.start("last"),
+    )
+    failing = activities.returns_when_released.start("failing", True)
     names = {first: "first", failing: "failing", last: "last"}
     if mode == "timeout":
         first.result()
@@ -68,10 +71,10 @@ def result_of_wait(world: World, mode: str) -> Any:
     release(world, handle, "first")
     if mode == "timeout":
         world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED", 3)
-    acts.gate("failing").set()
+    activities.gate("failing").set()
     world.wait_for_event(handle, "ACTIVITY_TASK_FAILED")
     world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED", 4 if mode == "timeout" else 3)
-    acts.gate("last").set()
+    activities.gate("last").set()
     return handle.result(timeout=60)
 
 
@@ -97,7 +100,7 @@ def wait_with_timeout_returns_completed_tasks(world: World) -> None:
 
 @workflow.defn
 def gather_fails() -> None:
-    workflow.gather(acts.double.start(1), acts.fails_without_retries.start("no"))
+    workflow.gather(activities.double.start(1), activities.fails_without_retries.start("no"))
 
 
 @scenario("loose")
@@ -109,7 +112,7 @@ def gather_raises_first_error(world: World) -> None:
 
 @workflow.defn
 def gather_collects() -> list[str]:
-    tasks: list[Any] = [acts.double.start(1), acts.fails_without_retries.start("no")]
+    tasks: list[Any] = [activities.double.start(1), activities.fails_without_retries.start("no")]
     results = workflow.gather(*tasks, return_exceptions=True)
     return [type(result).__name__ for result in results]
 
@@ -142,7 +145,7 @@ def uses_synchronisation_primitives() -> list[Any]:
 
     def roomy() -> int:
         with room:
-            return acts.double(1)
+            return activities.double(1)
 
     workers = [workflow.spawn(guarded, name) for name in ("a", "b")]
     producer = workflow.spawn(produce)
@@ -169,7 +172,7 @@ def ignores_failed_task() -> str:
         raise LookupError("nobody sees this")
 
     workflow.spawn(breaks)
-    return acts.record_call("fine")
+    return activities.record_call("fine")
 
 
 @scenario()
@@ -180,7 +183,7 @@ def unawaited_failed_task_does_not_fail_run(world: World) -> None:
 @workflow.defn
 def races_timer_and_activity() -> str:
     timer = workflow.spawn(workflow.sleep, 0.02)
-    slow = acts.opens_gate_and_waits_for_go.start("begun")
+    slow = activities.opens_gate_and_waits_for_go.start("begun")
     both: list[workflow.Task[Any]] = [timer, slow]
     done, _ = workflow.wait(both, return_when="FIRST_COMPLETED")
     slow.cancel()

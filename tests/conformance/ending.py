@@ -7,7 +7,7 @@ import pytest
 from hourglass import workflow
 from hourglass.errors import WorkflowContinuedAsNewError
 
-from . import acts
+from . import activities
 from .scenario import scenario
 from .world import World, event_types
 
@@ -16,7 +16,7 @@ from .world import World, event_types
 def counts_down(number: int, log: list[str]) -> list[str]:
     if number == 0:
         return log
-    acts.record_call(f"run {number}")
+    activities.record_call(f"run {number}")
     return workflow.continue_as_new(number - 1, [*log, f"run {number}"])
 
 
@@ -51,9 +51,9 @@ def signal_by_workflow_id_reaches_run_after_continue_as_new(world: World) -> Non
 def runs_patched_code() -> list[str]:
     log = []
     if workflow.patched("new-way"):
-        log.append(acts.record_call("new"))
+        log.append(activities.record_call("new"))
     else:
-        log.append(acts.record_call("old"))
+        log.append(activities.record_call("old"))
     if workflow.patched("new-way"):
         log.append("still new")
     workflow.deprecate_patch("older")
@@ -81,7 +81,7 @@ def workflow_without_steps_completes_in_first_task(world: World) -> None:
 
 @workflow.defn
 def returns_with_open_activity_and_timer() -> str:
-    acts.opens_gate_and_waits_for_go.start("begun")
+    activities.opens_gate_and_waits_for_go.start("begun")
     workflow.spawn(workflow.sleep, 3600)
     return "done"
 
@@ -95,7 +95,7 @@ def run_completes_with_open_activity_timer_and_task(world: World) -> None:
 def runs_twenty_activities() -> int:
     total = 0
     for number in range(20):
-        total += acts.double(number)
+        total += activities.double(number)
     return total
 
 

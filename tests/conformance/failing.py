@@ -5,7 +5,7 @@ from __future__ import annotations
 from hourglass import RetryPolicy, workflow
 from hourglass.errors import ApplicationError, RetryState, TimedOutError
 
-from . import acts
+from . import activities
 from .scenario import scenario
 from .world import World, event_types
 
@@ -137,7 +137,7 @@ def terminated_run_ends_with_reason_and_details(world: World) -> None:
 
 @workflow.defn
 def calls_failing_activity() -> None:
-    acts.raises_value_error.options(retry_policy=RetryPolicy(maximum_attempts=1))()
+    activities.raises_value_error.options(retry_policy=RetryPolicy(maximum_attempts=1))()
 
 
 @scenario()

@@ -9,7 +9,7 @@ from typing import Any
 from hourglass import RetryPolicy, activity, workflow
 from hourglass.errors import ActivityError, ApplicationError, CancelledError, TaskCancelledError
 
-from . import acts
+from . import activities
 from .scenario import scenario
 from .world import World, attributes_of, error_chain, event_types
 
@@ -23,23 +23,23 @@ async def say_hello(name: str) -> str:
     return f"hello {name}"
 
 
-@activity.defn(retry_policy=acts.ONCE)
+@activity.defn(retry_policy=activities.ONCE)
 def waits_for_gate(name: str) -> str:
     """Open the gate `<name> runs`, then wait for the gate `name` or for cancellation."""
-    go, wait_cancelled = acts.gate(name), activity.wait_cancelled
-    acts.gate(f"{name} runs").set()
+    go, wait_cancelled = activities.gate(name), activity.wait_cancelled
+    activities.gate(f"{name} runs").set()
     while not go.wait(0.01):
         if wait_cancelled(0):
-            acts.state.calls.append(f"{name} was cancelled")
+            activities.state.calls.append(f"{name} was cancelled")
             raise CancelledError(f"{name} stops")
     return name
 
 
-@activity.defn(retry_policy=acts.ONCE)
+@activity.defn(retry_policy=activities.ONCE)
 def ignores_cancellation(name: str) -> str:
     """Like `waits_for_gate`, without regard to cancellation."""
-    go = acts.gate(name)
-    acts.gate(f"{name} runs").set()
+    go = activities.gate(name)
+    activities.gate(f"{name} runs").set()
     go.wait(20)
     return name
 
@@ -54,9 +54,9 @@ def events_without_workflow_tasks(world: World, handle: Any) -> list[str]:
 @workflow.defn
 def calls_every_kind_of_local_activity(name: str) -> list[Any]:
     return [
-        acts.double.local(4),
+        activities.double.local(4),
         say_hello.local(name),
-        acts.SHOP.greet.local(name),
+        activities.SHOP.greet.local(name),
         workflow.execute_local_activity("double", 5, result_type=int, start_to_close_timeout=10),
     ]
 
@@ -71,7 +71,7 @@ def local_activities_run_in_first_task_and_leave_markers(world: World) -> None:
 
 @workflow.defn
 def fails_with_local_activity() -> None:
-    acts.fails_without_retries.local("no way")
+    activities.fails_without_retries.local("no way")
 
 
 @scenario()
@@ -83,9 +83,9 @@ def non_retryable_local_activity_failure_fails_run(world: World) -> None:
 
 @workflow.defn
 def retries_local_activities(attempts: int) -> list[Any]:
-    worked = acts.fails_until_attempt.local(attempts)
+    worked = activities.fails_until_attempt.local(attempts)
     try:
-        acts.raises_value_error.local()
+        activities.raises_value_error.local()
     except ActivityError as error:
         cause = error.__cause__
         assert isinstance(cause, ApplicationError)
@@ -97,7 +97,7 @@ def retries_local_activities(attempts: int) -> list[Any]:
 def local_activity_with_short_retries_leaves_one_marker(world: World) -> None:
     handle = world.start(retries_local_activities, 3)
     assert handle.result(timeout=60) == [3, "LookupError", "nothing there"]
-    assert acts.state.calls == ["raised"] * 4
+    assert activities.state.calls == ["raised"] * 4
     assert event_types(handle.history()).count(MARKER) == 2
     assert event_types(handle.history()).count("WORKFLOW_TASK_COMPLETED") == 1
 
@@ -107,7 +107,7 @@ SLOW = RetryPolicy(initial_interval=0.4, backoff_coefficient=1.0, maximum_attemp
 
 @workflow.defn
 def retries_with_long_backoff(attempt: int) -> int:
-    return acts.fails_until_attempt.options(retry_policy=SLOW, local_retry_threshold=0.1).local(attempt)
+    return activities.fails_until_attempt.options(retry_policy=SLOW, local_retry_threshold=0.1).local(attempt)
 
 
 @scenario()
@@ -129,7 +129,7 @@ def times_out_during_backoff() -> str:
     patient = RetryPolicy(initial_interval=60, maximum_attempts=3)
     try:
         with workflow.timeout(0.5):
-            acts.fails_until_attempt.options(retry_policy=patient, local_retry_threshold=0.1).local(3)
+            activities.fails_until_attempt.options(retry_policy=patient, local_retry_threshold=0.1).local(3)
     except TimeoutError:
         return "left"
     return "stayed"
@@ -172,7 +172,7 @@ def schedule_to_close_timeout_ends_local_activity(world: World) -> None:
 @activity.defn(retry_policy=RetryPolicy(initial_interval=0.05, maximum_attempts=3))
 def exceeds_timeout_on_first_attempt() -> int:
     if activity.info().attempt == 1:
-        acts.gate("never").wait(2)
+        activities.gate("never").wait(2)
     return activity.info().attempt
 
 
@@ -201,9 +201,9 @@ def waits_for_local_activity_slot() -> list[Any]:
 @scenario("loose", max_concurrent_local_activities=1)
 def schedule_to_start_timeout_ends_queued_local_activity(world: World) -> None:
     handle = world.start(waits_for_local_activity_slot)
-    acts.wait_for_gate("first runs")
+    activities.wait_for_gate("first runs")
     threading.Event().wait(0.3)
-    acts.gate("first").set()
+    activities.gate("first").set()
     name, chain = handle.result(timeout=60)
     assert name == "first"
     assert [error["class"] for error in chain] == ["ActivityError", "TimedOutError"]
@@ -225,7 +225,7 @@ def cancels_by_timeout_block(kind: int) -> list[Any]:
 
 def run_with_cancelled_local_activity(world: World, kind: Kind) -> Any:
     handle = world.start(cancels_by_timeout_block, int(kind), task_timeout=1)
-    acts.wait_for_gate("held runs")
+    activities.wait_for_gate("held runs")
     return handle
 
 
@@ -233,14 +233,14 @@ def run_with_cancelled_local_activity(world: World, kind: Kind) -> Any:
 def try_cancel_of_local_activity_continues_run_immediately(world: World) -> None:
     handle = run_with_cancelled_local_activity(world, Kind.TRY_CANCEL)
     assert handle.result(timeout=60)[0] == "left"
-    world.wait_until(lambda: acts.state.calls == ["held was cancelled"], "a cancelled attempt")
+    world.wait_until(lambda: activities.state.calls == ["held was cancelled"], "a cancelled attempt")
 
 
 @scenario("loose")
 def wait_cancellation_completed_waits_for_local_activity(world: World) -> None:
     handle = run_with_cancelled_local_activity(world, Kind.WAIT_CANCELLATION_COMPLETED)
     assert handle.result(timeout=60)[0] == "left"
-    assert acts.state.calls == ["held was cancelled"]
+    assert activities.state.calls == ["held was cancelled"]
 
 
 @scenario("loose")
@@ -254,17 +254,17 @@ def refunds_when_cancelled() -> str:
     try:
         waits_for_gate.local("held")
     finally:
-        acts.record_call("refund")
+        activities.record_call("refund")
     return "never"
 
 
 @scenario("loose")
 def cancellation_reaches_run_at_heartbeat_of_local_activity(world: World) -> None:
     handle = world.start(refunds_when_cancelled, task_timeout=1)
-    acts.wait_for_gate("held runs")
+    activities.wait_for_gate("held runs")
     handle.cancel()
     assert isinstance(world.failure(handle), CancelledError)
-    assert "refund" in acts.state.calls
+    assert "refund" in activities.state.calls
 
 
 @workflow.defn
@@ -284,7 +284,7 @@ def cancels_before_start() -> list[str]:
 def local_activity_cancelled_before_start_makes_no_attempt(world: World) -> None:
     handle = world.start(cancels_before_start)
     handle.result(timeout=60)
-    assert not acts.gate("never runs").is_set()
+    assert not activities.gate("never runs").is_set()
 
 
 # --- several, and beside other things ---------------------------------------------------------------------------------
@@ -292,7 +292,7 @@ def local_activity_cancelled_before_start_makes_no_attempt(world: World) -> None
 
 @workflow.defn
 def runs_local_activities_concurrently(count: int) -> list[int]:
-    tasks = [workflow.start_local_activity(acts.double, number) for number in range(count)]
+    tasks = [workflow.start_local_activity(activities.double, number) for number in range(count)]
     return workflow.gather(*tasks)  # type: ignore[return-value]
 
 
@@ -303,12 +303,12 @@ def twenty_concurrent_local_activities_complete(world: World) -> None:
 
 @workflow.defn
 def mixes_local_and_remote_activities() -> list[Any]:
-    first = acts.double.local(1)
-    second = acts.double(first)
-    task = workflow.start_activity(acts.increase, second)
-    third = acts.double.local(second)
+    first = activities.double.local(1)
+    second = activities.double(first)
+    task = workflow.start_activity(activities.increase, second)
+    third = activities.double.local(second)
     workflow.sleep(0.05)
-    return [first, second, third, task.result(), acts.double.local(third)]
+    return [first, second, third, task.result(), activities.double.local(third)]
 
 
 @scenario("loose")
@@ -331,7 +331,7 @@ class CollectsFromHandlers:
 
     @workflow.signal
     def add(self, number: int) -> None:
-        self.found.append(acts.double.local(number))
+        self.found.append(activities.double.local(number))
 
     @workflow.update
     def greet(self, name: str) -> str:
@@ -356,7 +356,7 @@ def signal_and_update_handlers_run_local_activities(world: World) -> None:
 @workflow.defn
 def returns_during_local_activity() -> str:
     workflow.start_local_activity(waits_for_gate, "left")
-    acts.double(1)
+    activities.double(1)
     return "done"
 
 
@@ -398,10 +398,10 @@ class AnswersDuringLocalActivity:
 @scenario("loose")
 def signals_and_queries_are_processed_during_local_activity(world: World) -> None:
     handle = world.start(AnswersDuringLocalActivity.run, task_timeout=1)
-    acts.wait_for_gate("long runs")
+    activities.wait_for_gate("long runs")
     handle.signal(AnswersDuringLocalActivity.say, "hello")
     world.wait_until(lambda: handle.query(AnswersDuringLocalActivity.told) == ["hello"], "an answer")
-    acts.gate("long").set()
+    activities.gate("long").set()
     assert handle.result(timeout=60) == ["hello", "long"]
     assert event_types(handle.history()).count("WORKFLOW_TASK_COMPLETED") > 1
 
@@ -414,7 +414,7 @@ def local_activities_replay_from_markers_without_cache(world: World) -> None:
 
 @workflow.defn
 def calls_with_summary() -> int:
-    return acts.double.options(summary="twice").local(2)
+    return activities.double.options(summary="twice").local(2)
 
 
 @scenario()

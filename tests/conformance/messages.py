@@ -10,7 +10,7 @@ import pytest
 from hourglass import workflow
 from hourglass.errors import ApplicationError, QueryFailedError
 
-from . import acts
+from . import activities
 from .scenario import scenario
 from .world import World
 
@@ -105,7 +105,7 @@ def receives_decision(timeout: float | None) -> list[Any]:
         first = decisions.receive(timeout=timeout)
     except TimeoutError:
         return ["nobody"]
-    acts.record_call("one is here")
+    activities.record_call("one is here")
     remaining = decisions.drain()
     return [first, remaining]
 
@@ -147,7 +147,7 @@ class Cart:
 
     @workflow.signal
     def add(self, item: str) -> None:
-        self.items.append(acts.record_call(item))
+        self.items.append(activities.record_call(item))
 
     @workflow.signal(name="finish")
     def close(self) -> None:
@@ -193,16 +193,16 @@ def signal_handler_error_fails_run(world: World) -> None:
 
 @workflow.defn
 def has_no_signal_handler() -> str:
-    return acts.opens_gate_and_waits_for_go("begun")
+    return activities.opens_gate_and_waits_for_go("begun")
 
 
 @scenario("loose")
 def signal_without_handler_is_ignored(world: World) -> None:
     handle = world.start(has_no_signal_handler)
-    acts.wait_for_gate("begun")
+    activities.wait_for_gate("begun")
     handle.signal("unknown", 1)
     world.wait_for_event(handle, "WORKFLOW_EXECUTION_SIGNALED")
-    acts.gate("go").set()
+    activities.gate("go").set()
     assert handle.result(timeout=60) == "begun"
 
 

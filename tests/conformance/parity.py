@@ -16,7 +16,7 @@ from hourglass.client import IdReusePolicy
 from hourglass.errors import QueryFailedError, UsageError, WorkflowAlreadyStartedError
 from hourglass.workflow import ActivityCancellationType, RawPayload
 
-from .acts import Reversing, Scaling
+from .activities import Reversing, Scaling
 from .scenario import scenario
 from .world import World, exists, successor_run_id
 

@@ -17,7 +17,7 @@ from hourglass.errors import (
 )
 from hourglass.workflow import ParentClosePolicy
 
-from . import acts
+from . import activities
 from .scenario import scenario
 from .world import LIMIT, World, attributes_of, event_types
 
@@ -45,8 +45,8 @@ class CollectsItems:
 
     @workflow.run
     def run(self, wanted: int) -> list[Any]:
-        first = acts.record_call("one")
-        second = acts.record_call("two")
+        first = activities.record_call("one")
+        second = activities.record_call("two")
         workflow.wait_condition(lambda: len(self.got) >= wanted)
         return [first, second, *sorted(self.got)]
 
@@ -71,7 +71,7 @@ def reset_to_first_task_repeats_activities_and_reapplies_messages(world: World) 
     again = handle.reset(event_id=completed_task_ids(handle)[0], reason="again")
     assert again.result(timeout=LIMIT) == ["one", "two", "a", "b", "c"]
     assert again.get_update_handle("u", update=CollectsItems.add_item).result(timeout=LIMIT) == "has b"
-    assert acts.state.calls == ["one", "two", "one", "two"]
+    assert activities.state.calls == ["one", "two", "one", "two"]
     world.handles.append(again)
 
 
@@ -84,7 +84,7 @@ def reset_to_last_task_keeps_completed_activities(world: World) -> None:
     assert handle.result(timeout=LIMIT) == ["one", "two", "a", "b"]
     again = handle.reset()
     assert again.result(timeout=LIMIT) == ["one", "two", "a", "b"]
-    assert acts.state.calls == ["one", "two"]
+    assert activities.state.calls == ["one", "two"]
     world.handles.append(again)
 
 
@@ -175,7 +175,7 @@ def reset_to_invalid_event_or_missing_workflow_fails(world: World) -> None:
 
 @workflow.defn
 def fails_until_mended() -> str:
-    return f"{acts.record_call('kept')} {acts.fails_until_mended()}"
+    return f"{activities.record_call('kept')} {activities.fails_until_mended()}"
 
 
 @scenario("loose")
@@ -183,36 +183,36 @@ def reset_before_failed_step_keeps_earlier_results(world: World) -> None:
     handle = world.start(fails_until_mended)
     cause = world.failure(handle)
     assert isinstance(cause.__cause__, ApplicationError)
-    acts.state.mended = True
-    again = handle.reset(before=acts.fails_until_mended)
+    activities.state.mended = True
+    again = handle.reset(before=activities.fails_until_mended)
     assert again.result(timeout=LIMIT) == "kept mended"
-    assert acts.state.calls == ["kept"]
+    assert activities.state.calls == ["kept"]
     world.handles.append(again)
 
 
 @workflow.defn
 def records_random_number() -> None:
-    acts.double(1)
-    acts.record_call(str(workflow.random().random()))
+    activities.double(1)
+    activities.record_call(str(workflow.random().random()))
 
 
 @scenario("loose")
 def reset_run_draws_new_random_numbers(world: World) -> None:
     handle = world.start(records_random_number)
     handle.result(timeout=LIMIT)
-    again = handle.reset(before=acts.double)
+    again = handle.reset(before=activities.double)
     again.result(timeout=LIMIT)
-    third = handle_of_run(world, again).reset(before=acts.record_call)
+    third = handle_of_run(world, again).reset(before=activities.record_call)
     third.result(timeout=LIMIT)
-    assert len(set(acts.state.calls)) == 3
+    assert len(set(activities.state.calls)) == 3
     world.handles += [again, third]
 
 
 @workflow.defn
 def waits_for_activity_and_timer() -> list[Any]:
-    waiting = acts.returns_when_released.start("slow")
+    waiting = activities.returns_when_released.start("slow")
     timer = workflow.spawn(workflow.sleep, 0.3)
-    acts.record_call("between")
+    activities.record_call("between")
     timer.result()
     return [waiting.result(), "rested"]
 
@@ -222,7 +222,7 @@ def reset_run_reschedules_pending_activity_and_timer(world: World) -> None:
     handle = world.start(waits_for_activity_and_timer)
     world.wait_until(lambda: len(completed_task_ids(handle)) > 1, "a second task")
     again = handle.reset(event_id=completed_task_ids(handle)[1])
-    acts.gate("slow").set()
+    activities.gate("slow").set()
     assert again.result(timeout=LIMIT) == ["slow", "rested"]
     world.handles[-1] = again
 
@@ -245,7 +245,7 @@ class WaitsForSignal:
 @workflow.defn
 def runs_child_after_step(name: str) -> str:
     child = workflow.start_child_workflow(WaitsForSignal.run, id=name)
-    acts.record_call("step")
+    activities.record_call("step")
     return child.result()
 
 
@@ -269,14 +269,14 @@ def starts_two_children(name: str, policy: ParentClosePolicy) -> list[str]:
     """Starts two children, with a step before each and one after both. Returns those whose ids were in use."""
     in_use: list[str] = []
     for number in ("one", "two"):
-        acts.record_call(number)
+        activities.record_call(number)
         try:
             workflow.start_child_workflow(
                 WaitsForSignal.run, id=f"{name}-{number}", parent_close_policy=policy
             )
         except WorkflowAlreadyStartedError:
             in_use.append(number)
-    acts.record_call("three")
+    activities.record_call("three")
     workflow.Channel("end", str).receive()
     return in_use
 

@@ -7,8 +7,8 @@ from typing import Any
 from hourglass import RetryPolicy, activity, workflow
 from hourglass.errors import ActivityError, ApplicationError, RetryState, TimedOutError, TimeoutType
 
-from . import acts
-from .acts import ONCE
+from . import activities
+from .activities import ONCE
 from .scenario import scenario
 from .world import World, attributes_of, event_types
 
@@ -16,7 +16,7 @@ from .world import World, attributes_of, event_types
 @workflow.defn
 def calls_activities_in_sequence(number: int) -> int:
     for _ in range(3):
-        number = acts.double(number)
+        number = activities.double(number)
     return number
 
 
@@ -27,7 +27,7 @@ def activities_run_in_sequence(world: World) -> None:
 
 @workflow.defn
 def calls_activities_concurrently(numbers: list[int]) -> list[int]:
-    return workflow.gather(*[acts.double.start(number) for number in numbers])
+    return workflow.gather(*[activities.double.start(number) for number in numbers])
 
 
 @scenario("loose")
@@ -37,18 +37,18 @@ def gather_returns_results_in_order_of_starts(world: World) -> None:
 
 @workflow.defn
 def maps_activity(numbers: list[int]) -> list[int]:
-    return workflow.map(acts.counts_concurrent_calls, numbers, limit=2)
+    return workflow.map(activities.counts_concurrent_calls, numbers, limit=2)
 
 
 @scenario("loose")
 def map_limits_concurrency(world: World) -> None:
     assert world.run(maps_activity, [0, 1, 2, 3, 4, 5]) == [0, 1, 4, 9, 16, 25]
-    assert acts.state.most_running == 2
+    assert activities.state.most_running == 2
 
 
 @workflow.defn
 def retries_until_attempt(attempt: int) -> int:
-    return acts.fails_until_attempt(attempt)
+    return activities.fails_until_attempt(attempt)
 
 
 @scenario()
@@ -77,7 +77,7 @@ def activity_fails_run_when_maximum_attempts_are_reached(world: World) -> None:
 
 @workflow.defn
 def calls_non_retryable_activity() -> None:
-    acts.fails_without_retries("no money")
+    activities.fails_without_retries("no money")
 
 
 @scenario()
@@ -90,7 +90,7 @@ def non_retryable_activity_failure_is_not_retried(world: World) -> None:
 @workflow.defn
 def calls_with_non_retryable_error_type() -> None:
     policy = RetryPolicy(initial_interval=0.01, non_retryable_error_types=["LookupError"])
-    acts.raises_value_error.options(retry_policy=policy)()
+    activities.raises_value_error.options(retry_policy=policy)()
 
 
 @scenario()
@@ -99,13 +99,13 @@ def non_retryable_error_type_of_policy_stops_retries(world: World) -> None:
     assert error.retry_state == RetryState.NON_RETRYABLE_FAILURE
     assert (error.cause.type, str(error.cause)) == ("LookupError", "nothing there")
     assert error.cause.cause.type == "ValueError"
-    assert acts.state.calls == ["raised"]
+    assert activities.state.calls == ["raised"]
 
 
-@activity.defn(retry_policy=acts.QUICK)
+@activity.defn(retry_policy=activities.QUICK)
 def hangs_on_second_attempt() -> None:
     """Fail first: the time limit of a first attempt would be the limit of all attempts."""
-    go = acts.gate("go")
+    go = activities.gate("go")
     if activity.info().attempt == 1:
         raise ApplicationError("once more")
     go.wait(60)
@@ -115,18 +115,18 @@ def hangs_on_second_attempt() -> None:
 def exceeds_timeout(which: str) -> None:
     match which:
         case "start_to_close":
-            acts.opens_gate_and_waits_for_go.options(start_to_close_timeout=0.2)("slow")
+            activities.opens_gate_and_waits_for_go.options(start_to_close_timeout=0.2)("slow")
         case "schedule_to_close":
             policy = RetryPolicy(initial_interval=5)
-            acts.fails_until_attempt.options(schedule_to_close_timeout=0.4, retry_policy=policy)(99)
+            activities.fails_until_attempt.options(schedule_to_close_timeout=0.4, retry_policy=policy)(99)
         case "running_out":
             hangs_on_second_attempt.options(schedule_to_close_timeout=0.4, start_to_close_timeout=None)()
         case "never_started":
-            acts.double.options(schedule_to_close_timeout=0.2, task_queue="nobody-serves-this")(1)
+            activities.double.options(schedule_to_close_timeout=0.2, task_queue="nobody-serves-this")(1)
         case "schedule_to_start":
-            acts.double.options(schedule_to_start_timeout=0.2, task_queue="nobody-serves-this")(1)
+            activities.double.options(schedule_to_start_timeout=0.2, task_queue="nobody-serves-this")(1)
         case "heartbeat":
-            acts.stops_heartbeating()
+            activities.stops_heartbeating()
 
 
 @scenario()
@@ -170,7 +170,7 @@ def heartbeat_timeout_fails_activity_with_last_details(world: World) -> None:
 
 @workflow.defn
 def calls_resuming_activity() -> list[Any]:
-    return acts.resumes_from_heartbeat()
+    return activities.resumes_from_heartbeat()
 
 
 @scenario()
@@ -181,11 +181,11 @@ def heartbeat_details_reach_next_attempt(world: World) -> None:
 @workflow.defn
 def calls_every_kind_of_activity() -> list[Any]:
     return [
-        acts.increase(1),
-        acts.Shop.greet("Ann"),
+        activities.increase(1),
+        activities.Shop.greet("Ann"),
         workflow.execute_activity("double", 4, result_type=int, start_to_close_timeout=10),
-        workflow.start_activity(acts.double, 5).result(),
-        acts.double.options(activity_id="mine", summary="doubling")(6),
+        workflow.start_activity(activities.double, 5).result(),
+        activities.double.options(activity_id="mine", summary="doubling")(6),
     ]
 
 
@@ -199,11 +199,11 @@ def coroutine_method_and_named_activities_return_results(world: World) -> None:
 
 @workflow.defn
 def calls_local_activities() -> list[Any]:
-    good = acts.double.local(4)
+    good = activities.double.local(4)
     try:
-        acts.fails_without_retries.local("no")
+        activities.fails_without_retries.local("no")
     except ActivityError as error:
-        return [good, getattr(error.cause, "type", ""), acts.double(1)]
+        return [good, getattr(error.cause, "type", ""), activities.double(1)]
     return []
 
 
@@ -216,22 +216,22 @@ def local_activities_are_recorded_as_markers(world: World) -> None:
 
 @workflow.defn
 def calls_externally_completed_activity() -> str:
-    return acts.completed_by_test()
+    return activities.completed_by_test()
 
 
 @scenario()
 def activity_is_completed_by_client_with_task_token(world: World) -> None:
 
     handle = world.start(calls_externally_completed_activity)
-    acts.wait_for_gate("token")
-    world.client.get_activity_handle(token=acts.state.token).complete("from outside")
+    activities.wait_for_gate("token")
+    world.client.get_activity_handle(token=activities.state.token).complete("from outside")
     assert handle.result(timeout=60) == "from outside"
 
 
 @scenario()
 def activity_is_failed_by_client_with_ids(world: World) -> None:
     handle = world.start(calls_externally_completed_activity)
-    acts.wait_for_gate("token")
+    activities.wait_for_gate("token")
     activity_handle = world.client.get_activity_handle(
         workflow_id=handle.id, run_id=handle.run_id, activity_id="1"
     )
@@ -242,9 +242,9 @@ def activity_is_failed_by_client_with_ids(world: World) -> None:
 @workflow.defn
 def catches_activity_error() -> str:
     try:
-        acts.fails_without_retries("first")
+        activities.fails_without_retries("first")
     except ActivityError:
-        return acts.record_call("second")
+        return activities.record_call("second")
     return "first"
 
 
@@ -268,7 +268,7 @@ def sleep_starts_timer_and_advances_workflow_time(world: World) -> None:
 
 @workflow.defn
 def overrides_retry_policy() -> int:
-    return acts.fails_until_attempt.options(retry_policy=ONCE)(2)
+    return activities.fails_until_attempt.options(retry_policy=ONCE)(2)
 
 
 @scenario()

@@ -19,7 +19,7 @@ from hourglass.replay import Replayer
 from hourglass.testing import DevServer
 from hourglass.worker import Worker
 
-from . import acts
+from . import activities
 from .world import World, event_types
 
 pytestmark = pytest.mark.server
@@ -28,29 +28,29 @@ pytestmark = pytest.mark.server
 @workflow.defn
 def doubles_three_times(number: int) -> int:
     for _ in range(3):
-        number = acts.double(number)
+        number = activities.double(number)
     return number
 
 
 @workflow.defn
 def doubles_once(number: int) -> int:
-    return acts.double(number)
+    return activities.double(number)
 
 
 @workflow.defn
 def waits_between_records() -> list[str]:
-    log = [acts.record_call("before")]
-    log.append(acts.opens_gate_and_waits_for_go("between"))
-    log.append(acts.record_call("after"))
+    log = [activities.record_call("before")]
+    log.append(activities.opens_gate_and_waits_for_go("between"))
+    log.append(activities.record_call("after"))
     return log
 
 
 @workflow.defn
 def fails_until_mended() -> str:
-    acts.record_call("before the bug")
-    if not acts.state.mended:
+    activities.record_call("before the bug")
+    if not activities.state.mended:
         raise ValueError("secret payload of the user's")
-    return acts.record_call("mended")
+    return activities.record_call("mended")
 
 
 @workflow.defn
@@ -61,12 +61,14 @@ def waits_for_go() -> str:
 @pytest.fixture(params=["memory", "file", "server"])
 def world(request: pytest.FixtureRequest, quick_server: DevServer, tmp_path: Path) -> Iterator[World]:
     """A world on each engine, without a worker."""
-    acts.reset_shared_state()
+    activities.reset_shared_state()
     targets = {"memory": "local:", "file": f"local:{tmp_path / 'runs.db'}", "server": quick_server.target}
     with Client.connect(targets[request.param]) as client:
-        world = World(request.param, client, [sys.modules[__name__], acts], activities=[acts.SHOP])
+        world = World(
+            request.param, client, [sys.modules[__name__], activities], activities=[activities.SHOP]
+        )
         yield world
-        acts.reset_shared_state()
+        activities.reset_shared_state()
         world.stop_worker()
 
 
@@ -92,15 +94,15 @@ def test_bug_in_workflow_code_parks_the_run_until_it_is_fixed(
     assert "is parked: ValueError at" in caplog.text
     assert handle.describe().status == WorkflowStatus.RUNNING
     world.stop_worker()
-    acts.state.mended = True
+    activities.state.mended = True
     world.start_worker()
     assert handle.result(timeout=60) == "mended"
-    assert acts.state.calls == ["before the bug", "mended"]
+    assert activities.state.calls == ["before the bug", "mended"]
     assert event_types(handle.history())[-1] == "WORKFLOW_EXECUTION_COMPLETED"
     replay_all(world)
 
 
-@activity.defn(retry_policy=acts.ONCE)
+@activity.defn(retry_policy=activities.ONCE)
 def pack(item: str) -> str:
     """Not registered with the first worker."""
     return f"{item} packed"
@@ -122,7 +124,7 @@ async def packs_locally_async(item: str) -> str:
 def test_unknown_local_activity_fails_the_task_until_a_worker_knows_it(
     world: World, caplog: pytest.LogCaptureFixture, code: Any
 ) -> None:
-    worker = Worker(world.client, world.queue, workflows=[code], activities=[acts.double])
+    worker = Worker(world.client, world.queue, workflows=[code], activities=[activities.double])
     with worker:
         handle = world.start(code, "lamp", task_timeout=1)
         world.wait_for_event(handle, "WORKFLOW_TASK_FAILED")
@@ -169,7 +171,7 @@ def test_repeatedly_failing_task_is_reported_in_lists_until_it_succeeds(world: W
     assert reported_problems(world, f"{REPORTED} IS NULL") == {healthy.run_id: ()}
     world.stop_worker()
     assert reported_problems(world) == {handle.run_id: FAILED}
-    acts.state.mended = True
+    activities.state.mended = True
     world.start_worker()
     assert handle.result(timeout=60) == "mended"
     assert handle.describe().reported_problems == ()
@@ -197,7 +199,7 @@ def test_terminated_parked_run_keeps_its_reported_problem(world: World) -> None:
 @workflow.defn
 def continues_when_mended(round: int) -> str:
     if round == 0:
-        if not acts.state.mended:
+        if not activities.state.mended:
             raise ValueError("not yet")
         workflow.continue_as_new(1)
     return str(workflow.search_attributes())
@@ -208,7 +210,7 @@ def test_continue_as_new_drops_reported_problems(world: World) -> None:
     world.start_worker()
     handle = world.start(continues_when_mended, 0, task_timeout=1)
     world.wait_until(lambda: handle.describe().reported_problems, "report")
-    acts.state.mended = True
+    activities.state.mended = True
     world.start_worker()
     assert REPORTED not in handle.result(timeout=60)
     world.wait_until(lambda: not reported_problems(world), "list without either")
@@ -243,13 +245,15 @@ def test_client_of_a_running_worker_can_be_replaced(world: World) -> None:
         Client.connect(world.client.target, identity="new") as new,
     ):
         world.stop_worker()
-        first_worker = Worker(old, world.queue, modules=[sys.modules[__name__], acts], activities=[acts.SHOP])
+        first_worker = Worker(
+            old, world.queue, modules=[sys.modules[__name__], activities], activities=[activities.SHOP]
+        )
         second_worker = Worker(
-            old, f"{world.queue}-beside", workflows=[doubles_once], activities=[acts.double]
+            old, f"{world.queue}-beside", workflows=[doubles_once], activities=[activities.double]
         )
         with first_worker, second_worker:
             running = world.start(waits_between_records)
-            assert acts.gate("between").wait(60)
+            assert activities.gate("between").wait(60)
             closed_client = Client.connect(world.client.target)
             closed_client.close()
             with pytest.raises(UsageError, match="closed"):
@@ -264,7 +268,7 @@ def test_client_of_a_running_worker_can_be_replaced(world: World) -> None:
             second_worker.client = new
             old.close()
             assert new.execute_workflow(doubles_once, 2, task_queue=f"{world.queue}-beside") == 4
-            acts.gate("go").set()
+            activities.gate("go").set()
             assert running.result(timeout=60) == ["before", "between", "after"]
     replay_all(world)
 
@@ -273,12 +277,12 @@ def test_client_of_a_running_worker_can_be_replaced(world: World) -> None:
 def test_new_worker_continues_a_run_without_repeating_activities(world: World, verify: str) -> None:
     world.start_worker(verify=verify, graceful_shutdown_timeout=60)
     handle = world.start(waits_between_records)
-    acts.wait_for_gate("between")
-    acts.gate("go").set()
+    activities.wait_for_gate("between")
+    activities.gate("go").set()
     world.stop_worker()
     world.start_worker(verify=verify)
     assert handle.result(timeout=60) == ["before", "between", "after"]
-    assert acts.state.calls == ["before", "after"]
+    assert activities.state.calls == ["before", "after"]
     replay_all(world)
 
 
@@ -338,7 +342,7 @@ def test_describe_list_and_count_report_runs(world: World) -> None:
     done = world.start(doubles_three_times, 1, memo={"note": [1, 2]})
     done.result(timeout=60)
     waiting = world.start(waits_between_records)
-    acts.wait_for_gate("between")
+    activities.wait_for_gate("between")
     description = done.describe()
     assert (description.status, description.workflow_type, description.task_queue) == (
         WorkflowStatus.COMPLETED,
@@ -362,7 +366,7 @@ def test_describe_list_and_count_report_runs(world: World) -> None:
     world.wait_until(lambda: world.client.count_workflows(f"{mine} AND ExecutionStatus = 'Completed'") == 1)
     assert [run.id for run in world.client.list_workflows(query)] == [done.id]
     assert world.client.count_workflows(f"{mine} AND ExecutionStatus = 'Running'") == 1
-    acts.gate("go").set()
+    activities.gate("go").set()
     waiting.result(timeout=60)
 
 

@@ -21,7 +21,7 @@ from hourglass.errors import ServiceError, WorkflowNotFoundError
 from hourglass.testing import DevServer
 from hourglass.worker import Worker
 
-from . import test_same_everywhere  # noqa: F401 - enters all scenarios
+from . import test_scenarios  # noqa: F401 - enters all scenarios
 from .scenario import SCENARIOS
 
 ROOT = Path(__file__).parent.parent.parent

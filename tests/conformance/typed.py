@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from hourglass import activity, workflow
 from hourglass.errors import ActivityError, DecodeError
 
-from . import acts
+from . import activities
 from .scenario import scenario
 from .world import LIMIT, World
 
@@ -253,7 +253,7 @@ def wrong_result_type_raises_decode_error_without_failing_activity(world: World)
     assert world.run(requests_wrong_result_type).startswith("not a number")
 
 
-@activity.defn(retry_policy=acts.ONCE)
+@activity.defn(retry_policy=activities.ONCE)
 def takes_one_argument(word: str) -> str:
     return word
 

@@ -10,7 +10,7 @@ import pytest
 from hourglass import activity, workflow
 from hourglass.errors import ActivityError, ApplicationError, EncodeError, PayloadError
 
-from . import acts
+from . import activities
 from .scenario import scenario
 from .world import LIMIT, World, event_types
 
@@ -20,23 +20,23 @@ class Unserializable:
         self.lock = threading.Lock()
 
 
-@activity.defn(retry_policy=acts.ONCE)
+@activity.defn(retry_policy=activities.ONCE)
 def returns_unserializable() -> Any:
     return Unserializable()
 
 
-@activity.defn(retry_policy=acts.ONCE)
+@activity.defn(retry_policy=activities.ONCE)
 def heartbeats_unserializable() -> str:
     activity.heartbeat(Unserializable())
     return "never"
 
 
-@activity.defn(retry_policy=acts.ONCE)
+@activity.defn(retry_policy=activities.ONCE)
 def fails_with_unserializable_details() -> None:
     raise ApplicationError("still told", Unserializable(), type="Odd")
 
 
-@activity.defn(retry_policy=acts.ONCE)
+@activity.defn(retry_policy=activities.ONCE)
 def fails_with_exception_group() -> None:
     try:
         raise KeyError("inner")

@@ -19,7 +19,7 @@ from hourglass.errors import (
     WorkflowNotFoundError,
 )
 
-from . import acts
+from . import activities
 from .scenario import scenario
 from .update_handlers import BackgroundCall
 from .world import LIMIT, World
@@ -79,7 +79,7 @@ class CollectsUpdates:
 
     @workflow.update
     def cancels(self) -> None:
-        task = acts.double.start(1)
+        task = activities.double.start(1)
         task.cancel()
         task.result()
 
@@ -105,8 +105,8 @@ class CollectsUpdates:
     def fails_once(self) -> str:
         """Fails until the gate `broken` is reset."""
         with workflow.unsafe():
-            if acts.gate("broken").is_set():
-                acts.gate("broken").clear()
+            if activities.gate("broken").is_set():
+                activities.gate("broken").clear()
                 raise LookupError("a bug in a handler")
         return "mended"
 
@@ -118,9 +118,9 @@ class CollectsUpdates:
     def calls_activity_once(self) -> None:
         """Calls an activity, which is not allowed in a validator, until the gate `broken` is reset."""
         with workflow.unsafe():
-            if acts.gate("broken").is_set():
-                acts.gate("broken").clear()
-                acts.double(1)
+            if activities.gate("broken").is_set():
+                activities.gate("broken").clear()
+                activities.double(1)
 
     @workflow.signal
     def close(self) -> None:
@@ -251,9 +251,9 @@ def update_result_timeout_leaves_update_running(world: World) -> None:
 def update_handler_bug_fails_task_until_fixed(world: World) -> None:
     handle = world.start(CollectsUpdates.run, task_timeout=1)
     world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED")
-    acts.gate("broken").set()
+    activities.gate("broken").set()
     assert handle.execute_update(CollectsUpdates.fails_once) == "mended"
-    assert not acts.gate("broken").is_set()
+    assert not activities.gate("broken").is_set()
     close_with_total(handle, 0)
 
 
@@ -261,9 +261,9 @@ def update_handler_bug_fails_task_until_fixed(world: World) -> None:
 def command_in_validator_fails_task_and_records_nothing(world: World) -> None:
     handle = world.start(CollectsUpdates.run, task_timeout=1)
     world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED")
-    acts.gate("broken").set()
+    activities.gate("broken").set()
     assert handle.execute_update(CollectsUpdates.has_failing_validator) == "looked at"
-    assert not acts.gate("broken").is_set()
+    assert not activities.gate("broken").is_set()
     close_with_total(handle, 0)
 
 

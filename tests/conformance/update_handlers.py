@@ -12,7 +12,7 @@ from hourglass import workflow
 from hourglass.client import UpdateStage, WorkflowHandle
 from hourglass.errors import ApplicationError, UpdateFailedError, WorkflowNotFoundError
 
-from . import acts
+from . import activities
 from .scenario import scenario
 from .world import LIMIT, World
 
@@ -73,7 +73,7 @@ class HandlesUpdates:
     def work(self, name: str) -> str:
         with self.lock:
             self.log.append(f"{name} begins")
-            acts.double(1)
+            activities.double(1)
             workflow.sleep(0.01)
             self.log.append(f"{name} ends")
         return name

@@ -8,7 +8,7 @@ from hourglass import workflow
 from hourglass.client import UpdateStage
 from hourglass.errors import ApplicationError, UpdateFailedError, WorkflowNotFoundError
 
-from . import acts
+from . import activities
 from .scenario import scenario
 from .world import World
 
@@ -38,7 +38,7 @@ class Account:
     @workflow.update
     def slow_deposit(self, amount: int) -> int:
         workflow.wait_condition(lambda: self.gate)
-        acts.record_call(f"slow {amount}")
+        activities.record_call(f"slow {amount}")
         self.balance += amount
         return self.balance
 
@@ -177,14 +177,14 @@ def signal_with_start_starts_workflow_then_signals_it(world: World) -> None:
 
 @workflow.defn
 def runs_two_activities() -> list[object]:
-    return [acts.record_call("first"), acts.double(4)]
+    return [activities.record_call("first"), activities.double(4)]
 
 
 @scenario("loose")
 def reset_before_named_step_repeats_that_step(world: World) -> None:
     handle = world.start(runs_two_activities)
     first = handle.result(timeout=60)
-    again = handle.reset(before=acts.double, reason="do it again")
+    again = handle.reset(before=activities.double, reason="do it again")
     assert again.run_id != handle.run_id
     assert again.result(timeout=60) == first
     assert world.client.get_workflow_handle(handle.id).describe().run_id == again.run_id

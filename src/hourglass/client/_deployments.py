@@ -284,8 +284,8 @@ def set_ramping_version(
     wait: Duration,
     ignore_missing_task_queues: bool,
 ) -> ClientOperation[WorkerDeploymentVersion | None]:
-    """Make a version ramp and return the previous ramping version. If the engine does not know the version yet, wait for a
-    worker to report it.
+    """Set the ramping version and return the previous one. If the engine does not know the version yet, wait for a worker
+    to report it.
     """
     check_deployment_name(deployment)
     if build_id is not None:

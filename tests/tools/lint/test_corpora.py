@@ -21,7 +21,7 @@ _PYTHON = re.compile(r"^```python\n(.*?)^```$", re.M | re.S)
 
 # These workflows are broken on purpose: the alarm is a true one.
 INTENDED_FINDINGS = {
-    ("tests/conformance/changing_code.py", "HG110"),
+    ("tests/conformance/patches.py", "HG110"),
     ("tests/conformance/test_lifecycle.py", "HG110"),
     ("tests/conformance/unconvertible.py", "HG109"),
 }

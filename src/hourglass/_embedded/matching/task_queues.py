@@ -23,6 +23,7 @@ from time import monotonic
 
 from hourglass._contract.ids import new_id
 from hourglass._embedded.matching.pollers import QueuePoller, QueuePollers, TaskQueue
+from hourglass._embedded.matching.priority_queue import PriorityQueue
 from hourglass._embedded.runs.write_behind import WriteBehind
 from hourglass._embedded.transitions.run import OpenActivity, Run, level_of
 
@@ -73,6 +74,8 @@ class TaskQueues:
         self._writes = writes
         self._assign = assign
         self._queues: dict[str, TaskQueue] = defaultdict(TaskQueue)
+        self._waiting: dict[str, PriorityQueue[str]] = {}
+        """The backlog of each waiting task, by run id."""
         self._offered: dict[tuple[str, int], str] = {}
         self._samples: deque[tuple[float, dict[str, tuple[int, ...]]]] = deque()
         self._to_dispatch: dict[str, None] = {}
@@ -105,7 +108,7 @@ class TaskQueues:
         if share is not None:
             late = run_id in share.late
             poller.own_tasks.drop(run_id)
-            tasks = poller.queue.tasks
+            tasks = self._waiting[run_id] = poller.queue.tasks
             tasks.put(run_id, share.level, share.sharer, late=late, weight=1 / share.cost)
             self.wake(poller.task_queue)
 
@@ -183,19 +186,11 @@ class TaskQueues:
         `sticky` is the worker that has cached the run. `late` means that no client requested this work: the engine
         loaded the run, or a timer fired.
         """
-        task, run_id, name = run.task, run.run_id, run.started.spec.task_queue
-        waiting = self._queues[name].tasks
+        task = run.task
         if task is not None and not task.started_event_id and task.available_ns <= now_ns:
-            if sticky is not None and self.pollers.shared and not self.versioned and run_id not in waiting:
-                waiting = sticky.own_tasks
-            spec = run.started.spec
-            sharer = (spec.fairness_key, "" if spec.fairness_key else run.started.workflow_type, "")
-            waiting.put(run_id, level_of(run), sharer, late=late, weight=spec.fairness_weight)
-            self.wake(name)
-        elif run_id in waiting:
-            waiting.drop(run_id)
-        elif sticky is not None and sticky.own_tasks:
-            sticky.own_tasks.drop(run_id)
+            self._offer_task(run, sticky, late)
+        elif run.run_id in self._waiting:
+            self._waiting.pop(run.run_id).drop(run.run_id)
         for event_id in sorted(event_ids) if len(event_ids) > 1 else event_ids:
             activity = run.activities.get(event_id)
             if (
@@ -207,7 +202,17 @@ class TaskQueues:
             ):
                 self._offer_attempt(run, activity, late)
             elif self._offered:
-                self._withdraw_attempt((run_id, event_id))
+                self._withdraw_attempt((run.run_id, event_id))
+
+    def _offer_task(self, run: Run, sticky: QueuePoller | None, late: bool) -> None:
+        run_id, spec = run.run_id, run.started.spec
+        waiting = self._queues[spec.task_queue].tasks
+        if sticky is not None and self.pollers.shared and not self.versioned and run_id not in waiting:
+            waiting = sticky.own_tasks
+        sharer = (spec.fairness_key, "" if spec.fairness_key else run.started.workflow_type, "")
+        waiting.put(run_id, level_of(run), sharer, late=late, weight=spec.fairness_weight)
+        self._waiting[run_id] = waiting
+        self.wake(spec.task_queue)
 
     def _offer_attempt(self, run: Run, activity: OpenActivity, late: bool) -> None:
         key, name = (run.run_id, activity.scheduled_event_id), activity.spec.task_queue

@@ -267,12 +267,15 @@ class LoadedRun:
                 self.live.discard(event_id)
                 when = timer_wake_ns(self.run, event_id) if self.run.timers else 0
             else:
-                waits = activity.available_ns <= now_ns and self.run.paused is None and not activity.paused
-                if not activity.deferred if activity.started_ns else waits:
+                if activity.started_ns:
+                    lives, when = not activity.deferred, deadline(activity)[0]
+                else:
+                    waits = activity.available_ns <= now_ns and self.run.paused is None
+                    lives, when = waits and not activity.paused, activity_wake_ns(activity, now_ns)
+                if lives:
                     self.live.add(event_id)
                 else:
                     self.live.discard(event_id)
-                when = deadline(activity)[0] if activity.started_ns else activity_wake_ns(activity, now_ns)
             self.wakes.enter(event_id, when)
             if when and (not earliest or when < earliest):
                 earliest = when

@@ -222,9 +222,8 @@ class RunTable:
             return reason
         try:
             change = transition(run, *arguments, now)
-            size = change.run.history_size - run.history_size
-            if size > limits.transaction_bytes:
-                limits.check_step(size)
+            if len(change.encoded) > limits.transaction_bytes:
+                limits.check_step(len(change.encoded))
         except Overgrown as error:
             self.apply(record, transitions.end_overgrown(run, str(error), now), looked, now)
             return str(error)
@@ -346,16 +345,16 @@ class RunTable:
                 effects = (*effects, NotifySchedule())
             if run.run_id in self.claims:
                 effects = (*effects, ReleaseClaims())
-        is_changed = run is not record.run or bool(request_ids)
+        before = record.run
         earliest = record.update(change, ids, request_ids, now)
         if change.follower is None and not effects and not self._transaction.is_open:
             if to_worker and self.writes.patience and run.task is not None and run.task.started_event_id:
                 self.writes.defer(record)
-            elif is_changed or record.wake_ns(now) != record.stored_wake_ns:
+            elif run is not before or request_ids or record.wake_ns(now) != record.stored_wake_ns:
                 self.writes.append(record, request_ids, now)
             self.notify(record, ids, earliest, now)
             return
-        is_changed = is_changed or record.wake_ns(now) != record.stored_wake_ns
+        is_changed = run is not before or request_ids or record.wake_ns(now) != record.stored_wake_ns
         with self._transaction.begin(now) as transaction:
             unsaved = self.writes.change_of(record, request_ids, now) if is_changed else None
             transaction.add(AppliedChange(record, unsaved, ids, earliest))

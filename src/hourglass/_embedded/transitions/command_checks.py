@@ -152,13 +152,9 @@ def _check_names(command: c.Command, limits: Limits) -> None:
 
 
 def _check_activity(builder: ChangeBuilder, command: c.ScheduleActivity, limits: Limits) -> None:
-    longest = limits.name_bytes // 4  # no character has more than four bytes
     activity_id = command.activity_id
-    if (
-        len(activity_id) > longest
-        or len(command.activity_type) > longest
-        or len(command.spec.task_queue) > longest
-    ):
+    length = len(activity_id) + len(command.activity_type) + len(command.spec.task_queue)
+    if length * 4 > limits.name_bytes:  # no character has more than four bytes
         _check_names(command, limits)
     pending = len(builder.run.activities)
     if pending >= limits.pending:

@@ -16,7 +16,7 @@ from hourglass.errors import (
     WorkflowNotFoundError,
 )
 
-from . import acts
+from . import activities
 from .scenario import scenario
 from .world import World, attributes_of, event_types, successor_run_id
 
@@ -257,7 +257,7 @@ def continued_run_keeps_start_memo_and_knows_previous_run(world: World) -> None:
 @workflow.defn
 def continues_then_sleeps(go_on: bool) -> str:
     if go_on:
-        acts.record_call("first run")
+        activities.record_call("first run")
         workflow.continue_as_new(False)
     workflow.sleep(3600)
     return "never"

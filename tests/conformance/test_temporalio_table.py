@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from . import test_same_everywhere  # noqa: F401 - enters all scenarios
+from . import test_scenarios  # noqa: F401 - enters all scenarios
 from .scenario import SCENARIOS
 
 HERE = Path(__file__).parent

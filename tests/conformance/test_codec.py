@@ -25,7 +25,7 @@ from hourglass.errors import ActivityError, ApplicationError, ChildWorkflowError
 from hourglass.replay import Replayer
 from hourglass.testing import DevServer
 
-from . import acts
+from . import activities
 from .world import LIMIT, World
 
 pytestmark = pytest.mark.server
@@ -81,8 +81,8 @@ def fails_with_details(secret: str) -> None:
 
 @activity.defn(heartbeat_timeout=None)
 def awaits_test_completion(secret: str) -> str:
-    acts.state.token = activity.info().task_token
-    acts.gate("token").set()
+    activities.state.token = activity.info().task_token
+    activities.gate("token").set()
     activity.complete_async()
 
 
@@ -110,7 +110,7 @@ class UsesEveryFeature:
         workflow.set_current_details(f"{secret} at work")
         values = [
             heartbeats_and_fails_once(secret),
-            acts.record_call.local(f"{secret} local"),
+            activities.record_call.local(f"{secret} local"),
             *self._failures(secret),
         ]
         for fail in (False, True):
@@ -179,13 +179,15 @@ def fails_with_cause(secret: str) -> None:
 @pytest.fixture(params=["memory", "file", "server"])
 def world(request: pytest.FixtureRequest, quick_server: DevServer, tmp_path: Path) -> Iterator[World]:
     """A world on each engine whose client has a codec, with a worker."""
-    acts.reset_shared_state()
+    activities.reset_shared_state()
     targets = {"memory": "local:", "file": f"local:{tmp_path / 'runs.db'}", "server": quick_server.target}
     with Client.connect(targets[request.param], codec=InvertingCodec()) as client:
-        world = World(request.param, client, [sys.modules[__name__], acts], activities=[acts.SHOP])
+        world = World(
+            request.param, client, [sys.modules[__name__], activities], activities=[activities.SHOP]
+        )
         world.start_worker()
         yield world
-        acts.reset_shared_state()
+        activities.reset_shared_state()
         world.stop_worker()
 
 
@@ -228,7 +230,7 @@ def test_codec_encodes_every_value_of_a_workflow(world: World) -> None:
         start_signal="add_word",
         start_signal_args=[f"{SECRET} early"],
     )
-    acts.wait_for_gate("token")
+    activities.wait_for_gate("token")
     assert handle.query(UsesEveryFeature.count_words, SECRET) == f"{SECRET} 1"
     handle.signal(UsesEveryFeature.add_word, f"{SECRET} later")
     for word in (f"{SECRET} bad", f"{SECRET} worse"):
@@ -245,7 +247,7 @@ def test_codec_encodes_every_value_of_a_workflow(world: World) -> None:
     )
     assert description.memo == {"note": f"{SECRET} note", "second": SECRET}
     assert description.search_attributes["CustomKeywordField"] == "eu"
-    activity_handle = world.client.get_activity_handle(token=acts.state.token)
+    activity_handle = world.client.get_activity_handle(token=activities.state.token)
     activity_handle.heartbeat(f"{SECRET} from outside")
     activity_handle.complete(f"{SECRET} from outside")
     # The next run starts with the memo of the first start: upserts apply to one run.

@@ -12,7 +12,7 @@ from hourglass.client import WorkflowHandle
 from hourglass.converter import SearchAttributeKey
 from hourglass.errors import ApplicationError, UsageError
 
-from . import acts
+from . import activities
 from .scenario import scenario
 from .world import LIMIT, World, event_types
 
@@ -98,8 +98,8 @@ def continues_while_signalled(carried: list[str]) -> list[str]:
     carried = [*carried, inbox.receive()]
     if len(carried) == 1:
         with workflow.unsafe():
-            acts.gate("leaving").set()
-            acts.gate("signalled").wait(1.5)
+            activities.gate("leaving").set()
+            activities.gate("signalled").wait(1.5)
         return workflow.continue_as_new([*carried, *inbox.drain()])
     while len(carried) < 3:
         carried.append(inbox.receive())
@@ -111,9 +111,9 @@ def signal_during_continue_as_new_task_fails_task_and_is_delivered(world: World)
     handle = world.start(continues_while_signalled, [])
     world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED")
     handle.signal("word", "first")
-    acts.wait_for_gate("leaving")
+    activities.wait_for_gate("leaving")
     handle.signal("word", "second")
-    acts.gate("signalled").set()
+    activities.gate("signalled").set()
     latest = world.client.get_workflow_handle(handle.id)
     world.wait_until(lambda: latest.describe().run_id != handle.run_id, "a second run")
     latest.signal("word", "third")

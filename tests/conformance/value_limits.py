@@ -10,7 +10,7 @@ from hourglass import RetryPolicy, activity, workflow
 from hourglass.client import WorkflowStatus
 from hourglass.errors import ActivityError, ServiceError
 
-from . import acts
+from . import activities
 from .scenario import scenario
 from .world import World, event_counts, event_types
 
@@ -80,7 +80,7 @@ def six_arguments_of_different_types_are_decoded(world: World) -> None:
 
 @workflow.defn
 def starts_activities_concurrently(count: int) -> int:
-    return sum(workflow.gather(*[acts.double.start(number) for number in range(count)]))
+    return sum(workflow.gather(*[activities.double.start(number) for number in range(count)]))
 
 
 @scenario("loose")

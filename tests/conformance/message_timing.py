@@ -10,7 +10,7 @@ import pytest
 from hourglass import workflow
 from hourglass.errors import QueryFailedError
 
-from . import acts
+from . import activities
 from .scenario import scenario
 from .world import World, attributes_of
 
@@ -45,8 +45,8 @@ def closes_while_signalled() -> list[str]:
     inbox = workflow.Channel("word", str)
     inbox.receive()
     with workflow.unsafe():
-        acts.gate("closing").set()
-        acts.gate("signalled").wait(1.5)
+        activities.gate("closing").set()
+        activities.gate("signalled").wait(1.5)
     return inbox.drain()
 
 
@@ -55,9 +55,9 @@ def signal_during_last_task_fails_task_and_is_delivered(world: World) -> None:
     handle = world.start(closes_while_signalled)
     world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED")
     handle.signal("word", "first")
-    acts.wait_for_gate("closing")
+    activities.wait_for_gate("closing")
     handle.signal("word", "second")
-    acts.gate("signalled").set()
+    activities.gate("signalled").set()
     assert handle.result(timeout=60) == ["second"]
     (failed,) = attributes_of(handle.history(), "WORKFLOW_TASK_FAILED")
     assert failed["cause"] == "WORKFLOW_TASK_FAILED_CAUSE_UNHANDLED_COMMAND"
@@ -66,18 +66,18 @@ def signal_during_last_task_fails_task_and_is_delivered(world: World) -> None:
 @workflow.defn
 def drains_signals_after_activity() -> list[str]:
     inbox = workflow.Channel("word", str)
-    done = acts.opens_gate_and_waits_for_go("begun")
+    done = activities.opens_gate_and_waits_for_go("begun")
     return [done, *inbox.drain()]
 
 
 @scenario("loose")
 def signals_during_activity_are_received_after_it(world: World) -> None:
     handle = world.start(drains_signals_after_activity)
-    acts.wait_for_gate("begun")
+    activities.wait_for_gate("begun")
     for word in ("a", "b"):
         handle.signal("word", word)
     world.wait_for_event(handle, "WORKFLOW_EXECUTION_SIGNALED", 2)
-    acts.gate("go").set()
+    activities.gate("go").set()
     assert handle.result(timeout=60) == ["begun", "a", "b"]
 
 
@@ -86,7 +86,7 @@ def signals_before_first_task_are_received(world: World) -> None:
     world.stop_worker()
     handle = world.start(drains_signals_after_activity)
     handle.signal("word", "early")
-    acts.gate("go").set()
+    activities.gate("go").set()
     world.start_worker()
     assert handle.result(timeout=60) == ["begun", "early"]
 
@@ -178,7 +178,7 @@ def calls_activities_in_signal_handlers() -> list[str]:
     @workflow.signal
     def job(name: str) -> None:
         log.append(f"{name} begins")
-        log.append(acts.record_call(f"{name} ends"))
+        log.append(activities.record_call(f"{name} ends"))
 
     workflow.wait_condition(lambda: len(log) >= 4 and workflow.all_handlers_finished())
     return sorted(log)
@@ -197,7 +197,7 @@ def calls_activity_per_signal() -> int:
     inbox = workflow.Channel("n", int)
     total = 0
     while (number := inbox.receive()) >= 0:
-        total += acts.double(number)
+        total += activities.double(number)
     return total
 
 

@@ -17,49 +17,49 @@ from hourglass.replay import History, Replayer
 from hourglass.testing import DevServer
 
 from . import (  # noqa: F401
-    acts,
+    activities,
     attempts,
     back_off,
     cancelling,
-    cancelling_more,
-    carried_on,
-    changing_code,
+    cancelling_commands,
+    child_lifecycle,
     children,
+    client_handles,
+    closing_commands,
     concurrency,
+    continue_as_new,
     cron,
     dynamic,
     ending,
-    facts,
     failing,
-    families,
-    finding,
-    handlers_at_the_end,
-    last_words,
-    lives,
+    info_fields,
     local_activities,
-    looking,
+    message_timing,
     messages,
-    notes,
     parity,
-    questions,
+    patches,
+    queries,
     refusals,
     resets,
+    run_metadata,
     schedule_actions,
     schedules,
-    shapes,
     standalone,
+    starts_and_ends,
     steps,
-    taking_turns,
-    talks,
+    synchronization,
     typed,
     unconvertible,
+    unfinished_handlers,
     update_attachments,
     update_cases,
     update_handlers,
     update_starts,
     updates,
+    value_limits,
     values,
     versions,
+    visibility,
 )
 from .normal import differences, plain
 from .scenario import SCENARIOS, Scenario
@@ -90,16 +90,20 @@ def clients(quick_server: DevServer, tmp_path_factory: pytest.TempPathFactory) -
 
 def run_scenario(scenario: Scenario, engine: str, client: Client) -> EngineResult:
     """Run a scenario on one engine."""
-    acts.reset_shared_state()
+    activities.reset_shared_state()
     world = World(
-        engine, client, [scenario.module, acts], activities=[acts.SHOP, *acts.CALLABLE], **scenario.worker
+        engine,
+        client,
+        [scenario.module, activities],
+        activities=[activities.SHOP, *activities.CALLABLE],
+        **scenario.worker,
     )
     world.start_worker()
     try:
         scenario.drive(world)
         return EngineResult([outcome(handle) for handle in world.handles], world.histories())
     finally:
-        acts.reset_shared_state()
+        activities.reset_shared_state()
         world.stop_worker()
 
 

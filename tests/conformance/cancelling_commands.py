@@ -9,7 +9,7 @@ from hourglass.client import WorkflowStatus
 from hourglass.errors import ActivityError, Cancelled, CancelledError, ChildWorkflowError, TaskCancelledError
 from hourglass.workflow import ActivityCancellationType
 
-from . import acts
+from . import activities
 from .scenario import scenario
 from .world import LIMIT, World, event_counts, event_types
 
@@ -36,9 +36,9 @@ def cancels_timer_activity_and_child() -> list[str]:
 
     def activity() -> None:
         try:
-            acts.opens_gate_and_waits_for_go.options(cancellation_type=ActivityCancellationType.TRY_CANCEL)(
-                "begun"
-            )
+            activities.opens_gate_and_waits_for_go.options(
+                cancellation_type=ActivityCancellationType.TRY_CANCEL
+            )("begun")
         except (ActivityError, Cancelled):
             log.append("activity cancelled")
 
@@ -71,10 +71,10 @@ def cancels_commands_before_they_are_sent() -> int:
     cancelled = 0
     starts: list[Any] = [
         lambda: workflow.spawn(workflow.sleep, 500),
-        lambda: acts.double.start(1),
-        lambda: workflow.spawn(acts.double, 1),
-        lambda: acts.double.start_local(1),
-        lambda: workflow.spawn(acts.double.local, 1),
+        lambda: activities.double.start(1),
+        lambda: workflow.spawn(activities.double, 1),
+        lambda: activities.double.start_local(1),
+        lambda: workflow.spawn(activities.double.local, 1),
         lambda: workflow.spawn(sleeps_until_cancelled.start),
         lambda: workflow.spawn(sleeps_until_cancelled),
     ]
@@ -139,7 +139,7 @@ def cleans_up_after_cancellation() -> list[str]:
     try:
         workflow.wait_condition(lambda: False)
     except Cancelled:
-        log.append(acts.record_call("refunded"))
+        log.append(activities.record_call("refunded"))
         workflow.sleep(0.01)
         log.append(returns_word("told"))
     return log

@@ -12,7 +12,7 @@ from hourglass.client import QueryRejectCondition, WorkflowHandle, WorkflowStatu
 from hourglass.converter import SearchAttributeKey
 from hourglass.errors import ApplicationError, QueryFailedError, QueryRejectedError, ServiceError
 
-from . import acts
+from . import activities
 from .scenario import scenario
 from .world import World, event_types
 
@@ -84,8 +84,8 @@ FORBIDDEN: dict[str, Any] = {
     "continue": lambda: workflow.continue_as_new(),
     "search attributes": lambda: workflow.upsert_search_attributes([REGION.value_set("eu")]),
     "memo": lambda: workflow.upsert_memo({"a": 1}),
-    "activity": lambda: acts.double(1),
-    "local activity": lambda: acts.double.local(1),
+    "activity": lambda: activities.double(1),
+    "local activity": lambda: activities.double.local(1),
     "child": lambda: AnswersQueries.run(),
     "random": lambda: workflow.random().random(),
     "uuid": lambda: workflow.uuid4(),

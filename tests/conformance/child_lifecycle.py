@@ -18,7 +18,7 @@ from hourglass.errors import (
 )
 from hourglass.workflow import Channel, ChildCancellationType, ParentClosePolicy
 
-from . import acts
+from . import activities
 from .scenario import scenario
 from .world import World, event_types, exists
 
@@ -366,7 +366,7 @@ def runs_child_on_another_queue(queue: str) -> list[str]:
 @scenario("loose")
 def child_runs_on_queue_of_parent_unless_set(world: World) -> None:
     other_queue = f"{world.queue}-other"
-    with Worker(world.client, other_queue, modules=[sys.modules[__name__], acts], verify="always"):
+    with Worker(world.client, other_queue, modules=[sys.modules[__name__], activities], verify="always"):
         assert world.run(runs_child_on_another_queue, other_queue) == [world.queue, other_queue]
 
 

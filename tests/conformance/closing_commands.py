@@ -16,7 +16,7 @@ from hourglass.errors import (
 )
 from hourglass.workflow import Channel, ChildCancellationType, ParentClosePolicy
 
-from . import acts
+from . import activities
 from .scenario import scenario
 from .world import LIMIT, World, event_types
 
@@ -62,7 +62,7 @@ def issues_every_command_and_closes(way: str, receiver_id: str) -> str:
     receiver = workflow.get_external_workflow_handle(receiver_id)
     child = waits_for_end_signal.options(id=child_id(), parent_close_policy=ParentClosePolicy.ABANDON)
     late: list[Any] = [
-        workflow.spawn(acts.record_call, "late"),
+        workflow.spawn(activities.record_call, "late"),
         workflow.spawn(workflow.sleep, 60),
         workflow.spawn(child, "late"),
         workflow.spawn(receiver.signal, "words", "late"),
@@ -92,7 +92,7 @@ def close_with_commands(world: World, way: str) -> WorkflowHandle[Any]:
     )  # started later and complete, so the earlier commands were not sent
     receiver.signal("words", "end")
     assert receiver.result(timeout=LIMIT) == ["end"]
-    assert acts.state.calls == []
+    assert activities.state.calls == []
     return run
 
 
@@ -178,7 +178,7 @@ def closes_with_open_work(way: str) -> str:
     if way == "second":
         return "second"
     child = waits_for_end_signal.options(id=child_id()).start()
-    work = acts.stops_when_cancelled.options(heartbeat_timeout=5).start("left")
+    work = activities.stops_when_cancelled.options(heartbeat_timeout=5).start("left")
     timer = workflow.spawn(workflow.sleep, 60)
     WORDS.receive()
     if way == "cancel":  # in the task that closes the run
@@ -199,7 +199,7 @@ def close_with_open_work(
 ) -> tuple[WorkflowHandle[Any], WorkflowHandle[Any]]:
     run = world.start(closes_with_open_work, way, **options)
     world.wait_for_event(run, "CHILD_WORKFLOW_EXECUTION_STARTED")
-    acts.wait_for_gate("left")
+    activities.wait_for_gate("left")
     run.signal("words", "go")
     return run, world.client.get_workflow_handle(f"{run.id}/child")
 
@@ -309,7 +309,7 @@ class ClosesOnUpdate:
     def ask(self, work: str) -> str:
         self.asked = True
         if work:
-            acts.record_call(work)
+            activities.record_call(work)
         return "answered"
 
 
@@ -330,4 +330,4 @@ def unfinished_update_fails_when_run_closes(world: World) -> None:
         handle.execute_update("ask", "work")
     assert handle.result(timeout=LIMIT) == "closed"
     assert world.run(runs_child) == "ended"
-    assert acts.state.calls == []
+    assert activities.state.calls == []

@@ -12,7 +12,7 @@ from hourglass.converter import SearchAttributeKey
 from hourglass.errors import ChildWorkflowError, FailureError
 from hourglass.replay import History
 
-from . import acts
+from . import activities
 from .scenario import scenario
 from .world import World, event_types
 
@@ -82,10 +82,10 @@ def groups_commands(more_runs: int) -> int:
     """Issues a command of each kind in event groups."""
     order = workflow.create_event_group("order", label="Order 7")
     billing = workflow.create_event_group("billing")
-    total = acts.double.options(event_groups=[billing])(2)
+    total = activities.double.options(event_groups=[billing])(2)
     with order.scope():
-        total += acts.double.options(event_groups=[billing])(total)
-        total += workflow.execute_local_activity(acts.double, 1, event_groups=[billing, order])
+        total += activities.double.options(event_groups=[billing])(total)
+        total += workflow.execute_local_activity(activities.double, 1, event_groups=[billing, order])
         total += workflow.step(lambda: 1, name="one")
         with billing.scope(), suppress(TimeoutError), workflow.timeout(0.01):
             workflow.wait_condition(lambda: False)
@@ -151,7 +151,7 @@ class GroupsCommandsOfTasks:
         billing = aio.create_event_group("billing")
 
         async def charge() -> int:
-            return await aio.execute_activity(acts.double, 2, event_groups=[billing])
+            return await aio.execute_activity(activities.double, 2, event_groups=[billing])
 
         with order.scope():
             charged = asyncio.create_task(charge())
@@ -159,7 +159,7 @@ class GroupsCommandsOfTasks:
         total = await charged
         slow.cancel()
         with order.scope():
-            total += await aio.execute_local_activity(acts.double, total)
+            total += await aio.execute_local_activity(activities.double, total)
         await aio.sleep(0.01)
         return total
 

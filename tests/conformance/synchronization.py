@@ -6,7 +6,7 @@ from typing import Any
 
 from hourglass import workflow
 
-from . import acts
+from . import activities
 from .scenario import scenario
 from .update_handlers import BackgroundCall
 from .world import LIMIT, World
@@ -35,7 +35,7 @@ class CountingGuard:
             self.inside += 1
             self.ever += 1
             self.most = max(self.most, self.inside)
-            workflow.sleep(stay) if stay else acts.double(1)
+            workflow.sleep(stay) if stay else activities.double(1)
         finally:
             self.inside -= 1
             self.guard.release()
@@ -159,7 +159,7 @@ def waits_for_ten_tasks() -> list[str]:
     tasks = [workflow.spawn(lambda n=n: f"task {n}") for n in range(10)]  # type: ignore[misc]
     done, pending = workflow.wait(tasks)
     assert not pending
-    return [acts.record_call(task.result()) for task in done]
+    return [activities.record_call(task.result()) for task in done]
 
 
 @scenario(max_cached_workflows=0)
@@ -169,8 +169,8 @@ def wait_returns_tasks_in_given_order(world: World) -> None:
 
 @workflow.defn
 def iterates_as_completed() -> list[int]:
-    tasks = [acts.double.start(number) for number in range(6)]
-    return [acts.increase(task.result()) for task in workflow.as_completed(tasks)]
+    tasks = [activities.double.start(number) for number in range(6)]
+    return [activities.increase(task.result()) for task in workflow.as_completed(tasks)]
 
 
 @scenario("loose", max_cached_workflows=0)
@@ -184,7 +184,7 @@ def as_completed_replays_in_order_of_completion(world: World) -> None:
 
 @workflow.defn
 def waits_with_time_limit(kind: str) -> str:
-    slow = acts.stops_when_cancelled.start("begun")
+    slow = activities.stops_when_cancelled.start("begun")
     try:
         match kind:
             case "block":
