@@ -78,7 +78,11 @@ async def _attempt(tables: HandleTables, registration: Registration, connect: Co
     connection = _shared(tables, registration)
     if connection is None:
         connection = await _limited(
-            tables, _awaited(connect), tables.limits.connect, "connecting", lambda late: _release(tables, late)
+            tables,
+            _awaited(connect),
+            tables.limits.connect,
+            "connecting",
+            lambda late: _release(tables, late),
         )
     if registration.has_ended():
         tables.release(connection)
