@@ -32,7 +32,9 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 
 
 def submit(awaitable: Awaitable[T], purpose: str) -> Future[T]:
-    """Schedule an awaitable on the loop for this purpose. Cancelling the returned future cancels the awaitable."""
+    """Schedule an awaitable on the event loop named `purpose`. Cancelling the returned future cancels the
+    awaitable.
+    """
     import asyncio
 
     return asyncio.run_coroutine_threadsafe(_await(awaitable), _loop(purpose))

@@ -48,7 +48,7 @@ LEVELS: dict[str, tuple[frozenset[str], ...]] = {
                     "daemon_executor",
                     "targets",
                     "stop_event",
-                    "processors",
+                    "cpus",
                     "interpreter",
                 ),
                 *("resolver", "code_origin", "work_log"),

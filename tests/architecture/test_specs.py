@@ -43,7 +43,7 @@ from hourglass._evaluator.context import RunSettings
 from hourglass._evaluator.definition import workflow_definition
 from hourglass._evaluator.evaluator import Evaluator
 from hourglass._evaluator.options import START_CHECKS
-from hourglass._evaluator.specs import SPECS, THE_WORKERS, ActivitySpec, ChildWorkflowSpec, StartSpec
+from hourglass._evaluator.specs import SPECS, WORKER_ONLY_FIELDS, ActivitySpec, ChildWorkflowSpec, StartSpec
 from hourglass._history import events as h
 from hourglass._history.codec import event_json
 from hourglass._history.encoding import encode_events
@@ -126,7 +126,7 @@ ONLY_REMOTE = {
     ),
     "disable_eager_execution": "a local activity is always executed immediately",
 }
-NOT_IN_ACTIVITY_EVENTS = dict.fromkeys(THE_WORKERS, ONLY_FOR_THE_WORKER)
+NOT_IN_ACTIVITY_EVENTS = dict.fromkeys(WORKER_ONLY_FIELDS, ONLY_FOR_THE_WORKER)
 NOT_IN_ACTIVITY_INFO = {
     "schedule_to_start_timeout": "has passed when the attempt begins",
     **NOT_IN_ACTIVITY_EVENTS,
@@ -281,14 +281,14 @@ def test_every_spec_field_is_a_keyword_argument() -> None:
 
 def test_client_can_see_and_change_every_stored_activity_option() -> None:
     """Options that only a workflow can set have a reason."""
-    kept = set(ActivitySpec.__struct_fields__) - THE_WORKERS
-    hint = "a field of ActivitySpec is in KeptOptions of activity/_options.py, or in THE_WORKERS of _evaluator/specs.py"
+    kept = set(ActivitySpec.__struct_fields__) - WORKER_ONLY_FIELDS
+    hint = "a field of ActivitySpec is in KeptOptions of activity/_options.py, or in WORKER_ONLY_FIELDS of _evaluator/specs.py"
     assert set(KeptOptions.__annotations__) == kept, hint
     shown = {option.name for option in fields(_standalone.ActivityExecutionOptions)}
     assert shown == kept, "add each stored option to ActivityExecutionOptions in client/_standalone.py"
     refused = set(ActivityOptions.__annotations__) - kept
-    assert set(_standalone._NOT_HERE) == refused, (
-        "add each option that a client cannot set, with the reason, to _NOT_HERE in client/_standalone.py"
+    assert set(_standalone._UNSUPPORTED) == refused, (
+        "add each option that a client cannot set, with the reason, to _UNSUPPORTED in client/_standalone.py"
     )
 
 
@@ -490,8 +490,8 @@ def test_embedded_engine_handles_every_command() -> None:
         with_event.update(kinds if isinstance(kinds, tuple) else (kinds,))
     unknown = set(c.COMMANDS) - with_event - set(WITHOUT_EVENTS)
     assert not unknown, (
-        f"{', '.join(kind.__name__ for kind in unknown)}: add its event to _TELL of _history/words.py and a row to _APPLY of "
-        "_embedded/transitions/tasks.py; if it has no event, add it to WITHOUT_EVENTS of this file"
+        f"{', '.join(kind.__name__ for kind in unknown)}: add its event to _DESCRIPTIONS of _history/words.py and a row to "
+        "_APPLY of _embedded/transitions/tasks.py; if it has no event, add it to WITHOUT_EVENTS of this file"
     )
     assert not with_event & set(WITHOUT_EVENTS)
     idle = with_event - {*_APPLY, *_APPLY_TO, *c.TERMINAL} - set(WITHOUT_TRANSITION)

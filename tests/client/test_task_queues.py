@@ -152,7 +152,7 @@ def test_run_with_an_overdue_timer_counts_as_backlog(tmp_path: Path) -> None:
     finally:
         store.close()
     assert found.backlog == 1
-    assert 3600 <= found.age < 7200
+    assert 3600 <= found.backlog_age < 7200
 
 
 def test_backlog_above_the_read_limit_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

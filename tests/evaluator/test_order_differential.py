@@ -196,14 +196,16 @@ LIVE_DIFFERENCES: dict[str, tuple[list[Any], list[tuple[list[int], int]]]] = {
 @pytest.mark.parametrize("turns", [OLDER, NEWER])
 @pytest.mark.parametrize("flags", FLAGS, ids=str)
 @pytest.mark.parametrize("name", REPLAY_DIFFERENCES)
-def test_replay_order_differences_do_not_recur(name: str, flags: tuple[int, ...], turns: str) -> None:
+def test_event_order_of_known_programs_equals_temporalios_on_replay(
+    name: str, flags: tuple[int, ...], turns: str
+) -> None:
     main, script = REPLAY_DIFFERENCES[name]
     program = {"main": main, "handlers": [[["draw"]], []], "limit": 40}
     compare(program, script, replaying=True, flags=flags, turns=turns)
 
 
 @pytest.mark.parametrize("name", LIVE_DIFFERENCES)
-def test_live_order_differences_do_not_recur(name: str) -> None:
+def test_event_order_of_known_programs_equals_temporalios_on_first_execution(name: str) -> None:
     main, script = LIVE_DIFFERENCES[name]
     compare({"main": main, "handlers": [[["draw"]], []], "limit": 40}, script, replaying=False, flags=())
     assert not departures

@@ -19,7 +19,7 @@ from tests.waiting import until
 import hourglass
 from hourglass import RetryPolicy, activity, workflow
 from hourglass._worker import work_log
-from hourglass._worker.lanes.generations import DEEP
+from hourglass._worker.lanes.nesting import DEEP
 from hourglass.client import Client, _wait_notices
 from hourglass.errors import ApplicationError, ApplicationErrorCategory, StorageError, WorkflowFailedError
 from hourglass.testing import DevServer

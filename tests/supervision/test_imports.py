@@ -25,7 +25,7 @@ def imported(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("path", sorted(PACKAGE.glob("*.py")), ids=lambda path: path.name)
-def test_supervision_imports_only_the_standard_library_itself_and_errors(path: Path) -> None:
+def test_supervision_imports_only_the_standard_library_and_errors(path: Path) -> None:
     allowed = {"hourglass.errors", *(f"hourglass._supervision.{file.stem}" for file in PACKAGE.glob("*.py"))}
     foreign = {name for name in imported(path) if name.partition(".")[0] not in sys.stdlib_module_names}
     assert foreign <= allowed

@@ -211,7 +211,7 @@ def test_custom_slot_supplier_is_used_and_its_errors_are_logged(
     assert supplier.released >= 5
     assert supplier.kinds == {"activity slots"}
     assert supplier.threads == {"hourglass-slots"}
-    assert "the slot supplier CountingSupplier raised in reserve_slot" in caplog.text
+    assert "the slot supplier CountingSupplier raised an exception in reserve_slot" in caplog.text
 
 
 @pytest.mark.server

@@ -185,7 +185,7 @@ class Poller(msgspec.Struct, frozen=True):
     version: WorkerDeploymentVersion | None = None
     process_id: int = 0
     is_owner: bool = False
-    in_hand: int = 0
+    in_progress: int = 0
 
 
 class Pollers(msgspec.Struct, frozen=True):

@@ -26,7 +26,7 @@ class QueueStats(msgspec.Struct, frozen=True):
     """Statistics of a task queue: backlog size, age of the oldest task, and recent add and dispatch rates per second."""
 
     backlog: int = 0
-    age: float = 0.0
+    backlog_age: float = 0.0  # seconds
     add_rate: float = 0.0
     dispatch_rate: float = 0.0
 

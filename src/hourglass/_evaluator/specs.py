@@ -228,7 +228,7 @@ class ActivitySpec(Spec, frozen=True, kw_only=True, cache_hash=True):
     """
 
 
-THE_WORKERS = frozenset({"cancellation_type", "disable_eager_execution", "local_retry_threshold"})
+WORKER_ONLY_FIELDS = frozenset({"cancellation_type", "disable_eager_execution", "local_retry_threshold"})
 """The fields of an activity spec that only concern the workflow and its worker. No history event, task or
 client request contains these fields.
 """

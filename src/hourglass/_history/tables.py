@@ -17,7 +17,7 @@ import msgspec
 
 from hourglass._evaluator.specs import (
     SPECS,
-    THE_WORKERS,
+    WORKER_ONLY_FIELDS,
     ActivitySpec,
     AutoUpgradeVersioningOverride,
     ChildWorkflowSpec,
@@ -312,7 +312,7 @@ A dot leads into a nested object. A leading slash leads out of the attributes, t
 _NOT_WRITTEN = frozenset(
     {
         (h.ActivityTaskStarted, "began_ns"),  # the timestamp of the event itself
-        *((ActivitySpec, name) for name in THE_WORKERS),
+        *((ActivitySpec, name) for name in WORKER_ONLY_FIELDS),
         (ChildWorkflowSpec, "cancellation_type"),
         (h.WorkflowExecutionContinuedAsNew, "execution_timeout"),
         (h.WorkflowExecutionContinuedAsNew, "retry_policy"),

@@ -133,7 +133,9 @@ def _commands_of(
         elif kind not in COMMAND_EVENTS:
             between += _delivered(event)
         elif kind is h.WorkflowExecutionContinuedAsNew:
-            command_events.append(msgspec.structs.replace(event, attributes=meant(event.attributes)))
+            command_events.append(
+                msgspec.structs.replace(event, attributes=normalize_run_end(event.attributes))
+            )
         elif not is_patch_index(event.attributes):
             command_events.append(event)
         position += 1
@@ -157,7 +159,7 @@ def is_patch_index(attributes: h.Attributes) -> bool:
     }
 
 
-def meant(attributes: h.Attributes) -> h.Attributes:
+def normalize_run_end(attributes: h.Attributes) -> h.Attributes:
     """Return the event that ends a run, in current terms. Early servers recorded retries and cron runs as
     continue-as-new.
     """

@@ -10,7 +10,7 @@ from typing import Any
 from hourglass._evaluator import commands as c
 from hourglass._evaluator.words import CommandSummary, describe, spaced
 from hourglass._history import events as h
-from hourglass._history.walk import meant
+from hourglass._history.walk import normalize_run_end
 
 _Facts = tuple[str, dict[str, Any]]
 _Commands = type[c.Command] | tuple[type[c.Command], ...]
@@ -18,12 +18,12 @@ _Commands = type[c.Command] | tuple[type[c.Command], ...]
 
 def recorded(event: h.HistoryEvent) -> CommandSummary | None:
     """Return the command that led to an event, or None if no command leads to events of this kind."""
-    attributes = meant(event.attributes)
-    row = _TELL.get(type(attributes))
+    attributes = normalize_run_end(event.attributes)
+    row = _DESCRIPTIONS.get(type(attributes))
     if row is None:
         return None
-    _, tell = row
-    kind, facts = tell(attributes)
+    _, summarize = row
+    kind, facts = summarize(attributes)
     return CommandSummary(kind, event_id=event.id, **facts)
 
 
@@ -92,7 +92,7 @@ def _update_completed(a: h.WorkflowExecutionUpdateCompleted) -> _Facts:
 
 _MARKERS = (h.MarkerRecorded, h.LocalActivityMarkerRecorded)
 
-_TELL: dict[type[h.Attributes], tuple[_Commands, Callable[[Any], _Facts]]] = {
+_DESCRIPTIONS: dict[type[h.Attributes], tuple[_Commands, Callable[[Any], _Facts]]] = {
     h.ActivityTaskScheduled: (c.ScheduleActivity, _activity),
     h.ActivityTaskCancelRequested: (
         c.RequestCancelActivity,
@@ -135,5 +135,7 @@ _TELL: dict[type[h.Attributes], tuple[_Commands, Callable[[Any], _Facts]]] = {
     h.WorkflowExecutionContinuedAsNew: (c.ContinueAsNew, _continued),
 }
 
-COMMAND_OF: dict[type[h.Attributes], _Commands] = {kind: commands for kind, (commands, _) in _TELL.items()}
+COMMAND_OF: dict[type[h.Attributes], _Commands] = {
+    kind: commands for kind, (commands, _) in _DESCRIPTIONS.items()
+}
 """The commands that lead to events of each kind."""

@@ -130,7 +130,7 @@ class AccessDecision(Enum):
     """The decision about a request for access."""
 
     ADMITTED = "admitted"
-    REFUSED = "refused"
+    DENIED = "denied"
     LIMITED = "limited"
     """The address has sent too many wrong tokens."""
 
@@ -196,7 +196,7 @@ class Access:
         if scheme.lower() == "bearer":
             return self.check_token(token.strip(), address)
         valid = any(self._is_valid(value) for value in self._cookies(headers.get("cookie", "")))
-        return AccessDecision.ADMITTED if valid else AccessDecision.REFUSED
+        return AccessDecision.ADMITTED if valid else AccessDecision.DENIED
 
     def check_token(self, token: str, address: str) -> AccessDecision:
         """Return the decision about a token from an address. Count the token if it is wrong."""
@@ -205,7 +205,7 @@ class Access:
         if hmac.compare_digest(self._credentials.token.encode(), token.encode(errors="replace")):
             return AccessDecision.ADMITTED
         self._guesses.count(address)
-        return AccessDecision.REFUSED
+        return AccessDecision.DENIED
 
     def redeem(self, code: str) -> bool:
         """Return whether `code` is the unused code of the one-time link, and mark the code as used."""

@@ -189,7 +189,7 @@ def _stats(answer: ws.DescribeTaskQueueResponse) -> QueueStats | None:
     stats = answer.stats
     return QueueStats(
         backlog=stats.approximate_backlog_count,
-        age=stats.approximate_backlog_age.ToNanoseconds() / 1e9,
+        backlog_age=stats.approximate_backlog_age.ToNanoseconds() / 1e9,
         add_rate=stats.tasks_add_rate,
         dispatch_rate=stats.tasks_dispatch_rate,
     )

@@ -30,7 +30,7 @@ from temporalio.bridge.proto.workflow_commands import (
 )
 
 from hourglass._evaluator.specs import (
-    THE_WORKERS,
+    WORKER_ONLY_FIELDS,
     ActivitySpec,
     ChildWorkflowSpec,
     RetryRule,
@@ -215,7 +215,7 @@ TASK = SpecIn(
         **_PRIORITY,
         "task_queue": None,  # the worker's own; Core does not send it
         "schedule_to_start_timeout": None,  # no longer relevant when the attempt starts
-        **dict.fromkeys(THE_WORKERS),
+        **dict.fromkeys(WORKER_ONLY_FIELDS),
     },
 )
 
@@ -239,7 +239,7 @@ def spec_of_task(start: Any, task_queue: str) -> ActivitySpec:
 _STANDALONE: dict[str, str | None] = {
     **_PRIORITY,
     "task_queue": "task_queue.name",
-    **dict.fromkeys(THE_WORKERS),
+    **dict.fromkeys(WORKER_ONLY_FIELDS),
 }
 ACTIVITY_START = SpecIn(ActivitySpec, StartActivityExecutionRequest, _STANDALONE)
 ACTIVITY_OPTIONS = SpecIn(ActivitySpec, ActivityOptions, _STANDALONE)

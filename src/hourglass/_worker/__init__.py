@@ -10,12 +10,16 @@ Subpackages. Each imports only the subpackages listed above it:
 
 Modules shared by them:
 
-portal calls from any thread or event loop into the control loop portal_calls the two kinds of these calls:
-awaited on another loop, or blocking a thread mailbox calls from other threads to an event loop, with a single
-wake-up for a burst daemon_executor threads for blocking calls, which do not keep the process alive targets the
-engine that a client connects to, from a str, the environment or a profile stop_event an event that a signal
-handler may set processors the number of CPUs, and the binding of processes to them interpreter process-wide
-settings of Python that a worker changes on request resolver lookup of decorated objects by type name
-code_origin whether a file belongs to Hourglass, to a library or to the author work_log log messages about runs
-and attempts that fail, time out or are dropped activity_metrics metrics of activity attempts
+portal            calls from any thread or event loop into the control loop
+portal_calls      the two kinds of these calls: awaited on another loop, or blocking a thread
+mailbox           calls from other threads to an event loop, with a single wake-up for a burst
+daemon_executor   threads for blocking calls, which do not keep the process alive
+targets           the engine that a client connects to, from a str, the environment or a profile
+stop_event        an event that a signal handler may set
+cpus              the number of CPUs, and the binding of processes to them
+interpreter       process-wide settings of Python that a worker changes on request
+resolver          lookup of decorated objects by type name
+code_origin       whether a file belongs to Hourglass, to a library or to the author
+work_log          log messages about runs and attempts that fail, time out or are dropped
+activity_metrics  metrics of activity attempts
 """

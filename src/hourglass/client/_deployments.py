@@ -205,7 +205,7 @@ def _poller(poller: Poller) -> PollerInfo:
         deployment_version=poller.version,
         process_id=poller.process_id,
         is_owner=poller.is_owner,
-        in_progress=poller.in_hand,
+        in_progress=poller.in_progress,
     )
 
 
@@ -214,7 +214,7 @@ def _stats(stats: QueueStats | None) -> TaskQueueStats | None:
         return None
     return TaskQueueStats(
         backlog=stats.backlog,
-        backlog_age=timedelta(seconds=stats.age),
+        backlog_age=timedelta(seconds=stats.backlog_age),
         add_rate=stats.add_rate,
         dispatch_rate=stats.dispatch_rate,
     )
@@ -284,8 +284,8 @@ def set_ramping_version(
     wait: Duration,
     ignore_missing_task_queues: bool,
 ) -> ClientOperation[WorkerDeploymentVersion | None]:
-    """Make a version ramp and return the previous ramping version. If the engine does not know the version yet, wait for a
-    worker to report it.
+    """Set the ramping version and return the previous one. If the engine does not know the version yet, wait for a worker
+    to report it.
     """
     check_deployment_name(deployment)
     if build_id is not None:

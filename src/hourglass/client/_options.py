@@ -197,7 +197,7 @@ def start_request(
     )
 
 
-_MEANT = {
+_HINTS = {
     "workflow_id": "did you mean id?",
     "queue": "did you mean task_queue?",
     "timeout": "did you mean run_timeout, which ends the run, or start_workflow(…).result(timeout=…), which ends the wait?",
@@ -212,7 +212,7 @@ def _reject(name: str, definition: ResolvedReference) -> NoReturn:
             f"{name!r} is an argument of {definition.what}, not an option of the start: {positional}"
         )
     near = difflib.get_close_matches(name, _KNOWN, 1)
-    hint = _MEANT.get(name) or (f"did you mean {near[0]}?" if near else f"known options: {', '.join(_KNOWN)}")
+    hint = _HINTS.get(name) or (f"did you mean {near[0]}?" if near else f"known options: {', '.join(_KNOWN)}")
     raise UsageError(f"unknown start option {name!r}: {hint}; {positional}")
 
 

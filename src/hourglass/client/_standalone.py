@@ -204,7 +204,7 @@ class ActivityOptionsUpdate(KeptOptions, RpcOptions, total=False):
 
 
 _OF_START = frozenset(StartActivityOptions.__annotations__) - frozenset(ActivityOptions.__annotations__)
-_NOT_HERE = {
+_UNSUPPORTED = {
     "activity_id": "use id",
     "summary": "use static_summary",
     "cancellation_type": "only a workflow waits for an activity's cancellation",
@@ -294,9 +294,9 @@ def _request(
 ) -> ac.StartActivity:
     """Return the start request for a call, after interceptors."""
     where, options, converter = definition.what, call.options, session.converter
-    for name, why in _NOT_HERE.items():
+    for name, reason in _UNSUPPORTED.items():
         if name in options:
-            raise UsageError(f"option {name} is not supported when a client starts {where}: {why}")
+            raise UsageError(f"option {name} is not supported when a client starts {where}: {reason}")
     changes = {name: value for name, value in options.items() if name not in _OF_START}
     spec = settings_with(settings, changes, where).spec
     context = ActivitySerializationContext(

@@ -165,7 +165,7 @@ def result_of(workflow_id: str, return_type: Any, converter: Converter, outcome:
                 f"{name} continued as the new run {new_run_id}", new_run_id=new_run_id
             )
         case other:
-            raise InternalError(f"{name} closed in an unknown way: {type(other).__name__}")
+            raise InternalError(f"{name} closed with an unknown outcome: {type(other).__name__}")
 
 
 def first(payloads: Sequence[Payload], type: Any, converter: Converter) -> Any:

@@ -142,7 +142,9 @@ def _clean(text: str) -> str:
 
 
 def _info(exc: BaseException, encode: Encode) -> FailureInfo:
-    """Return the kind of a failure. Subclasses by the author may lack attributes that our constructors set."""
+    """Return the kind of a failure. User-defined subclasses may lack attributes that our constructors
+    set.
+    """
     if not isinstance(exc, (errors.FailureError, errors.Cancelled)):
         return ApplicationFailure(type=_clean(type(exc).__name__))
     match exc:

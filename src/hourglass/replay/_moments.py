@@ -164,7 +164,7 @@ class MomentRecorder:
 
 
 def _fibers(live: LiveRun) -> tuple[Fiber, ...]:
-    with live.read_only_block("a look at a moment"):
+    with live.read_only_block("the inspection of a moment"):
         return tuple(_fiber(line, frames) for line in live.lines if (frames := line.frames()))
 
 

@@ -17,7 +17,7 @@ from hourglass._evaluator.definition import check_exceptions
 from hourglass._evaluator.options import Duration, seconds
 from hourglass._worker.lanes.cache import CacheLimits, StateCache
 from hourglass._worker.lanes.evaluation import Evaluations, LaneContext, Verify
-from hourglass._worker.lanes.generations import NestingDepths
+from hourglass._worker.lanes.nesting import NestingDepths
 from hourglass._worker.lanes.watcher import Action, Watcher
 from hourglass._worker.tree.plan import checked_verify, checked_watch
 from hourglass.activity._context import PAYLOAD_LIMIT, Equipment, Resources
@@ -39,7 +39,7 @@ IDENTITY = "test"
 _LIMITS = CacheLimits(live=1_000_000, states=1_000_000)
 
 
-_GENERATIONS = 1000
+_MAX_NESTING = 1000
 """The maximum depth of child workflows: the same number as Python's default recursion limit."""
 
 _FIRST_CHECK = 4
@@ -84,7 +84,7 @@ class FixtureSettings(msgspec.Struct, frozen=True, kw_only=True):
         if sys.getprofile() is not None:
             watch = None  # this thread is being profiled, and can have only one profile function
         exceptions = check_exceptions(self.failure_exceptions)
-        generations = NestingDepths(most=_GENERATIONS)
+        nesting = NestingDepths(most=_MAX_NESTING)
         return lambda queue, errors: Evaluations(
             LaneContext(
                 registry.workflow,
@@ -104,7 +104,7 @@ class FixtureSettings(msgspec.Struct, frozen=True, kw_only=True):
                 parked=errors,
                 first_check=_FIRST_CHECK,
                 on_demand=self.verify_on_demand,
-                generations=generations,
+                nesting=nesting,
             )
         )
 

@@ -268,7 +268,7 @@ def test_worker_processes_are_pinned_to_processors_unless_disabled(
             assert sorted(own) == [(each,) for each in processors]
         command.signal(signal.SIGTERM)
         assert command.wait_end() == 0, command.text
-        assert ("bound to processor" in command.text) == (not option)
+        assert ("bound to CPU" in command.text) == (not option)
 
 
 def test_worker_command_rejects_several_processes_in_memory(folder: Path) -> None:

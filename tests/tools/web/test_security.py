@@ -166,10 +166,10 @@ def test_login_cookies_expire_and_are_valid_for_one_server() -> None:
     access = Access(credentials, 8300, clock=lambda: now[0])
     cookie = {"cookie": access.set_cookie(secure=True).partition(";")[0]}
     assert access.check_request(cookie, "") is AccessDecision.ADMITTED
-    assert Access(Credentials.create(TOKEN), 8300).check_request(cookie, "") is AccessDecision.REFUSED
-    assert Access(credentials, 8301, clock=lambda: now[0]).check_request(cookie, "") is AccessDecision.REFUSED
+    assert Access(Credentials.create(TOKEN), 8300).check_request(cookie, "") is AccessDecision.DENIED
+    assert Access(credentials, 8301, clock=lambda: now[0]).check_request(cookie, "") is AccessDecision.DENIED
     now[0] += COOKIE_LIFETIME
-    assert access.check_request(cookie, "") is AccessDecision.REFUSED
+    assert access.check_request(cookie, "") is AccessDecision.DENIED
 
 
 def test_one_time_link_can_be_redeemed_once_across_processes() -> None:

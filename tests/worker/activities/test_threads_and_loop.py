@@ -336,7 +336,7 @@ def test_stopped_thread_pool_finishes_waiting_jobs():
         ("evil", "SystemExit", False, ""),
         ("large", "EncodeError", True, "3,000,012 bytes, more than the limit of 2,097,152"),
         ("large details", "Big", True, "more than the limit"),
-        ("large heartbeat", "EncodeError", False, "a heartbeat of activity raises takes"),
+        ("large heartbeat", "EncodeError", False, "a heartbeat of activity raises has 3,000,012 bytes"),
     ],
 )
 async def test_exception_or_oversized_value_of_an_activity_fails_only_its_attempt(how, kind, hopeless, text):

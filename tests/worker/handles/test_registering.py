@@ -118,7 +118,7 @@ async def test_handle_that_opens_after_unregistering_is_shut_down() -> None:
     assert not world.is_served()
 
 
-async def test_connection_that_opens_after_unregistering_is_closed_without_a_handle() -> None:
+async def test_connection_opened_after_unregistering_is_closed_and_opens_no_handle() -> None:
     world = await World.idle()
     gate, registering = await start_blocked(world.engine.connects, world.register())
     await world.holder.unregister_worker(Q)

@@ -204,7 +204,7 @@ def _end(last: Run, names: dict[str, Any]) -> h.ChildEnd:
         case h.WorkflowExecutionTerminated():
             return h.ChildWorkflowExecutionTerminated(**names)
         case other:
-            raise TypeError(f"a child workflow cannot end with {type(other).__name__}")
+            raise TypeError(f"unexpected outcome of a child workflow: {type(other).__name__}")
 
 
 def signal_sent(run: Run, effect: SendSignal, cause: h.ExternalFailedCause | None, now_ns: int) -> Change:

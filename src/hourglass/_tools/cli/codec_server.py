@@ -196,7 +196,7 @@ class CodecAnswers:
         match self._access.check_request(headers, request.address):
             case AccessDecision.LIMITED:
                 return self._with_origin(request, error_response(429, "too many wrong tokens: wait a minute"))
-            case AccessDecision.REFUSED:
+            case AccessDecision.DENIED:
                 return self._with_origin(
                     request, error_response(401, "a token is required, as 'Authorization: Bearer …'")
                 )

@@ -123,7 +123,7 @@ def write_json(value: Any, *, indent: int | None = 2) -> None:
 
 
 def room() -> int | None:
-    """Return the number of columns of the terminal, or None for programs, because their output is not truncated."""
+    """Return the number of columns of the terminal, or None for output that goes to a program: it is not truncated."""
     console = _console(stderr=False)
     return console.width if console.is_terminal else None
 

@@ -46,7 +46,7 @@ def port(
     files: Annotated[list[Path], typer.Argument(metavar="FILE|FOLDER", help="Python files or folders.")],
     write: Annotated[bool, typer.Option("--write", help="Change the files in place.")] = False,
 ) -> None:
-    """Show the changes that port a program from temporalio to Hourglass.
+    """Show the changes that port a program from temporalio.
 
     Prints a diff of its imports, and what you must change by hand.
 

@@ -98,7 +98,7 @@ def serve(options: WorkerOptions, process: Guarded | None, *, pinned: bool = Fal
 
     loaded = load(options.sources)
     if pinned:
-        _keep_to_a_processor(0 if process is None else process.number)
+        _pin_process(0 if process is None else process.number)
     for kind, names in (("workflows", loaded.workflows), ("activities", loaded.activities)):
         logger.info("%s: %s", kind, ", ".join(names) or "none")
     try:
@@ -121,19 +121,19 @@ def serve(options: WorkerOptions, process: Guarded | None, *, pinned: bool = Fal
     return 0
 
 
-def _keep_to_a_processor(place: int) -> None:
+def _pin_process(place: int) -> None:
     """Pin this process to a CPU.
 
     Call this after all modules were loaded, so that their threads are not pinned, and before our own threads start.
     """
-    from hourglass._worker import processors
+    from hourglass._worker import cpus
 
     try:
-        own = processors.bind(place).own
+        own = cpus.bind(place).own
     except OSError as error:
-        logger.warning("this process could not be bound to a processor and uses all processors: %s", error)
+        logger.warning("this process could not be bound to a CPU and uses all CPUs: %s", error)
         return
-    logger.info("bound to processor %d, except long activities; use --no-pin to use all processors", own)
+    logger.info("bound to CPU %d, except long activities; use --no-pin to use all CPUs", own)
 
 
 def _connected(options: WorkerOptions) -> Client:
@@ -240,7 +240,7 @@ Processes: TypeAlias = Annotated[
     typer.Option(
         min=1,
         metavar="N",
-        help="Worker processes.  [default: with a file one per processor; with a server 1]",
+        help="Worker processes.  [default: with a file one per CPU; with a server 1]",
     ),
 ]
 Pin: TypeAlias = Annotated[
@@ -248,10 +248,7 @@ Pin: TypeAlias = Annotated[
     typer.Option(
         "--pin/--no-pin",
         show_default=False,
-        help=(
-            "Bind each process to a processor, except for long activities.  [default: if there are as many processes as "
-            "processors]"
-        ),
+        help="Bind each process to a CPU, except for long activities.  [default: if there are as many processes as CPUs]",
     ),
 ]
 Parent: TypeAlias = Annotated[
@@ -325,7 +322,7 @@ def _run(options: WorkerOptions, processes: int | None, pin: bool | None, *, par
     from hourglass._worker.health import guarded
 
     process = guarded.enter(os.environ)
-    count = _how_many(options.target, processes) if process is not None or parent else 1
+    count = _process_count(options.target, processes) if process is not None or parent else 1
     pinned = _is_pinned(pin, count)
     if process is None and parent:
         return _guard(options, count)
@@ -335,22 +332,22 @@ def _run(options: WorkerOptions, processes: int | None, pin: bool | None, *, par
 
 def _is_pinned(pin: bool | None, processes: int) -> bool:
     """Whether each process is pinned to a CPU. Without the option, processes are pinned if there is a CPU for each."""
-    from hourglass._worker import processors
+    from hourglass._worker import cpus
 
-    if pin and not processors.can_bind():
-        raise typer.BadParameter("this system does not bind processes to processors", param_hint="--pin")
+    if pin and not cpus.can_bind():
+        raise typer.BadParameter("this system does not bind processes to CPUs", param_hint="--pin")
     if pin is not None:
         return pin
-    return processors.can_bind() and processes > 1 and processes == len(processors.allowed())
+    return cpus.can_bind() and processes > 1 and processes == len(cpus.allowed())
 
 
-def _how_many(target: str | None, processes: int | None) -> int:
+def _process_count(target: str | None, processes: int | None) -> int:
     """Return the number of worker processes. For a file, the default is the number of CPUs.
 
     All processes of a file share the file's queues, and each process uses one CPU. An engine in memory belongs to a single
     process. A server may have other workers, so more than one process must be requested explicitly.
     """
-    from hourglass._worker import processors
+    from hourglass._worker import cpus
     from hourglass._worker.targets import resolve
 
     kind = resolve(target).kind
@@ -363,7 +360,7 @@ def _how_many(target: str | None, processes: int | None) -> int:
         return 1
     if processes is not None:
         return processes
-    return processors.available() if kind == "file" else 1
+    return cpus.available() if kind == "file" else 1
 
 
 def _guard(options: WorkerOptions, processes: int) -> int:

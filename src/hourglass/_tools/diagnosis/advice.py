@@ -234,7 +234,7 @@ def send_something(facts: Facts, without: str = "") -> tuple[Action, ...]:
     )
 
 
-def let_go(facts: Facts) -> tuple[Action, ...]:
+def unblock_fiber(facts: Facts) -> tuple[Action, ...]:
     """Return the actions for a fiber that waits for another fiber."""
     return (
         Action("Another task of the workflow must act first: check where the other tasks wait."),

@@ -349,7 +349,7 @@ def _lock(facts: Facts, position: Position) -> Finding:
         cause=Cause.LOCK,
         what=f"waits for {_LOCKS.get(position.call, 'a lock')} in its code",
         details=tuple(f"meanwhile {fiber.fiber} is at {fiber.place}: {fiber.code}" for fiber in siblings[:3]),
-        actions=advice.let_go(facts),
+        actions=advice.unblock_fiber(facts),
     )
 
 

@@ -44,7 +44,7 @@ class LoginPages:
         match self._access.check_token(token, request.client.host if request.client else ""):
             case AccessDecision.ADMITTED:
                 return self._logged_in(request, RedirectResponse(AFTER, 303))
-            case AccessDecision.REFUSED:
+            case AccessDecision.DENIED:
                 return HTMLResponse(pages.login(_BARE, "wrong token"), 401)
             case AccessDecision.LIMITED:
                 rejection = security.too_many_guesses()

@@ -76,8 +76,9 @@ class PageReads:
         return HTMLResponse(pages.chart(requests.view(self._site, request), buckets))
 
     def problems(self, request: Request) -> Response:
-        """Show the numbers of open runs per problem. The result is only a part of a page, because the query may take a
-        while."""
+        """Return the number of open runs per problem as a page fragment. The page loads it separately, because the query
+        may be slow.
+        """
         search = requests.search(request)
         try:
             counts = finding.problem_counts(self._site.client, search)

@@ -169,7 +169,7 @@ def _is_failure(node: Mapping[str, Any]) -> bool:
 def _value(text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError:  # truncated, or no JSON
+    except ValueError:  # truncated, or not JSON
         return text
 
 

@@ -132,7 +132,7 @@ class RequestGuard:
             match self._access.check_request(headers, address):
                 case AccessDecision.LIMITED:
                     return too_many_guesses()
-                case AccessDecision.REFUSED:
+                case AccessDecision.DENIED:
                     return _not_logged_in(method, headers)
                 case AccessDecision.ADMITTED:
                     pass

@@ -28,7 +28,7 @@ from weakref import WeakKeyDictionary
 from hourglass import _forks
 from hourglass._forks import ForkStage, at_fork
 from hourglass._loops import new_event_loop
-from hourglass._worker import processors
+from hourglass._worker import cpus
 from hourglass._worker.activities.invocation import end_fork
 from hourglass._worker.activities.program_loop import BorrowedLoop
 from hourglass._worker.daemon_executor import DaemonExecutor
@@ -142,7 +142,7 @@ class LoopThread:
             return self._loop
 
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
-        processors.free_thread()
+        cpus.free_thread()
         asyncio.set_event_loop(loop)
         home = _forks.here
         _running[threading.get_ident()] = loop

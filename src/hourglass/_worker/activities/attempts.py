@@ -225,12 +225,12 @@ class Attempt:
             self._around.publisher.end(self.task, result, self.finish)
             return
         if self._timers is not None:
-            self.let_go()
-        else:  # the usual case: the code of `let_go`, inlined
+            self.discard()
+        else:  # the usual case: the code of `discard`, inlined
             self.over, self.context.attempt = True, None
         self._around.ended(self, result)
 
-    def let_go(self) -> None:
+    def discard(self) -> None:
         """End the attempt without a result. Cancel its timers, and ignore later heartbeats and results."""
         self.over = True
         self.context.attempt = None

@@ -20,7 +20,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 
-from hourglass._worker import processors
+from hourglass._worker import cpus
 from hourglass._worker.activities.process_wire import (
     Beat,
     Cancel,
@@ -73,7 +73,7 @@ class ChildProcess:
     """A child process, as seen by its parent. Must be used by one thread at a time, except for `kill` and `wake`."""
 
     def __init__(self, setup: Setup) -> None:
-        processors.free_thread()  # this thread only waits, and the child inherits its CPU affinity
+        cpus.free_thread()  # this thread only waits, and the child inherits its CPU affinity
         ours, child_socket = socket.socketpair()
         # `wake` writes a byte to this pipe, so that the `select` of `_listen` returns.
         self._wake_reader, self._wake_writer = os.pipe()

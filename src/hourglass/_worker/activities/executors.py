@@ -252,7 +252,7 @@ class ActivityExecutor:
         """Cancel and give up an attempt whose caller no longer waits for it. No result is delivered."""
         if not attempt.over:
             self._leave(attempt)
-            attempt.let_go()
+            attempt.discard()
             self.cancel_attempt(attempt, "WORKER_SHUTDOWN")
             if attempt.work is not None:
                 attempt.work.abandon()

@@ -21,7 +21,7 @@ from time import monotonic
 from typing import Any, cast
 
 from hourglass._contract.handle import ActivityTask
-from hourglass._worker import processors
+from hourglass._worker import cpus
 from hourglass._worker.activities.activity_loop import LoopThread, LoopWork, WatchedLoop
 from hourglass._worker.activities.activity_threads import OwnThread, ThreadPool
 from hourglass._worker.activities.attempts import Attempt, TaskContext
@@ -173,7 +173,7 @@ class WorkerRunner:
             attempt.finish_threadsafe(rejected(attempt.task, error))
 
     def _submit(self, attempt: Attempt, job: Any, *arguments: Any) -> None:
-        bound = processors.binding
+        bound = cpus.binding
         if bound is None:
             attempt.work = self._pool.submit(job, *arguments)
         else:

@@ -386,7 +386,7 @@ class HandleTables:
             self._left_behind += 1
         else:
             self.counters.closed += 1
-        self.let_go(record.connection)
+        self.release(record.connection)
         if self.listener is not None:
             notify(self.listener.handle_ended, record)
             if self._left_behind > self.limits.max_abandoned:
@@ -397,9 +397,9 @@ class HandleTables:
     def is_used(self, connection: Connection, queue: str | None = None) -> bool:
         """Whether a handle, open or being opened, uses this connection. With `queue`, only handles of that queue count."""
         used = [(record.connection, record.queue) for record in self.records.values()] + self.opening
-        return any(each is connection and queue in (None, whose) for each, whose in used)
+        return any(candidate is connection and queue in (None, name) for candidate, name in used)
 
-    def let_go(self, connection: Connection) -> None:
+    def release(self, connection: Connection) -> None:
         """Close a connection, unless it is the shared connection or a handle still uses it."""
         if connection is not self.shared and not self.is_used(connection):
             self.spawn(self._close(connection), bounded=True)

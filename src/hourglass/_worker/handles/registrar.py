@@ -78,10 +78,14 @@ async def _attempt(tables: HandleTables, registration: Registration, connect: Co
     connection = _shared(tables, registration)
     if connection is None:
         connection = await _limited(
-            tables, _awaited(connect), tables.limits.connect, "connecting", lambda late: _let_go(tables, late)
+            tables,
+            _awaited(connect),
+            tables.limits.connect,
+            "connecting",
+            lambda late: _release(tables, late),
         )
     if registration.has_ended():
-        tables.let_go(connection)
+        tables.release(connection)
         return
     tables.opening.append((connection, registration.queue))
     try:
@@ -96,7 +100,7 @@ async def _attempt(tables: HandleTables, registration: Registration, connect: Co
         raise  # handled when the call ends
     except BaseException:
         tables.opening.remove((connection, registration.queue))
-        tables.let_go(connection)
+        tables.release(connection)
         raise
     # There is no await between the handle's arrival and its entry in the tables, so the handle cannot be lost.
     tables.opening.remove((connection, registration.queue))
@@ -108,9 +112,9 @@ async def _attempt(tables: HandleTables, registration: Registration, connect: Co
         registration.serve(record)
 
 
-def _let_go(tables: HandleTables, late: asyncio.Task[Connection]) -> None:
+def _release(tables: HandleTables, late: asyncio.Task[Connection]) -> None:
     if _came(late):
-        tables.let_go(late.result())
+        tables.release(late.result())
 
 
 def _discard(
@@ -122,7 +126,7 @@ def _discard(
             tables, tables.enter(registration.config, late.result(), connection), HandleSignal.UNWANTED
         )
     else:
-        tables.let_go(connection)
+        tables.release(connection)
 
 
 def _came(late: asyncio.Task[Any]) -> bool:

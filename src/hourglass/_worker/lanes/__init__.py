@@ -10,7 +10,7 @@ run_log          the log messages about a lane's runs
 counts           the counters of a lane
 cache            the state of runs between activations
 turn_rules       the order of turns for runs that temporalio began
-generations      the depth of a run in its family of parents and children
+nesting          the depth of a run in its family of parents and children
 watcher          detection of calls that workflow code must not make
 forbidden_calls  the table of the calls that workflow code must not make
 passed_handlers  detection of `except` clauses that miss a failure that their author meant to catch

@@ -38,7 +38,7 @@ from hourglass._worker.health.quarantine import HeldRun, Quarantine, digest_of, 
 from hourglass._worker.health.stopping import LaneStopped
 from hourglass._worker.lanes.cache import Entry, Key, LiveRuns, LostJournals, StateCache
 from hourglass._worker.lanes.counts import Counts
-from hourglass._worker.lanes.generations import NestingDepths
+from hourglass._worker.lanes.nesting import NestingDepths
 from hourglass._worker.lanes.run_log import MISFIT, RunLog, place_of
 from hourglass._worker.lanes.turn_rules import TurnRules
 from hourglass._worker.lanes.watcher import Watcher
@@ -77,7 +77,7 @@ class LaneContext:
     parked: ParkedRuns = field(default_factory=ParkedRuns)
     lost: LostJournals = field(default_factory=LostJournals)
     turns: TurnRules = field(default_factory=TurnRules)
-    generations: NestingDepths = field(default_factory=NestingDepths)
+    nesting: NestingDepths = field(default_factory=NestingDepths)
     notes: LaneNotes | None = None
     first_check: int = 1
     on_demand: bool = False
@@ -321,7 +321,7 @@ class Evaluations:
     def _begin_child(self, entry: Entry, started: RunStarted, activation: Activation) -> TaskFailed | None:
         """Check how deeply a child workflow is nested. Return a failed task if the child is too deep."""
         try:
-            warning = self.context.generations.begun(activation.run_id, started)
+            warning = self.context.nesting.record(activation.run_id, started)
         except UsageError as error:
             return self._fail(entry, error)
         if warning and not activation.is_replaying:

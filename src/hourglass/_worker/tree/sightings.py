@@ -180,7 +180,7 @@ async def _last_seen_ns(app: Application, record: HandleRecord, kind: PollKind) 
     except ConnectionSilent:
         return None
     finally:
-        app.tables.let_go(new_connection)
+        app.tables.release(new_connection)
 
 
 async def _answer(

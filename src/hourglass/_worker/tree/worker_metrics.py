@@ -162,7 +162,7 @@ _LABELLED: tuple[tuple[str, Kind, str, Callable[[_Sources], Iterable[Sample]]], 
         "hourglass_task_queue_oldest_seconds",
         "gauge",
         "Age of the oldest task in the backlog.",
-        _backlog_samples(lambda stats: stats.age),
+        _backlog_samples(lambda stats: stats.backlog_age),
     ),
 )
 

@@ -17,8 +17,8 @@ Script: TypeAlias = tuple[int, ...]
 Fails: TypeAlias = Callable[[Script], Sequence[int] | None]
 """Runs an order. Returns its choices if it fails like the original order, otherwise None."""
 
-# The number of choices by which a deviation may move to a later place. The workflow then receives earlier events together,
-# in fewer steps.
+# The maximum number of places by which a deviation may be moved to a later choice. The workflow then receives earlier events
+# together, in fewer steps.
 _LATER = 3
 
 

@@ -1,4 +1,4 @@
-"""The number of processors available to a worker, and the binding of a process's threads to one of them."""
+"""The number of CPUs available to a worker, and the binding of a process's threads to one of them."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from hourglass._worker import processors
-from hourglass._worker.processors import ProcessorBinding
+from hourglass._worker import cpus
+from hourglass._worker.cpus import CPUBinding
 
-pytestmark = pytest.mark.skipif(
-    not processors.can_bind(), reason="this system binds no threads to processors"
-)
+pytestmark = pytest.mark.skipif(not cpus.can_bind(), reason="this system binds no threads to CPUs")
 
 
-# --- available processors ----------------------------------------------------------------------------------------------
+# --- available CPUs ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -38,11 +36,11 @@ def test_container_quota_limits_available_processors(
         (tmp_path / "groups" / folder).mkdir(parents=True, exist_ok=True)
         (tmp_path / "groups" / folder / "cpu.max").write_text(f"{text}\n")
     (tmp_path / "own").write_text("1:name=systemd:/elsewhere\n0::/a/b\n")
-    monkeypatch.setattr(processors, "_CGROUPS", tmp_path / "groups")
-    monkeypatch.setattr(processors, "_OWN_CGROUP", tmp_path / "own")
-    assert processors._quota() == expected
-    most = len(processors.allowed())
-    assert processors.available() == (most if expected is None else min(most, -int(-expected // 1)))
+    monkeypatch.setattr(cpus, "_CGROUPS", tmp_path / "groups")
+    monkeypatch.setattr(cpus, "_OWN_CGROUP", tmp_path / "own")
+    assert cpus._quota() == expected
+    most = len(cpus.allowed())
+    assert cpus.available() == (most if expected is None else min(most, -int(-expected // 1)))
 
 
 # --- a processor for each process --------------------------------------------------------------------------------------------
@@ -52,17 +50,17 @@ def test_container_quota_limits_available_processors(
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """A clock that tests set."""
     now = [0.0]
-    monkeypatch.setattr(processors, "monotonic", lambda: now[0])
+    monkeypatch.setattr(cpus, "monotonic", lambda: now[0])
     return now
 
 
 @pytest.fixture
-def binding() -> ProcessorBinding:
+def binding() -> CPUBinding:
     """This process as one of several; only threads of the tests are bound."""
-    allowed = processors.allowed()
+    allowed = cpus.allowed()
     if len(allowed) < 2:
         pytest.skip("there is but one processor")
-    return ProcessorBinding(min(allowed), allowed)
+    return CPUBinding(min(allowed), allowed)
 
 
 def _in_a_thread(job: Callable[[], object]) -> None:
@@ -72,12 +70,12 @@ def _in_a_thread(job: Callable[[], object]) -> None:
 
 
 def test_threads_of_brief_activity_types_are_bound_to_one_processor(
-    binding: ProcessorBinding, clock: list[float]
+    binding: CPUBinding, clock: list[float]
 ) -> None:
     """The first attempt of a type runs unbound, because it may start threads or programs that stay; a long attempt
     makes its type unbound for good.
     """
-    allowed, own = set(processors.allowed()), {binding.own}
+    allowed, own = set(cpus.allowed()), {binding.own}
     seen: list[set[int]] = []
 
     def attempt(kind: str, seconds: float) -> set[int]:
@@ -102,7 +100,7 @@ def test_threads_of_brief_activity_types_are_bound_to_one_processor(
 
 
 def test_time_waiting_for_the_gil_does_not_make_an_activity_type_long(
-    binding: ProcessorBinding, clock: list[float]
+    binding: CPUBinding, clock: list[float]
 ) -> None:
     started, proceed = threading.Barrier(21), threading.Event()
 
@@ -114,7 +112,7 @@ def test_time_waiting_for_the_gil_does_not_make_an_activity_type_long(
     for thread in threads:
         thread.start()
     started.wait(60)
-    clock[0] += 20 * processors.BRIEF * 0.9
+    clock[0] += 20 * cpus.BRIEF * 0.9
     proceed.set()
     for thread in threads:
         thread.join(60)
@@ -123,7 +121,7 @@ def test_time_waiting_for_the_gil_does_not_make_an_activity_type_long(
     assert affinities == [{binding.own}]
 
 
-def test_failed_attempts_count_for_processor_binding(binding: ProcessorBinding, clock: list[float]) -> None:
+def test_failed_attempts_count_for_cpu_binding(binding: CPUBinding, clock: list[float]) -> None:
     affinities: list[set[int]] = []
 
     def job() -> None:
@@ -136,11 +134,11 @@ def test_failed_attempts_count_for_processor_binding(binding: ProcessorBinding, 
                 binding.run("raises", job)
 
     _in_a_thread(thread)
-    assert affinities == [set(processors.allowed()), {binding.own}]
+    assert affinities == [set(cpus.allowed()), {binding.own}]
 
 
 def test_attempt_runs_unbound_if_the_system_rejects_the_binding(
-    binding: ProcessorBinding, clock: list[float], monkeypatch: pytest.MonkeyPatch
+    binding: CPUBinding, clock: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
         raise PermissionError("not here")

@@ -30,7 +30,7 @@ class NestingDepths:
         self._warned: set[str] = set()
         self._lock = threading.Lock()
 
-    def begun(self, run_id: str, started: RunStarted) -> str:
+    def record(self, run_id: str, started: RunStarted) -> str:
         """Record a child run. Return a warning if the run is nested deeply, once per workflow type; otherwise an empty
         str.
 

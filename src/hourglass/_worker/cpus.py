@@ -70,13 +70,13 @@ def _quotas(folders: Iterable[Path]) -> Iterable[float]:
             continue
 
 
-class ProcessorBinding:
+class CPUBinding:
     """The CPU to which this process is bound. Long-running activities may use all allowed CPUs. Thread-safe."""
 
-    def __init__(self, own: int, processors: frozenset[int]) -> None:
+    def __init__(self, own: int, cpus: frozenset[int]) -> None:
         self.own = own
         self._own_only = frozenset((own,))
-        self._all = processors
+        self._all = cpus
         self._lock = threading.Lock()
         self._running = 0
         self._share = 0.0  # the sum of an attempt's share of the time since the start
@@ -115,16 +115,16 @@ class ProcessorBinding:
         elif kind not in self._long:
             self._brief.add(kind)
 
-    def _bind_thread(self, processors: frozenset[int]) -> None:
-        if getattr(self._thread, "processors", None) is not processors:
+    def _bind_thread(self, cpus: frozenset[int]) -> None:
+        if getattr(self._thread, "cpus", None) is not cpus:
             # This fails if CPUs were removed from the process in the meantime, and in some sandboxes. The
             # affinity of the thread is then unchanged.
             with contextlib.suppress(OSError):
-                os.sched_setaffinity(0, processors)
-            self._thread.processors = processors
+                os.sched_setaffinity(0, cpus)
+            self._thread.cpus = cpus
 
 
-binding: ProcessorBinding | None = None
+binding: CPUBinding | None = None
 """The binding of this process, or None if it is not bound."""
 
 
@@ -133,15 +133,15 @@ def can_bind() -> bool:
     return hasattr(os, "sched_setaffinity")
 
 
-def bind(place: int) -> ProcessorBinding:
+def bind(place: int) -> CPUBinding:
     """Bind this thread, and all threads that are started later, to the CPU at index `place`, modulo the number
     of CPUs. Raise `OSError` if this is not permitted.
     """
     global binding
-    processors = allowed()
-    own = sorted(processors)[place % len(processors)]
+    cpus = allowed()
+    own = sorted(cpus)[place % len(cpus)]
     os.sched_setaffinity(0, {own})
-    binding = ProcessorBinding(own, processors)
+    binding = CPUBinding(own, cpus)
     return binding
 
 

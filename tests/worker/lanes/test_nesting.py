@@ -9,7 +9,7 @@ import pytest
 
 from hourglass import workflow
 from hourglass._evaluator.events import RunStarted
-from hourglass._worker.lanes.generations import DEEP, NestingDepths
+from hourglass._worker.lanes.nesting import DEEP, NestingDepths
 from hourglass.errors import UsageError, WorkflowParked
 from hourglass.testing import Environment
 
@@ -24,7 +24,7 @@ def log_line_of_child(depths: NestingDepths, number: int, kind: str = "step", *,
         root_run_id=root,
         root_workflow_id="id-0",
     )
-    return depths.begun(f"run-{number}", started)
+    return depths.record(f"run-{number}", started)
 
 
 def test_deeply_nested_child_is_logged_once_per_workflow_type() -> None:
@@ -43,7 +43,7 @@ def test_many_children_of_one_parent_are_not_logged() -> None:
             started = RunStarted(
                 workflow_type="step", workflow_id="x", parent_run_id=parent, root_run_id="run-0"
             )
-            assert depths.begun(f"{parent}-{number}", started) == ""
+            assert depths.record(f"{parent}-{number}", started) == ""
 
 
 def test_replayed_child_keeps_its_depth() -> None:
