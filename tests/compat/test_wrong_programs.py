@@ -143,9 +143,9 @@ def commands_by_task(execution: HistoryExecution, history: History, *, values: b
             continue  # what was asked for there was never written down
         by_name = started in drawn or not values
         left = [
-            each
-            for each in _recorded_commands(commands, foreign)
-            if not (effects and isinstance(each, c.ScheduleLocalActivity))
+            command
+            for command in _recorded_commands(commands, foreign)
+            if not (effects and isinstance(command, c.ScheduleLocalActivity))
         ]
         tasks.append([_describe(command, by_name=by_name) for command in left])
     return [sorted(task) for task in tasks if task] if foreign else [task for task in tasks if task]
