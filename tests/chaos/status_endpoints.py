@@ -104,10 +104,10 @@ class Asker(threading.Thread):
                 try:
                     code, _ = ask(self._port, path)
                     good = code == 200 or (code == 503 and path != "/status")
-                    told = f"{path}: {code}"
+                    result = f"{path}: {code}"
                 except (OSError, ValueError, http.client.HTTPException) as error:
-                    good, told = False, f"{path}: {error!r}"
+                    good, result = False, f"{path}: {error!r}"
                 if not good:
-                    self.troubles.append(f"{told} after {time.monotonic() - began:.2f} s")
+                    self.troubles.append(f"{result} after {time.monotonic() - began:.2f} s")
                 self.requests += 1
             self.over.wait(0.005)
