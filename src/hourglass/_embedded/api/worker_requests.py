@@ -218,7 +218,7 @@ async def publish_progress(engine: Engine, request: p.PublishProgress) -> Pendin
     token, _, activity = _attempt(engine, request.token, "", "", "")
     memory = engine.progress
     if request.keeper not in ("", memory.name):
-        return PendingAnswer(p.ProgressTaken(memory.name, taken=False), 0)
+        return PendingAnswer(p.ProgressTaken(memory.name, is_stored=False), 0)
     scheduled = activity.scheduled
     publisher = Publisher(
         scheduled.activity_id, scheduled.activity_type, token.attempt, token.scheduled_event_id
