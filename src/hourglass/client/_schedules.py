@@ -251,12 +251,12 @@ def _updating(session: ClientSession, schedule_id: str, change: Change) -> Steps
     )
     seen: ScheduleDetails = yield describe
     for _ in range(_TRIES):
-        wanted = change(_described(session, seen))
-        if wanted is None:
+        changed = change(_described(session, seen))
+        if changed is None:
             return
-        converter = _converter_of(session, wanted, schedule_id)
-        form = forms.schedule_form(wanted, schedule_id, converter, session.identity)
-        session.meet(wanted.action.workflow)
+        converter = _converter_of(session, changed, schedule_id)
+        form = forms.schedule_form(changed, schedule_id, converter, session.identity)
+        session.meet(changed.action.workflow)
         yield asking(
             UpdateSchedule(
                 schedule_id=schedule_id,

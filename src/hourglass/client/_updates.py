@@ -41,7 +41,7 @@ class UpdateReference:
     run_id: str
     update_id: str
     return_type: Any = Any
-    known: UpdateState | None = None
+    last_state: UpdateState | None = None
 
 
 def build_update_request(
@@ -131,7 +131,7 @@ def result(
     limit = optional_seconds(timeout, "timeout")
 
     async def ask(session: ClientSession) -> UpdateState:
-        last = reference.known
+        last = reference.last_state
         if last is not None and last.stage is UpdateStage.COMPLETED:
             return last
         state = UpdateState(

@@ -125,8 +125,8 @@ def _set_aside(names: set[str]) -> Iterator[None]:
 class HistoryWalk:
     """The steps of a history, replayed with one version of the code."""
 
-    def __init__(self, found: tuple[tuple[Moment, ...], ReplayResult]) -> None:
-        self.moments, self.result = found
+    def __init__(self, replayed: tuple[tuple[Moment, ...], ReplayResult]) -> None:
+        self.moments, self.result = replayed
         if not self.moments:
             raise self.result.error or UsageError(
                 "this history has no workflow task: there are no steps to show"

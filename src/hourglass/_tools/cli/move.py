@@ -139,7 +139,7 @@ def _moving(
     from hourglass._tools.cli.move_schedules import ScheduleMover
 
     mover, schedule_mover = _Mover(source, destination, replayer), ScheduleMover(source, destination)
-    schedules = schedule_mover.plan(wanted=not query.strip())
+    schedules = schedule_mover.plan(is_selected=not query.strip())
     if carry_out:
         schedules = [schedule if schedule.stays else schedule_mover.begin(schedule) for schedule in schedules]
     schedules_by_run = {

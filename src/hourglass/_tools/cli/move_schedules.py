@@ -65,16 +65,16 @@ class ScheduleMover:
         self._there = destination
         self._mark = f"{MOVING}{destination.target}"
 
-    def plan(self, *, wanted: bool) -> list[ScheduleMove]:
+    def plan(self, *, is_selected: bool) -> list[ScheduleMove]:
         """Return the plan for each schedule that has not been moved yet. No data is changed."""
-        return [self._plan(schedule.id, wanted) for schedule in self._to_move()]
+        return [self._plan(schedule.id, is_selected) for schedule in self._to_move()]
 
     def _to_move(self) -> Iterator[ScheduleDescription]:
         for schedule in list(self._here.list_schedules()):
             if not (schedule.paused and (schedule.note or "").startswith(MOVED)):
                 yield self._here.get_schedule_handle(schedule.id).describe()
 
-    def _plan(self, schedule_id: str, wanted: bool) -> ScheduleMove:
+    def _plan(self, schedule_id: str, is_selected: bool) -> ScheduleMove:
         seen = self._here.get_schedule_handle(schedule_id).describe()
         state = seen.schedule.state
         marked = state.paused and (state.note or "").startswith(MOVING)
@@ -90,7 +90,7 @@ class ScheduleMover:
             running=tuple(action.workflow_id for action in seen.info.running_actions),
             since=seen.info.last_updated_at if marked else None,
         )
-        if not wanted:
+        if not is_selected:
             why = "--query selects only workflows; omit it to move schedules"
             return replace(move, stays=why, counts=False)
         try:
