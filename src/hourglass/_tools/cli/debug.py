@@ -200,12 +200,12 @@ def _source(frame: Frame) -> Iterator[str]:
 
 def _show(walk: HistoryWalk, index: int) -> None:
     for line in described(walk.moments, index):
-        console.show(line, whole=True)
+        console.show(line, soft_wrap=True)
 
 
 def _list(walk: HistoryWalk) -> None:
     for index, moment in enumerate(walk.moments):
-        console.show(f"{index + 1:5}  event {moment.event_id:<6} {summary(moment)}", whole=True)
+        console.show(f"{index + 1:5}  event {moment.event_id:<6} {summary(moment)}", soft_wrap=True)
 
 
 def _step_through(walk: HistoryWalk) -> None:
@@ -256,7 +256,7 @@ def _side_by_side(walk: HistoryWalk, alternative: HistoryWalk, at: int | None, j
     else:
         for index in range(parted):
             moment = walk.moments[index]
-            console.show(f"{index + 1:5}  event {moment.event_id:<6} {summary(moment)}", whole=True)
+            console.show(f"{index + 1:5}  event {moment.event_id:<6} {summary(moment)}", soft_wrap=True)
         console.show(f"the first difference is at step {parted + 1}:")
         for name, version in (("the code", walk), ("what if", alternative)):
             console.show(f"--- {name}")

@@ -190,10 +190,10 @@ _PAUSE = 1.0
 
 _COLUMNS = (
     Column("ID"),
-    Column("STATUS", whole=True),
+    Column("STATUS", fixed=True),
     Column("TYPE"),
-    Column("STARTED", whole=True),
-    Column("TOOK", whole=True),
+    Column("STARTED", fixed=True),
+    Column("TOOK", fixed=True),
 )
 
 

@@ -169,7 +169,7 @@ def _open_runs(client: Client, query: str) -> Iterator[WorkflowExecution]:
     yield from list(client.list_workflows(f"({query}) AND {both}" if query.strip() else both))
 
 
-_COLUMNS = (Column("ID"), Column("TYPE"), Column("VERDICT", whole=True), Column("WHY"))
+_COLUMNS = (Column("ID"), Column("TYPE"), Column("VERDICT", fixed=True), Column("WHY"))
 
 
 def _tell(verdicts: list[MoveResult], path: str, to: str, done: bool) -> None:
@@ -189,7 +189,7 @@ def _tell(verdicts: list[MoveResult], path: str, to: str, done: bool) -> None:
         ],
         None,
     ):
-        console.show(line, whole=True)
+        console.show(line, soft_wrap=True)
     counted = " and ".join(_count(verdicts, kind) for kind in ("workflow", "schedule") if _of(verdicts, kind))
     if done:
         console.show(f"moved: {counted}, to {to}")
