@@ -141,8 +141,8 @@ async def add_search_attributes(engine: Engine, request: dp.AddSearchAttributes)
     """Register search attributes explicitly. Other attributes are registered when they are first used."""
     registered = engine.runs.attributes
     for name, kind in request.types.items():
-        wanted, existing = AttributeType(kind), registered.type_of(name)
-        if existing is not None and existing is not wanted:
+        requested, existing = AttributeType(kind), registered.type_of(name)
+        if existing is not None and existing is not requested:
             raise ServiceError(
                 f"Search attribute {name} already exists with type {existing.value}.",
                 status="INVALID_ARGUMENT",
