@@ -80,12 +80,12 @@ def debug(
         connecting.write_json(_document(walk, at))
     elif at is not None:
         _show(walk, walk.index_at(at))
-        walk.say_error()
+        walk.print_error()
     elif sys.stdin.isatty() and sys.stdout.isatty():
         _step_through(walk)
     else:
         _list(walk)
-        walk.say_error()
+        walk.print_error()
     if walk.result.error is not None:
         raise typer.Exit(1)
 
@@ -137,7 +137,7 @@ class HistoryWalk:
         numbers = [number for number, moment in enumerate(self.moments) if moment.event_id <= event]
         return numbers[-1] if numbers else 0
 
-    def say_error(self) -> None:
+    def print_error(self) -> None:
         """Print the position where the code no longer matches the history, if it does not match."""
         if self.result.error is not None:
             console.error(f"the code does not match this history: {self.result.error}")
@@ -220,7 +220,7 @@ def _step_through(walk: HistoryWalk) -> None:
             case "" | "n" if index < last:
                 index += 1
             case "" | "n":
-                walk.say_error()
+                walk.print_error()
                 console.note("this is the last step")
                 continue
             case "p":
