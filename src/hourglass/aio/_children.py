@@ -50,7 +50,7 @@ from hourglass.workflow._children import (
     signal_command,
     with_start_call,
 )
-from hourglass.workflow._references import ResolvedReference, given_message, given_workflow
+from hourglass.workflow._references import ResolvedReference, resolve_message, resolve_workflow
 
 R = TypeVar("R")
 W = TypeVar("W")
@@ -129,7 +129,7 @@ class Signalled:
     ) -> None:
         """Send a signal and wait until it is delivered. Raise `ApplicationError` if the workflow does not exist."""
         with _within(event_groups):
-            await self._send(given_message("signal", signal), list(given_values(arg, positional, args)))
+            await self._send(resolve_message("signal", signal), list(given_values(arg, positional, args)))
 
     async def _send(self, message: ResolvedReference, values: list[Any]) -> None:
         raise NotImplementedError
@@ -206,7 +206,7 @@ async def start_child_workflow(
     Raise `WorkflowAlreadyStartedError` if the workflow id is in use. `result_type` is for workflows passed by name.
     """
     live = require_fiber("starting a child workflow").run
-    target = given_workflow(workflow)
+    target = resolve_workflow(workflow)
     return_type = target.return_type if result_type is None else result_type
     child_options = given_options(options)
     check_options(child_options, f"workflow {target.name}")
@@ -326,7 +326,7 @@ async def signal_with_start_workflow(
     `USE_EXISTING`, because a running workflow is signalled.
     """
     live = require_fiber("signalling with a start").run
-    target, message = given_workflow(workflow), given_message("signal", signal)
+    target, message = resolve_workflow(workflow), resolve_message("signal", signal)
     signal_values = (
         () if signal_args is None else tuple(signal_args) if isinstance(signal_args, list) else (signal_args,)
     )
