@@ -89,7 +89,7 @@ def create(
     def build(call: CreateScheduleInput) -> ClientOperation[str]:
         converter = _converter_of(session, call.schedule, call.id)
         form = forms.schedule_form(call.schedule, refer_schedule(call.id), converter, session.identity)
-        session.meet(call.schedule.action.workflow)
+        session.register_workflow(call.schedule.action.workflow)
         forms.reject_empty(form.spec)
         if form.state.limited_actions and not form.state.remaining_actions:
             raise UsageError(
@@ -256,7 +256,7 @@ def _updating(session: ClientSession, schedule_id: str, change: Change) -> Steps
             return
         converter = _converter_of(session, changed, schedule_id)
         form = forms.schedule_form(changed, schedule_id, converter, session.identity)
-        session.meet(changed.action.workflow)
+        session.register_workflow(changed.action.workflow)
         yield asking(
             UpdateSchedule(
                 schedule_id=schedule_id,

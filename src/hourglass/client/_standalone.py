@@ -42,7 +42,7 @@ from hourglass.client._options import RpcOptions, callbacks_of, check_changes, r
 from hourglass.client._session import ClientOperation, ClientSession, asking, listing, nothing, through
 from hourglass.client._values import WorkflowExecutionCount, attributes_from, count_from, time_from
 from hourglass.client._wait_notices import ActivityWaitNotice
-from hourglass.client._waiting import CONTINUES, ask_through_outage, first, in_time
+from hourglass.client._waiting import CONTINUES, call_through_outage, first, in_time
 from hourglass.converter import (
     ActivitySerializationContext,
     Converter,
@@ -358,7 +358,7 @@ def result(
             async with in_time(
                 session, limit, f"activity {reference.activity_id!r} has not ended within", CONTINUES
             ):
-                while not (outcome := await ask_through_outage(session, request)).closed:
+                while not (outcome := await call_through_outage(session, request)).closed:
                     pass
                 return outcome
         finally:

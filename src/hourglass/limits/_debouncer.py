@@ -25,7 +25,7 @@ from hourglass.client import AsyncClient, AsyncWorkflowHandle, Client, WorkflowH
 from hourglass.client._operations import Reference
 from hourglass.client._session import ClientOperation, ClientSession
 from hourglass.client._starts import start
-from hourglass.client._waiting import ask_through_outage, in_time
+from hourglass.client._waiting import call_through_outage, in_time
 from hourglass.converter import Payload
 from hourglass.errors import Cancelled, UsageError, WorkflowFailedError
 from hourglass.limits._keepers import is_long, keeper_id
@@ -159,7 +159,7 @@ class _Burst(Generic[R]):
 
         async def ask(session: ClientSession) -> BurstState:
             async with in_time(session, limit, f"the calls of {self._id!r} were not run within"):
-                while (state := await ask_through_outage(session, request)).pending:
+                while (state := await call_through_outage(session, request)).pending:
                     pass
                 return state
 
@@ -304,7 +304,7 @@ def _call(
 def _send(
     session: ClientSession, workflow: Any, args: Sequence[Any], call: DebounceCall
 ) -> ClientOperation[Reference]:
-    session.meet(workflow)
+    session.register_workflow(workflow)
     # Encode here, by the workflow's own signature. The collecting workflow passes the payloads on unchanged.
     arguments = resolve_workflow(workflow).encode(session.converter, args)
     options = {

@@ -79,7 +79,7 @@ def once(  # type: ignore[misc]
                 f"once has no option {name!r}: the key is the workflow id, and once sets the policies of the id itself"
             )
     session = client._session
-    session.meet(workflow)
+    session.register_workflow(workflow)
     policy = IdReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY if retry_failed else IdReusePolicy.REJECT_DUPLICATE
     operation = _start(session, workflow, args, {**options, "id": key, "id_reuse_policy": policy}, window)
     if isinstance(client, Client):

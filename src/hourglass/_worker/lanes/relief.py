@@ -138,9 +138,9 @@ class Relief:
             elif now - place.used >= _IDLE_LIMIT and not self._stopping:
                 self._end(place)
         if spares and self._timer is None and not self._stopping:
-            self._timer = asyncio.get_running_loop().call_later(_IDLE_LOOK, self._look_again)
+            self._timer = asyncio.get_running_loop().call_later(_IDLE_LOOK, self._check_spares)
 
-    def _look_again(self) -> None:
+    def _check_spares(self) -> None:
         self._timer = None
         self._end_idle_spares()
 
