@@ -75,7 +75,7 @@ class Metric:
         with self._lock:
             has_room = self._add(value, labels)
         if has_room and self._registry.sinks:
-            self._registry.notify(self, value, labels)
+            self._registry.tell(self, value, labels)
 
     def pending(self, labels: Labels) -> list[float]:
         """Return the list with the values of a series that `fold` will record.
@@ -100,7 +100,7 @@ class Metric:
         if self._registry.sinks:
             for values, labels in recorded:
                 for value in values:
-                    self._registry.notify(self, value, labels)
+                    self._registry.tell(self, value, labels)
 
     def collect(self) -> Family:
         """Return the current values."""
@@ -226,7 +226,7 @@ class Registry:
 
         return remove
 
-    def notify(self, metric: Metric, value: float, labels: Labels) -> None:
+    def tell(self, metric: Metric, value: float, labels: Labels) -> None:
         """Send a record to the sinks."""
         for sink in self.sinks:
             try:
