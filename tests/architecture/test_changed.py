@@ -79,7 +79,7 @@ def _repository() -> dict[str, changed.File]:
         ("src/hourglass/converter/_pydantic.py", "tests/converter/test_pydantic.py"),
         ("src/hourglass/testing/plugin.py", "tests/architecture/test_exports.py"),
         ("tests/embedded/multiprocess/program.py", "tests/embedded/multiprocess/test_processes.py"),
-        ("tests/compat/histories/any.json", "tests/compat/test_what_is_compared.py"),
+        ("tests/compat/histories/any.json", "tests/compat/test_replay_comparisons.py"),
         ("docs/cli.md", "tests/docs/test_pages.py"),
         ("examples/checkout.py", "tests/examples/test_examples_run.py"),
         ("README.md", "tests/docs/test_readme.py"),

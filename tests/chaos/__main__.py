@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from . import arena
+from . import testbed
 from .faults import FAULTS
 from .outcome import FULL, QUICK, SHORT, Row, Scale, as_json, as_text
 
@@ -38,7 +38,7 @@ def main(arguments: list[str]) -> int:
             if name in options.only:
                 rows.append(_run(name, options.seed, scale))
     finally:
-        arena.close()
+        testbed.close()
     report = as_text(rows, options.seed, scale)
     print(f"\n{report}")
     options.report.with_suffix(".txt").write_text(f"{report}\n")

@@ -16,7 +16,7 @@ from typing import Any
 from hourglass import Client, RetryPolicy, activity, workflow
 from hourglass.errors import WorkflowFailedError
 
-from . import arena
+from . import testbed
 from .leaks import left_open, outstanding
 from .outcome import Outcome, Scale, Tally
 from .waiting import Stuck, results, until
@@ -128,13 +128,15 @@ def all_of_them(seed: int, scale: Scale) -> Outcome:
     tally = Tally()
     _over.clear()
     activities = [*BAD.values(), *HARMLESS.values(), behaves]
-    with Client.connect(arena.server().target) as client:
+    with Client.connect(testbed.server().target) as client:
         try:
-            queue = arena.name("bad-activities")
-            with arena.working(client, queue, workflows=[calls, calls_well], activities=activities) as worker:
+            queue = testbed.name("bad-activities")
+            with testbed.working(
+                client, queue, workflows=[calls, calls_well], activities=activities
+            ) as worker:
                 for name in (*BAD, *HARMLESS):
                     _one(client, queue, name, tally)
-                    well = client.start_workflow(calls_well, id=arena.name("well"), task_queue=queue)
+                    well = client.start_workflow(calls_well, id=testbed.name("well"), task_queue=queue)
                     began = time.monotonic()
                     found = results([well], 30, worker)
                     tally.check(found == ["well"], f"after {name}: {found}", time.monotonic() - began)
@@ -149,7 +151,7 @@ def all_of_them(seed: int, scale: Scale) -> Outcome:
 
 
 def _one(client: Client, queue: str, name: str, tally: Tally) -> None:
-    handle = client.start_workflow(calls, name, id=arena.name(name), task_queue=queue)
+    handle = client.start_workflow(calls, name, id=testbed.name(name), task_queue=queue)
     try:
         (found,) = results([handle], 40)
     except WorkflowFailedError as error:

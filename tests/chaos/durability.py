@@ -12,7 +12,7 @@ from typing import Any
 
 from .outcome import Outcome, Scale
 
-_STORMS = {
+_KILL_LOADS = {
     "full": {"workflows": 3000, "kills": 500, "limit": 1200.0},
     "quick": {"workflows": 300, "kills": 60, "limit": 300.0},
     "short": {"workflows": 60, "kills": 12},
@@ -23,7 +23,7 @@ _SHARED = {
     "short": {"workflows": 60, "kills": 12},
 }
 _WEB_KILLS = {"full": 60, "quick": 12, "short": 3}
-_CAMPAIGNS = {  # so many campaigns, of so many faults each
+_CAMPAIGNS = {  # number of campaigns, and of faults in each
     "full": {"on_file": (6, 150), "on_server": (2, 75)},
     "quick": {"on_file": (1, 100), "on_server": (1, 20)},
     "short": {"on_file": (1, 20), "on_server": (1, 8)},
@@ -63,23 +63,23 @@ def _part(name: str) -> Any:
     return import_module(f"{above}.durability.{name}" if above else f"durability.{name}")
 
 
-def storm(seed: int, scale: Scale) -> Outcome:
+def kill_load(seed: int, scale: Scale) -> Outcome:
     """No start, signal or result is lost or duplicated while owners are killed."""
-    return _storm(seed, _STORMS[scale.name])
+    return _kill_load(seed, _KILL_LOADS[scale.name])
 
 
-def storm_over_three(seed: int, scale: Scale) -> Outcome:
+def kill_load_on_three_processes(seed: int, scale: Scale) -> Outcome:
     """The same while any of three processes on one file is killed. A recovery is the time until the work in
     progress of the killed process is retried."""
-    return _storm(seed, {**_SHARED[scale.name], "processes": 3, "threads": 24, "beat": 0.05})
+    return _kill_load(seed, {**_SHARED[scale.name], "processes": 3, "threads": 24, "beat": 0.05})
 
 
-def _storm(seed: int, size: dict[str, Any]) -> Outcome:
+def _kill_load(seed: int, size: dict[str, Any]) -> Outcome:
     with tempfile.TemporaryDirectory() as folder:
-        raging = _part("storm").Storm(Path(folder), _part("storm").Size(**size), seed)
-        answers = raging.rage()
-        violations = _part("audit").complaints(answers, raging.path, raging.notes)
-        recoveries = _part("audit").recoveries(answers, raging.notes)
+        load = _part("kill_load").KillLoad(Path(folder), _part("kill_load").Size(**size), seed)
+        answers = load.run()
+        violations = _part("audit").find_violations(answers, load.path, load.notes)
+        recoveries = _part("audit").recoveries(answers, load.notes)
     good = answers.kills if not violations else 0
     kinds = {"owner-killed": answers.owners, "worker-killed": answers.kills - answers.owners}
     checked = {

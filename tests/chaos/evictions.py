@@ -6,7 +6,7 @@ import time
 
 from hourglass import Client
 
-from . import arena
+from . import testbed
 from .leaks import left_open, outstanding
 from .outcome import Outcome, Scale, Tally
 from .waiting import Stuck, results, until
@@ -17,14 +17,14 @@ CACHES = (0, 1, 10)
 def storms(seed: int, scale: Scale) -> Outcome:
     """Run many chains with a cache for none, one and ten runs."""
     tally = Tally()
-    with Client.connect(arena.server().target) as client:
+    with Client.connect(testbed.server().target) as client:
         for cache in CACHES:
             try:
-                with arena.working(client, arena.name("evictions"), max_cached_workflows=cache) as worker:
+                with testbed.working(client, testbed.name("evictions"), max_cached_workflows=cache) as worker:
                     began = time.monotonic()
-                    handles = arena.start_chains(client, worker.task_queue, scale.workflows)
+                    handles = testbed.start_chains(client, worker.task_queue, scale.workflows)
                     found = results(handles, scale.limit, worker)
-                    good = arena.right(found)
+                    good = testbed.right(found)
                     took = time.monotonic() - began
                     tally.check(good == len(found), f"cache {cache}: {good} right", took)
                     until("nothing is outstanding", lambda: not outstanding(worker), 60, worker)

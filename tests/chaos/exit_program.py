@@ -15,18 +15,18 @@ from collections.abc import Callable
 from hourglass import AsyncClient, Client, Worker
 from hourglass.worker._worker import _applications
 
-from . import arena, work
+from . import testbed, work
 
 
 def _start(target: str) -> tuple[Client, Worker, str]:
     client = Client.connect(target)
-    queue = arena.name("exit")
+    queue = testbed.name("exit")
     worker = Worker(client, queue, workflows=work.WORKFLOWS, activities=work.ACTIVITIES).start()
     return client, worker, queue
 
 
 def _one(client: Client, queue: str) -> None:
-    handle = client.start_workflow(work.chain, 1, id=arena.name("run"), task_queue=queue)
+    handle = client.start_workflow(work.chain, 1, id=testbed.name("run"), task_queue=queue)
     assert handle.result(timeout=30) == 6
 
 
@@ -34,8 +34,8 @@ def open_at_exit(target: str) -> None:
     """The main thread ends while the worker runs and workflows are open."""
     client, _, queue = _start(target)
     for number in range(20):
-        client.start_workflow(work.idle, number, id=arena.name("open"), task_queue=queue)
-        client.start_workflow(work.chain, number, id=arena.name("open"), task_queue=queue)
+        client.start_workflow(work.idle, number, id=testbed.name("open"), task_queue=queue)
+        client.start_workflow(work.chain, number, id=testbed.name("open"), task_queue=queue)
     _one(client, queue)
     print("done", flush=True)
 
@@ -43,7 +43,7 @@ def open_at_exit(target: str) -> None:
 def open_at_sys_exit(target: str) -> None:
     """Like `open_at_exit`, by `sys.exit`, with a thread that waits for a result."""
     client, _, queue = _start(target)
-    waited = client.start_workflow(work.idle, 1, id=arena.name("open"), task_queue=queue)
+    waited = client.start_workflow(work.idle, 1, id=testbed.name("open"), task_queue=queue)
     threading.Thread(target=waited.result, daemon=True).start()
     _one(client, queue)
     print("done", flush=True)
@@ -53,7 +53,7 @@ def open_at_sys_exit(target: str) -> None:
 def in_activity_at_exit(target: str) -> None:
     """An activity of a minute is running at the end."""
     client, _, queue = _start(target)
-    client.start_workflow(work.finishing, 60.0, id=arena.name("open"), task_queue=queue)
+    client.start_workflow(work.finishing, 60.0, id=testbed.name("open"), task_queue=queue)
     deadline = time.monotonic() + 20
     while not any(app.executors.children() for app in _applications.values()):
         assert time.monotonic() < deadline, "no attempt has begun"
@@ -92,7 +92,7 @@ def _child_ends(target: str) -> None:
 def activity_forks(target: str) -> None:
     """An activity forks and its copy returns; the copy ends by itself, and the worker continues."""
     client, worker, queue = _start(target)
-    handle = client.start_workflow(work.forking, id=arena.name("fork"), task_queue=queue)
+    handle = client.start_workflow(work.forking, id=testbed.name("fork"), task_queue=queue)
     assert handle.result(timeout=30) == 0, "the copy did not end as it should"
     _one(client, queue)
     worker.shutdown()
@@ -123,11 +123,11 @@ def two_loops(target: str) -> None:
 
 async def _loop(target: str, shared: AsyncClient) -> None:
     own = await AsyncClient.connect(target)
-    queue = arena.name("loop")
+    queue = testbed.name("loop")
     async with Worker(own, queue, workflows=work.WORKFLOWS, activities=work.ACTIVITIES):
         via = own if target == "local:" else shared
         handles = [
-            await via.start_workflow(work.chain, number, id=arena.name("run"), task_queue=queue)
+            await via.start_workflow(work.chain, number, id=testbed.name("run"), task_queue=queue)
             for number in range(5)
         ]
         found = await asyncio.gather(*[handle.result(timeout=30) for handle in handles])

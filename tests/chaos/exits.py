@@ -4,7 +4,7 @@ status.
 
 from __future__ import annotations
 
-from . import arena
+from . import testbed
 from .exit_program import CASES
 from .outcome import Outcome, Scale, Tally
 from .waiting import Stuck
@@ -18,7 +18,7 @@ _SHORT_IN_MEMORY = frozenset({"in_activity_at_exit", "open_at_sys_exit", "activi
 def programs(seed: int, scale: Scale) -> Outcome:
     """Run every case in memory and on the server, repeatedly in the long run."""
     tally = Tally()
-    for target in ("local:", arena.server().target):
+    for target in ("local:", testbed.server().target):
         for case in CASES:
             if scale.name == "short" and (target == "local:") is not (case in _SHORT_IN_MEMORY):
                 continue
@@ -29,7 +29,7 @@ def programs(seed: int, scale: Scale) -> Outcome:
 
 def _run(case: str, target: str, tally: Tally) -> None:
     try:
-        with arena.Program("exit_program", case, target) as program:
+        with testbed.Program("exit_program", case, target) as program:
             status, took = program.end(None, _LIMIT)
             program.wait_readers()
             good = status == 0 and "done" in program.lines

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from . import (
-    answers,
     bad_activities,
     durability,
     evictions,
@@ -11,21 +10,22 @@ from . import (
     hangs,
     kills,
     network,
+    quick_restarts,
     regex,
-    returns,
-    sudden_deaths,
+    status_endpoints,
+    worker_kills,
 )
 from .outcome import Fault
 
 FAULTS: dict[str, Fault] = {
     "kills-in-memory": kills.in_memory,
     "kills-on-server": kills.on_server,
-    "parts-that-come-back": returns.promptly,
-    "process-killed-in-activity": sudden_deaths.in_activity,
-    "process-killed-between-tasks": sudden_deaths.between_tasks,
-    "process-killed-in-task": sudden_deaths.in_task,
-    "processes-killed-under-load": sudden_deaths.under_load,
-    "process-terminated": sudden_deaths.politely,
+    "parts-that-come-back": quick_restarts.promptly,
+    "process-killed-in-activity": worker_kills.in_activity,
+    "process-killed-between-tasks": worker_kills.between_tasks,
+    "process-killed-in-task": worker_kills.in_task,
+    "processes-killed-under-load": worker_kills.under_load,
+    "process-terminated": worker_kills.politely,
     "server-killed": network.server_killed,
     "connections-reset": network.connections_reset,
     "black-hole": network.black_hole,
@@ -34,10 +34,10 @@ FAULTS: dict[str, Fault] = {
     "interpreter-held": regex.holds_the_interpreter,
     "bad-activities": bad_activities.all_of_them,
     "forks-loops-exits": exits.programs,
-    "status-while-dying": answers.status_while_dying,
+    "status-while-dying": status_endpoints.status_while_dying,
     "campaign-on-file": durability.campaign_on_file,
     "campaign-on-server": durability.campaign_on_server,
-    "durability": durability.storm,
-    "any-of-three-killed": durability.storm_over_three,
+    "durability": durability.kill_load,
+    "any-of-three-killed": durability.kill_load_on_three_processes,
     "web-processes": durability.web,
 }

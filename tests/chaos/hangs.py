@@ -14,7 +14,7 @@ from typing import Any
 
 from hourglass import Client, Worker, WorkflowHandle, workflow
 
-from . import arena, work
+from . import testbed, work
 from .outcome import Outcome, Scale, Tally
 from .waiting import Stuck, results, until
 
@@ -63,10 +63,10 @@ def workflow_code(seed: int, scale: Scale) -> Outcome:
     """Run each kind of hang, with healthy runs beside it that must complete."""
     tally = Tally()
     Nap.seconds = scale.nap
-    with Client.connect(arena.server().target) as client:
+    with Client.connect(testbed.server().target) as client:
         workflows = [work.chain, *CHEAP.values(), *STUBBORN.values()]
-        queue = arena.name("hangs")
-        with arena.working(client, queue, workflows=workflows, deadlock_timeout=DEADLOCK) as worker:
+        queue = testbed.name("hangs")
+        with testbed.working(client, queue, workflows=workflows, deadlock_timeout=DEADLOCK) as worker:
             _watched(
                 client, worker, CHEAP, scale.hang_watch, _MOST_CPU if scale.strict else None, scale, tally
             )
@@ -85,7 +85,7 @@ def _watched(
 ) -> None:
     queue, threads = worker.task_queue, threading.active_count()
     handles = {
-        name: client.start_workflow(code, id=arena.name(name), task_queue=queue)
+        name: client.start_workflow(code, id=testbed.name(name), task_queue=queue)
         for name, code in hanging.items()
     }
     try:
@@ -117,8 +117,8 @@ def _others_go_on(
     busy, began = time.process_time(), time.monotonic()
     while True:
         started = time.monotonic()
-        found = results(arena.start_chains(client, worker.task_queue, _NEIGHBOURS), scale.limit, worker)
-        tally.check(arena.right(found) == _NEIGHBOURS, f"neighbours: {found}", time.monotonic() - started)
+        found = results(testbed.start_chains(client, worker.task_queue, _NEIGHBOURS), scale.limit, worker)
+        tally.check(testbed.right(found) == _NEIGHBOURS, f"neighbours: {found}", time.monotonic() - started)
         more = threading.active_count() - threads
         tally.check(more <= _MORE_THREADS, f"{more} more threads")
         left = seconds - (time.monotonic() - began)

@@ -11,7 +11,7 @@ from functools import partial
 
 from hourglass import Client, Worker, WorkflowHandle
 
-from . import arena, strikes, work
+from . import fault_injection, testbed, work
 from .leaks import holdings as held_now
 from .leaks import leaked, left_open, outstanding
 from .outcome import Outcome, Scale, Tally
@@ -31,7 +31,7 @@ _DELIVERIES = [
 
 def on_server(seed: int, scale: Scale) -> Outcome:
     """Kill processes of a worker on a dev server."""
-    return _kill_all(arena.server().target, 0.9, random.Random(f"server {seed}"), scale)
+    return _kill_all(testbed.server().target, 0.9, random.Random(f"server {seed}"), scale)
 
 
 def in_memory(seed: int, scale: Scale) -> Outcome:
@@ -43,8 +43,8 @@ def _kill_all(target: str, at_once: float, chance: random.Random, scale: Scale) 
     tally = Tally()
     with Client.connect(target) as client:
         # What is made once and kept (the runtime, pools of threads) is no leak.
-        with arena.working(client, arena.name("warm-up")) as worker:
-            results(arena.start_chains(client, worker.task_queue, 3), 60, worker)
+        with testbed.working(client, testbed.name("warm-up")) as worker:
+            results(testbed.start_chains(client, worker.task_queue, 3), 60, worker)
         before = held_now(client._portal)
         try:
             _under_load(client, at_once, chance, scale, tally)
@@ -56,8 +56,8 @@ def _kill_all(target: str, at_once: float, chance: random.Random, scale: Scale) 
 
 
 def _under_load(client: Client, at_once: float, chance: random.Random, scale: Scale, tally: Tally) -> None:
-    queue = arena.name("kills")
-    with arena.working(client, queue, lanes=2) as worker:
+    queue = testbed.name("kills")
+    with testbed.working(client, queue, lanes=2) as worker:
         static = frozenset(worker.tree.paths())
         blows = scale.rounds * len(static) + 3 * scale.strikes
         runs = max(scale.workflows, 3 * blows)
@@ -73,7 +73,7 @@ def _under_load(client: Client, at_once: float, chance: random.Random, scale: Sc
             else:
                 struck += 1
         found = results(load.handles, scale.limit, worker)
-        tally.check(arena.right(found) == runs, f"wrong results: {found}")
+        tally.check(testbed.right(found) == runs, f"wrong results: {found}")
         for _ in range(struck):
             tally.passed()
         _recovers(worker, static, tally)
@@ -92,7 +92,7 @@ class Load:
         self.handles: list[WorkflowHandle[int]] = []
         self._client = client
         self._queue = queue
-        self._prefix = arena.name("chain")
+        self._prefix = testbed.name("chain")
         self._left = runs
         self._slice = -(-(runs - at_once) // blows)
         self._start(at_once)
@@ -113,7 +113,9 @@ class Load:
 
 
 def _recovers(worker: Worker, static: frozenset[str], tally: Tally) -> None:
-    tally.passed(until("the tree is whole", lambda: strikes.whole(worker, static), _WHOLE_LIMIT, worker))
+    tally.passed(
+        until("the tree is whole", lambda: fault_injection.whole(worker, static), _WHOLE_LIMIT, worker)
+    )
 
 
 def _blows(
@@ -122,11 +124,11 @@ def _blows(
     """Return every path `rounds` times and the special faults, in random order."""
     blows: list[Callable[[], bool]] = []
     for _ in range(scale.rounds):
-        blows += [partial(strikes.kill, worker, path) for path in static]
+        blows += [partial(fault_injection.kill, worker, path) for path in static]
     for number in range(scale.strikes):
         loop, instant = _DELIVERIES[number % len(_DELIVERIES)]
-        blows.append(partial(strikes.at_delivery, worker, queue, loop, instant, load.more))
-        blows.append(partial(strikes.recycle_in_flight, worker, queue, load.more))
-        blows.append(partial(strikes.kill, worker, f"{strikes.WORKERS}/{queue}"))
+        blows.append(partial(fault_injection.at_delivery, worker, queue, loop, instant, load.more))
+        blows.append(partial(fault_injection.recycle_in_flight, worker, queue, load.more))
+        blows.append(partial(fault_injection.kill, worker, f"{fault_injection.WORKERS}/{queue}"))
     chance.shuffle(blows)
     return blows

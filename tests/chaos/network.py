@@ -12,7 +12,7 @@ from typing import Any
 from hourglass import Client, Worker, WorkflowHandle
 from hourglass.testing import dev_server
 
-from . import arena
+from . import testbed
 from .outcome import Outcome, Scale, Tally
 from .proxy import Proxy
 from .waiting import Stuck, results, until
@@ -22,12 +22,12 @@ def server_killed(seed: int, scale: Scale) -> Outcome:
     """Kill the server with SIGKILL under load; restart it on its file later."""
     tally, chance = Tally(), random.Random(f"server killed {seed}")
     count = min(scale.workflows, 200)
-    queue = arena.name("server-killed")
+    queue = testbed.name("server-killed")
     with (
         tempfile.TemporaryDirectory() as folder,
-        dev_server(db_filename=Path(folder) / "server.db", extra_args=arena.QUICK_TIMERS) as server,
+        dev_server(db_filename=Path(folder) / "server.db", extra_args=testbed.QUICK_TIMERS) as server,
         Client.connect(server.target) as client,
-        arena.working(client, queue) as worker,
+        testbed.working(client, queue) as worker,
     ):
 
         def harm() -> None:
@@ -68,13 +68,13 @@ def black_hole(seed: int, scale: Scale) -> Outcome:
 def _behind_proxy(harm: Callable[[Proxy], None], scale: Scale) -> Outcome:
     """Run the worker behind a proxy; start and await runs past it."""
     tally = Tally()
-    server, queue = arena.server(), arena.name("behind-proxy")
+    server, queue = testbed.server(), testbed.name("behind-proxy")
     count = min(scale.workflows, 200)
     with (
         Proxy(server.target) as proxy,
         Client.connect(server.target) as client,
         Client.connect(proxy.target) as through,
-        arena.working(through, queue) as worker,
+        testbed.working(through, queue) as worker,
     ):
         _survives(client, worker, count, lambda: harm(proxy), scale, tally)
     return tally.outcome()
@@ -85,7 +85,7 @@ def _survives(
 ) -> None:
     """Start runs, cause the fault, start more runs; recovery ends when a run started after the fault completes."""
     try:
-        handles = arena.start_chains(client, worker.task_queue, count)
+        handles = testbed.start_chains(client, worker.task_queue, count)
         harm()
         began = time.monotonic()
         fresh = _start_when_possible(client, worker, scale)
@@ -93,7 +93,7 @@ def _survives(
         took = time.monotonic() - began
         tally.check(found == 5, f"a run after the outage gave {found}", took)
         found_all = results(handles, scale.limit, worker)
-        tally.check(arena.right(found_all) == count, f"wrong results: {found_all}")
+        tally.check(testbed.right(found_all) == count, f"wrong results: {found_all}")
     except Stuck as stuck:
         tally.failed(str(stuck))
 
@@ -103,7 +103,7 @@ def _start_when_possible(client: Client, worker: Worker, scale: Scale) -> Sequen
 
     def start() -> bool:
         try:
-            found.extend(arena.start_chains(client, worker.task_queue, 1))
+            found.extend(testbed.start_chains(client, worker.task_queue, 1))
         except Exception:
             return False
         return True

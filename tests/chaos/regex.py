@@ -15,7 +15,7 @@ from typing import Any
 
 from hourglass import Client, WorkflowHandle
 
-from . import arena
+from . import testbed
 from .outcome import Outcome, Scale, Tally
 from .waiting import Stuck, results, until
 
@@ -32,9 +32,9 @@ _STARTED = re.compile(r"process (\d+) started")
 def holds_the_interpreter(seed: int, scale: Scale) -> Outcome:
     """Run workflows that block the interpreter, with healthy runs beside them."""
     tally = Tally()
-    target, queue = arena.server().target, arena.name("regex")
+    target, queue = testbed.server().target, testbed.name("regex")
     arguments = ("worker", str(_SERVICE), "--target", target, "--task-queue", queue)
-    program = arena.Program("regex_program", *arguments, "--deadlock-timeout", str(DEADLOCK))
+    program = testbed.Program("regex_program", *arguments, "--deadlock-timeout", str(DEADLOCK))
     with Client.connect(target) as client, program:
         try:
             _wait_running(program, 1, scale)
@@ -46,7 +46,7 @@ def holds_the_interpreter(seed: int, scale: Scale) -> Outcome:
     return tally.outcome()
 
 
-def _watched(client: Client, program: arena.Program, queue: str, scale: Scale, tally: Tally) -> None:
+def _watched(client: Client, program: testbed.Program, queue: str, scale: Scale, tally: Tally) -> None:
     began, used = time.monotonic(), _cpu(program)
     hung = [_start(client, queue)]
     _replaced(program, 1, scale)
@@ -65,7 +65,7 @@ def _watched(client: Client, program: arena.Program, queue: str, scale: Scale, t
 
 
 def _all_that_is_tried(
-    client: Client, program: arena.Program, queue: str, scale: Scale, tally: Tally
+    client: Client, program: testbed.Program, queue: str, scale: Scale, tally: Tally
 ) -> list[WorkflowHandle[Any]]:
     """Execute the first run again, a second one, and then a third, which is not even started."""
     _replaced(program, 2, scale)  # the first one again
@@ -80,13 +80,13 @@ def _all_that_is_tried(
 
 
 def _start(client: Client, queue: str) -> WorkflowHandle[Any]:
-    return client.start_workflow("catastrophe", _FOREVER, id=arena.name("catastrophe"), task_queue=queue)
+    return client.start_workflow("catastrophe", _FOREVER, id=testbed.name("catastrophe"), task_queue=queue)
 
 
 def _neighbours(client: Client, queue: str, scale: Scale, tally: Tally, limit: float) -> None:
     began = time.monotonic()
     handles = [
-        client.start_workflow("neighbour", place, id=arena.name("neighbour"), task_queue=queue)
+        client.start_workflow("neighbour", place, id=testbed.name("neighbour"), task_queue=queue)
         for place in range(_NEIGHBOURS)
     ]
     found = results(handles, scale.limit)
@@ -95,24 +95,24 @@ def _neighbours(client: Client, queue: str, scale: Scale, tally: Tally, limit: f
     tally.check(good, f"neighbours: {found} after {took:.1f} s", took)
 
 
-def _replaced(program: arena.Program, times: int, scale: Scale) -> None:
+def _replaced(program: testbed.Program, times: int, scale: Scale) -> None:
     until(f"it stood still {times}×", lambda: _said(program, "hangs") >= times, scale.limit)
     _wait_running(program, times + 1, scale)
 
 
-def _wait_running(program: arena.Program, times: int, scale: Scale) -> None:
+def _wait_running(program: testbed.Program, times: int, scale: Scale) -> None:
     until(f"process {times} works", lambda: _said(program, "the worker on task queue") >= times, scale.limit)
 
 
-def _said(program: arena.Program, text: str) -> int:
+def _said(program: testbed.Program, text: str) -> int:
     return sum(text in line for line in list(program.errors))
 
 
-def _pids(program: arena.Program) -> list[int]:
+def _pids(program: testbed.Program) -> list[int]:
     return [int(found[1]) for line in list(program.errors) if (found := _STARTED.search(line))]
 
 
-def _cpu(program: arena.Program) -> float:
+def _cpu(program: testbed.Program) -> float:
     """Return the CPU seconds of the parent, its replaced children and the present child."""
     ticks = 0
     for pid in [program.process.pid, *_pids(program)[-1:]]:

@@ -11,7 +11,7 @@ from hourglass import Client, Worker
 from hourglass._contract.handle import Handle, HandleConfig
 from hourglass._supervision import Process, SupervisionError
 
-from . import arena, strikes
+from . import fault_injection, testbed
 from .waiting import results, until
 
 _LAUNCHER = "Application/Subsystem/WorkerLauncher"
@@ -19,11 +19,11 @@ _HOLDER = "Application/Subsystem/BridgeHolder"
 
 
 def test_queue_worker_killed_while_starting_is_restarted_by_next_launcher() -> None:
-    with Client.connect("local:") as client, arena.working(client, arena.name("lost")) as worker:
+    with Client.connect("local:") as client, testbed.working(client, testbed.name("lost")) as worker:
         static = frozenset(worker.tree.paths())
         worker._portal.call(_kill_launcher_then_worker(worker))
-        until("the tree is whole", lambda: strikes.whole(worker, static), 20, worker)
-        assert arena.right(results(arena.start_chains(client, worker.task_queue, 3), 20, worker)) == 3
+        until("the tree is whole", lambda: fault_injection.whole(worker, static), 20, worker)
+        assert testbed.right(results(testbed.start_chains(client, worker.task_queue, 3), 20, worker)) == 3
 
 
 async def _kill_launcher_then_worker(worker: Worker) -> None:
@@ -31,7 +31,9 @@ async def _kill_launcher_then_worker(worker: Worker) -> None:
     worker._app.tables.distrust()  # else it would have its handle back at once
     with _block_handle_creation(worker):
         tree.kill(_HOLDER)
-        starting = await _wait_for_process(worker, f"{strikes.WORKERS}/{worker.task_queue}", started=False)
+        starting = await _wait_for_process(
+            worker, f"{fault_injection.WORKERS}/{worker.task_queue}", started=False
+        )
         launcher = await _wait_for_process(worker, _LAUNCHER, started=True)
         launcher.kill()
         await _wait_for_process(worker, _LAUNCHER, started=True)

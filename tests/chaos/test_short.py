@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from . import arena
+from . import testbed
 from .faults import FAULTS
 from .outcome import SHORT, Outcome
 
@@ -39,12 +39,12 @@ pytestmark = pytest.mark.server
 @pytest.fixture(scope="module", autouse=True)
 def _server() -> Iterator[None]:
     yield
-    arena.close()
+    testbed.close()
 
 
 @pytest.fixture(scope="module")
 def outcomes() -> Iterator[dict[str, Future[Outcome]]]:
-    arena.server()
+    testbed.server()
     with ThreadPoolExecutor(len(_TOGETHER)) as pool:
         yield {name: pool.submit(FAULTS[name], 1, SHORT) for name in _TOGETHER}
 

@@ -93,6 +93,6 @@ def serve() -> None:
 
 
 if __name__ == "__main__":
-    from lives import run_until_exit  # in the directory of this program
+    from restarts import run_until_exit  # in the directory of this program
 
     run_until_exit(serve)

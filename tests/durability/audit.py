@@ -1,4 +1,4 @@
-"""Checks after a storm: the clients' answers, the activities' notes and the histories must agree.
+"""Checks after a load with kills: the clients' answers, the activities' notes and the histories must agree.
 
 Each check is a function that yields violations.
 """
@@ -17,7 +17,7 @@ from typing import Any
 from hourglass import Client, History, Replayer
 
 from . import work
-from .storm import Answers, Death
+from .kill_load import Answers, Death
 
 
 @dataclass
@@ -64,7 +64,7 @@ class Written:
         return written
 
 
-def complaints(answers: Answers, path: Path, notes: Path) -> list[str]:
+def find_violations(answers: Answers, path: Path, notes: Path) -> list[str]:
     """Return all violations. Opens the file, so no other process may own it."""
     histories = _histories(answers, path)
     written = Written.read(notes)

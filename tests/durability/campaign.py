@@ -27,10 +27,10 @@ from hourglass._embedded.multiprocess.ownership import FileLock
 from hourglass.errors import HourglassError
 from hourglass.testing import dev_server
 
-from . import trips
+from . import campaign_workflows
 from .checker import Case, about_file, check, collect
 from .clients import LEDGERS, PATIENCE, QUEUE, Journal, end_all, ledger
-from .nursery import JOURNAL, Nursery
+from .fork_server import JOURNAL, ForkServer
 from .shim import Shim
 
 _WORKERS, _CLIENTS = 3, 3
@@ -70,7 +70,7 @@ class Campaign:
         self._clients = 0
         self._roles: dict[int, str] = {}
         self._later: list[tuple[float, Callable[[], None]]] = []
-        self.nursery: Nursery
+        self.fork_server: ForkServer
         self.case: Case
 
     # --- what each kind says for itself -----------------------------------------------------------------------
@@ -80,11 +80,11 @@ class Campaign:
         """Start everything that the campaign needs; yield a client that is hit by faults of the engine only."""
         raise NotImplementedError
 
-    def strike(self, kind: str) -> bool:
+    def inject(self, kind: str) -> bool:
         """Cause one fault; return False if there was nothing to hit."""
         raise NotImplementedError
 
-    def calm(self) -> None:
+    def end_faults(self) -> None:
         """End all faults."""
         raise NotImplementedError
 
@@ -103,29 +103,31 @@ class Campaign:
             for number in range(LEDGERS):
                 self._begin_ledger(client, number)
             self._faults()
-            self.calm()
+            self.end_faults()
             self._end(client)
             self.case = case = collect(
                 client, self.journal, self.notes, self.jumps, is_embedded=isinstance(self, FileCampaign)
             )
-        found = self.findings
-        found.violations += check(case)
-        found.violations += self.afterwards()
-        found.checked += case.checked
+        findings = self.findings
+        findings.violations += check(case)
+        findings.violations += self.afterwards()
+        findings.checked += case.checked
         for line in case.lines:
             if line.phase == "failed":
-                found.unanswered[line.what] += 1
-        found.seconds = time.monotonic() - began
+                findings.unanswered[line.what] += 1
+        findings.seconds = time.monotonic() - began
         log = self.folder / "log"
-        found.log = log.read_text(errors="replace")[-20_000:] if log.exists() else ""
-        return found
+        findings.log = log.read_text(errors="replace")[-20_000:] if log.exists() else ""
+        return findings
 
     def _begin_ledger(self, client: Client, number: int) -> None:
         journal, name = Journal(self.journal, "first"), ledger(number)
         journal.request(
             "start",
             name,
-            lambda _: client.start_workflow(trips.Ledger.run, 0, id=name, task_queue=QUEUE).run_id,
+            lambda _: (
+                client.start_workflow(campaign_workflows.Ledger.run, 0, id=name, task_queue=QUEUE).run_id
+            ),
         )
 
     def _faults(self) -> None:
@@ -133,14 +135,16 @@ class Campaign:
             self.keep_alive()
             self._wait(self.chance.expovariate(1 / self._gap))
             kind = self._next_kind(done)
-            if self.strike(kind):
+            if self.inject(kind):
                 self.findings.faults[kind] += 1
 
     def _next_kind(self, done: int) -> str:
         """Draw a kind of fault; each kind comes once before any comes twice. Clocks are moved in the second half
         only, so that the times of the first half can be checked."""
-        calm = 2 * done < self._wanted
-        kinds = {name: weight for name, weight in self.kinds.items() if not (calm and "clock" in name)}
+        is_first_half = 2 * done < self._wanted
+        kinds = {
+            name: weight for name, weight in self.kinds.items() if not (is_first_half and "clock" in name)
+        }
         new = [name for name in kinds if name not in self.findings.faults]
         if new:
             return self.chance.choice(new)
@@ -151,7 +155,7 @@ class Campaign:
         until = time.monotonic() + seconds
         while True:
             now = time.monotonic()
-            for when, undo in [each for each in self._later if each[0] <= now]:
+            for when, undo in [entry for entry in self._later if entry[0] <= now]:
                 self._later.remove((when, undo))
                 undo()
             if now >= until:
@@ -173,7 +177,7 @@ class Campaign:
         deadline = time.monotonic() + 2 * PATIENCE + 15.0  # a result may be asked for twice
         while self.with_role("client") and time.monotonic() < deadline:
             time.sleep(0.05)
-            self.nursery.bury()
+            self.fork_server.reap()
         if self.with_role("client"):
             self.findings.violations.append("a client still waits for an answer, long after the last fault")
         try:
@@ -186,8 +190,8 @@ class Campaign:
         began = time.monotonic()
         while time.monotonic() < began + 90.0:
             self.keep_alive()  # processes that were stopped at the power cut die now
-            told = Counter(line.what for line in Journal.read(self.journal) if line.phase == "told")
-            enough = all(told[what] >= least for what, least in _LEAST.items())
+            answered = Counter(line.what for line in Journal.read(self.journal) if line.phase == "told")
+            enough = all(answered[what] >= least for what, least in _LEAST.items())
             if enough and time.monotonic() > began + 1.0:
                 return
             time.sleep(0.1)
@@ -196,30 +200,30 @@ class Campaign:
 
     def keep_alive(self) -> None:
         """Fork the missing processes."""
-        self.nursery.bury()
+        self.fork_server.reap()
         while len(self.with_role("worker")) < _WORKERS:
-            pid = self.nursery.fork("worker", str(self.chance.randrange(10**6)), QUEUE)
+            pid = self.fork_server.fork("worker", str(self.chance.randrange(10**6)), QUEUE)
             self._roles[pid] = "worker"
         while len(self.with_role("client")) < _CLIENTS:
             self._clients += 1
-            self._roles[self.nursery.fork("client", f"c{self._clients}")] = "client"
+            self._roles[self.fork_server.fork("client", f"c{self._clients}")] = "client"
 
     def with_role(self, role: str) -> list[int]:
         """Return the live processes of this role."""
-        return [pid for pid in self.nursery.alive if self._roles.get(pid) == role]
+        return [pid for pid in self.fork_server.alive if self._roles.get(pid) == role]
 
     def kill(self, pid: int | None) -> bool:
         """Kill a process with SIGKILL; return False if there is none."""
         if pid is None:
             return False
-        self.nursery.kill(pid)
+        self.fork_server.kill(pid)
         return True
 
     def stop(self, pid: int | None, longest: float) -> bool:
         """Send SIGSTOP, and SIGCONT later."""
         if pid is None or not _send(pid, signal.SIGSTOP):
             return False
-        self.later(self.chance.random() * longest, lambda: _resume(self.nursery, pid))
+        self.later(self.chance.random() * longest, lambda: _resume(self.fork_server, pid))
         return True
 
     def one_of(self, role: str) -> int | None:
@@ -241,8 +245,8 @@ def _send(pid: int, which: signal.Signals) -> bool:
     return True
 
 
-def _resume(nursery: Nursery, pid: int) -> None:
-    if pid in nursery.alive:
+def _resume(fork_server: ForkServer, pid: int) -> None:
+    if pid in fork_server.alive:
         _send(pid, signal.SIGCONT)
 
 
@@ -278,12 +282,12 @@ class FileCampaign(Campaign):
     def arena(self) -> Iterator[Client]:
         environment = {**self._shim.environment, JOURNAL: str(self.journal)}
         with (
-            Nursery(self.path, self.notes, self.folder / "log", **environment) as self.nursery,
+            ForkServer(self.path, self.notes, self.folder / "log", **environment) as self.fork_server,
             Client.connect(f"local:{self.path}") as client,
         ):
             yield client
 
-    def strike(self, kind: str) -> bool:
+    def inject(self, kind: str) -> bool:
         chance = self.chance
         match kind:
             case "owner killed":
@@ -323,7 +327,7 @@ class FileCampaign(Campaign):
 
     def _owner(self) -> int | None:
         owner = FileLock(str(self.path)).note().pid
-        return owner if owner in self.nursery.alive else None
+        return owner if owner in self.fork_server.alive else None
 
     def _move_clock(self, kind: str) -> bool:
         """Move the clock by seconds, minutes or hours, and back some time later."""
@@ -341,9 +345,9 @@ class FileCampaign(Campaign):
         self.later(0.5 + 2 * self.chance.random(), back)
         return True
 
-    def calm(self) -> None:
+    def end_faults(self) -> None:
         self._wait(0.0)
-        self._shim.calm()
+        self._shim.reset()
 
     def afterwards(self) -> Iterator[str]:
         return about_file(self.path)
@@ -376,12 +380,14 @@ class ServerCampaign(Campaign):
             )
             self._proxy: Any = stack.enter_context(chaos.Proxy(self._server.target))
             client = stack.enter_context(Client.connect(self._server.target))
-            self.nursery = stack.enter_context(
-                Nursery(self._proxy.target, self.notes, self.folder / "log", **{JOURNAL: str(self.journal)})
+            self.fork_server = stack.enter_context(
+                ForkServer(
+                    self._proxy.target, self.notes, self.folder / "log", **{JOURNAL: str(self.journal)}
+                )
             )
             yield client
 
-    def strike(self, kind: str) -> bool:
+    def inject(self, kind: str) -> bool:
         match kind:
             case "worker killed":
                 return self.kill(self.one_of("worker"))
@@ -407,7 +413,7 @@ class ServerCampaign(Campaign):
                 self._server.start()
                 return True
 
-    def calm(self) -> None:
+    def end_faults(self) -> None:
         self._proxy.let_through()
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from hourglass import Client, History, Replayer
 
-from . import trips
+from . import campaign_workflows
 from .audit import Written
 from .clients import Journal, Line
 
@@ -373,7 +373,7 @@ def orderly(case: Case) -> Iterator[str]:
 
 def replays(case: Case) -> Iterator[str]:
     """Every history replays."""
-    with Replayer(workflows=trips.WORKFLOWS) as replayer:
+    with Replayer(workflows=campaign_workflows.WORKFLOWS) as replayer:
         for name, runs in case.histories.items():
             for history in runs:
                 result = replayer.try_replay(history)
@@ -434,7 +434,7 @@ def _time(event: dict[str, Any]) -> datetime:
 
 
 def _value(payloads: dict[str, Any]) -> Any:
-    decoded = [json.loads(base64.b64decode(each["data"])) for each in payloads.get("payloads", [])]
+    decoded = [json.loads(base64.b64decode(payload["data"])) for payload in payloads.get("payloads", [])]
     return decoded[0] if decoded else None
 
 

@@ -21,7 +21,7 @@ from hourglass._tools.diagnosis.asking import WhyContext
 from hourglass.client import WorkflowExecution
 from hourglass.errors import HourglassError
 
-from . import trips
+from . import campaign_workflows
 
 QUEUE = "campaign"
 LEDGERS = 3
@@ -58,7 +58,7 @@ class Journal:
     @staticmethod
     def read(path: Path) -> list[Line]:
         """Return the lines of all clients in the order of writing."""
-        return [Line(**json.loads(each)) for each in path.read_text().splitlines()]
+        return [Line(**json.loads(line)) for line in path.read_text().splitlines()]
 
     def next(self) -> int:
         """Return a number that this client has not used."""
@@ -119,19 +119,19 @@ class Traveller:
     def _trip(self) -> None:
         number = self._journal.next()
         name = f"trip-{self._name}-{number}"
-        plan = trips.Plan(number, self._chance.random() * 0.05)
-        handle = self._start(trips.Trip.run, plan, workflow_id=name)
+        plan = campaign_workflows.Plan(number, self._chance.random() * 0.05)
+        handle = self._start(campaign_workflows.Trip.run, plan, workflow_id=name)
         if handle is None:
             return
         current = self._client.get_workflow_handle(name)  # the latest run
         for _ in range(self._chance.randrange(1, 5)):
             if self._chance.random() < 0.7:
-                self._tell(current, trips.Trip.tell)
+                self._tell(current, campaign_workflows.Trip.tell)
             else:
-                self._ask(current, trips.Trip.ask)
+                self._ask(current, campaign_workflows.Trip.ask)
         if self._chance.random() < 0.3:
-            self._journal.request("query", name, lambda _: current.query(trips.Trip.all_heard))
-        self._journal.request("finish", name, lambda _: current.signal(trips.Trip.finish))
+            self._journal.request("query", name, lambda _: current.query(campaign_workflows.Trip.all_heard))
+        self._journal.request("finish", name, lambda _: current.signal(campaign_workflows.Trip.finish))
         if self._chance.random() < 0.7:
             self.take_result(handle)
 
@@ -156,18 +156,22 @@ class Traveller:
         handle = self._client.get_workflow_handle(ledger(self._chance.randrange(LEDGERS)))
         for _ in range(self._chance.randrange(1, 6)):
             if self._chance.random() < 0.5:
-                self._tell(handle, trips.Ledger.tell)
+                self._tell(handle, campaign_workflows.Ledger.tell)
             else:
-                self._ask(handle, trips.Ledger.ask)
+                self._ask(handle, campaign_workflows.Ledger.ask)
 
     def _nap(self) -> None:
         number = self._journal.next()
         seconds = self._chance.choice((0.01, 0.1, 0.5, 1.0))
-        self._start(trips.nap, number, seconds, workflow_id=f"nap-{self._name}-{number}")
+        self._start(campaign_workflows.nap, number, seconds, workflow_id=f"nap-{self._name}-{number}")
 
 
 def _plain(value: Any) -> Any:
-    return {"heard": value.heard, "tokens": value.tokens} if isinstance(value, trips.Receipt) else value
+    return (
+        {"heard": value.heard, "tokens": value.tokens}
+        if isinstance(value, campaign_workflows.Receipt)
+        else value
+    )
 
 
 def end_all(client: Client, journal: Journal, limit: float = END) -> Iterator[str]:
@@ -204,11 +208,11 @@ def _open_runs(client: Client) -> Iterator[WorkflowExecution]:
 
 
 def _finish(handle: WorkflowHandle[Any], patience: float, _: int) -> None:
-    handle.signal(trips.Trip.finish, rpc_timeout=patience)
+    handle.signal(campaign_workflows.Trip.finish, rpc_timeout=patience)
 
 
 def _total(handle: WorkflowHandle[Any], patience: float, _: int) -> Any:
-    return handle.query(trips.Ledger.total, rpc_timeout=patience)
+    return handle.query(campaign_workflows.Ledger.total, rpc_timeout=patience)
 
 
 def _story(client: Client, workflow_id: str) -> str:
@@ -230,7 +234,7 @@ def _waits_for(handle: WorkflowHandle[Any]) -> str:
 
 def _why(client: Client, workflow_id: str) -> str:
     findings = WhyContext(client).diagnosis(workflow_id, None).findings
-    return " ".join(f"it {each.what} ({', '.join(each.details)})" for each in findings)
+    return " ".join(f"it {finding.what} ({', '.join(finding.details)})" for finding in findings)
 
 
 def _last_events(handle: WorkflowHandle[Any]) -> str:

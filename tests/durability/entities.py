@@ -24,7 +24,7 @@ from hourglass._history import events as u
 from hourglass.errors import WorkflowAlreadyStartedError
 
 from . import work
-from .nursery import Nursery
+from .fork_server import ForkServer
 
 ENTITY = "entity"
 
@@ -57,14 +57,14 @@ class Messages:
         self._threads = threads
         self._least = least
         self._seed = seed
-        self._calm = threading.Event()
+        self._kills_done = threading.Event()
         self._lock = threading.Lock()
 
     def run(self, limit: float) -> Report:
         """Send messages and kill owners, then count the messages."""
         with (
             Client.connect(f"local:{self.path}") as client,
-            Nursery(self.path, self._notes, self.log) as nursery,
+            ForkServer(self.path, self._notes, self.log) as fork_server,
         ):
             client.start_workflow(work.Entity.run, 0, id=ENTITY)
             threads = [
@@ -73,9 +73,9 @@ class Messages:
             ]
             for thread in threads:
                 thread.start()
-            self._kill(nursery)
-            self._calm.set()
-            nursery.fork()
+            self._kill(fork_server)
+            self._kills_done.set()
+            fork_server.fork()
             deadline = time.monotonic() + limit
             for thread in threads:
                 thread.join(max(0.0, deadline - time.monotonic()))
@@ -86,19 +86,19 @@ class Messages:
         self._count()
         return self.report
 
-    def _kill(self, nursery: Nursery) -> None:
+    def _kill(self, fork_server: ForkServer) -> None:
         chance, wanted = random.Random(self._seed), FileLock(str(self.path))
         for _ in range(self._kills):
-            while len(nursery.alive) < 2:
-                nursery.fork()
+            while len(fork_server.alive) < 2:
+                fork_server.fork()
             time.sleep(chance.expovariate(1 / self._life))  # a random instant
             owner = wanted.note().pid
-            nursery.kill(owner if owner in nursery.alive else chance.choice(nursery.alive))
+            fork_server.kill(owner if owner in fork_server.alive else chance.choice(fork_server.alive))
             self.report.kills += 1
 
     def _send(self, client: Client, place: int) -> None:
         handle, number = client.get_workflow_handle(ENTITY), 0
-        while number < self._least or not self._calm.is_set():
+        while number < self._least or not self._kills_done.is_set():
             name = f"{place}-{number}"
             number += 1
             try:
@@ -153,7 +153,7 @@ class Messages:
                 f"{report.updates + report.signals} were acknowledged, {len(counted)} stand in histories"
             )
         report.errors += [
-            f"{each} was told of and is not there" for each in report.refusals if each not in known
+            f"{run} was reported as started and is not there" for run in report.refusals if run not in known
         ]
 
 
@@ -165,7 +165,7 @@ def main(kills: int, life: float) -> None:
             f"{report.kills} kills, {report.updates} updates, {report.signals} signals, {len(report.refusals)} refusals,"
             f" {time.monotonic() - began:.0f} s"
         )
-        print("\n".join(report.errors[:20]) or "each was carried out once")
+        print("\n".join(report.errors[:20]) or "each message was processed once")
 
 
 if __name__ == "__main__":

@@ -334,10 +334,10 @@ def clock_back(path: str) -> None:
     """When the wall clock jumps an hour back, even over a restart, no timer waits an hour longer."""
     shift_clock()
     with working(path) as client:
-        asleep(one := client.start_workflow(sleeper, 0.5, id="one"))
+        asleep(run := client.start_workflow(sleeper, 0.5, id="one"))
         set_clock(-1)
-        assert one.result(timeout=PATIENCE) == 2
-        in_order(one.history().events)
+        assert run.result(timeout=PATIENCE) == 2
+        in_order(run.history().events)
         asleep(two := client.start_workflow(sleeper, 1.0, id="two"))
         left = two.run_id
     with working(path) as client:

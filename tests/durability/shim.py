@@ -76,7 +76,7 @@ class Shim:
         """Return how often the fault has happened."""
         return self._get(2 + len(KINDS) + KINDS.index(kind))
 
-    def calm(self) -> None:
+    def reset(self) -> None:
         """Stop all faults and reset the clock."""
         self.set_clock(0.0)
         for kind in KINDS:
@@ -87,5 +87,5 @@ class Shim:
         struct.pack_into("q", self._memory, 8 * place, value)
 
     def _get(self, place: int) -> int:
-        found: int = struct.unpack_from("q", self._memory, 8 * place)[0]
-        return found
+        value: int = struct.unpack_from("q", self._memory, 8 * place)[0]
+        return value

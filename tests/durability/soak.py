@@ -28,7 +28,7 @@ from pathlib import Path
 from hourglass import Client, Worker
 from hourglass.errors import HourglassError
 
-from . import trips, work
+from . import campaign_workflows, work
 from .clients import QUEUE
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -113,10 +113,11 @@ class Verdict:
     def __str__(self) -> str:
         allowance = ALLOWANCES[self.name]
         middle, largest, growth, allowed = (
-            f"{each / allowance.unit:,.1f}" for each in (self.middle, self.largest, self.growth, self.allowed)
+            f"{value / allowance.unit:,.1f}"
+            for value in (self.middle, self.largest, self.growth, self.allowed)
         )
         mark = "" if self.is_flat else "  GROWS"
-        course = " → ".join(f"{each / allowance.unit:,.1f}" for each in self.course)
+        course = " → ".join(f"{value / allowance.unit:,.1f}" for value in self.course)
         return (
             f"{self.name:16} middle {middle:>9}, most {largest:>9}, growth {growth:>8} of {allowed:>6} allowed"
             f" {allowance.unit_name}{mark}\n{'':16} {course}"
@@ -188,13 +189,13 @@ class Load:
                     return
 
     def _trip(self, name: str, number: int) -> None:
-        plan = trips.Plan(number, 0.005)
-        handle = self._client.start_workflow(trips.Trip.run, plan, id=name, task_queue=QUEUE)
+        plan = campaign_workflows.Plan(number, 0.005)
+        handle = self._client.start_workflow(campaign_workflows.Trip.run, plan, id=name, task_queue=QUEUE)
         current = self._client.get_workflow_handle(name)
-        current.signal(trips.Trip.tell, "soak", number)
-        current.execute_update(trips.Trip.ask, "soak", number)
-        current.query(trips.Trip.all_heard)
-        current.signal(trips.Trip.finish)
+        current.signal(campaign_workflows.Trip.tell, "soak", number)
+        current.execute_update(campaign_workflows.Trip.ask, "soak", number)
+        current.query(campaign_workflows.Trip.all_heard)
+        current.signal(campaign_workflows.Trip.finish)
         receipt = handle.result(timeout=120)
         if receipt.heard != [["soak", number]]:
             self.errors.append(f"{name} heard {receipt.heard}")
@@ -283,7 +284,13 @@ def serve(target: str) -> None:
     retention = {"retention": _RETENTION} if target.startswith("local:") else {}
     with (
         Client.connect(target, **retention) as client,  # type: ignore[arg-type]
-        Worker(client, QUEUE, workflows=trips.WORKFLOWS, activities=trips.ACTIVITIES, deadlock_timeout=None),
+        Worker(
+            client,
+            QUEUE,
+            workflows=campaign_workflows.WORKFLOWS,
+            activities=campaign_workflows.ACTIVITIES,
+            deadlock_timeout=None,
+        ),
     ):
         print("ready", flush=True)
         sys.stdin.read()

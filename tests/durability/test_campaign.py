@@ -15,7 +15,7 @@ from tests.effort import cases
 
 from hourglass import Client, History
 
-from . import checker, shim, trips
+from . import campaign_workflows, checker, shim
 from .audit import Written
 from .campaign import FileCampaign
 from .checker import Case
@@ -43,7 +43,7 @@ def test_every_guarantee_holds_under_random_faults(campaign: FileCampaign) -> No
 
 def test_campaign_reports_runs_that_never_end(tmp_path: Path) -> None:
     with Client.connect(f"local:{tmp_path / 'stuck.db'}") as client:
-        client.start_workflow(trips.nap, 1, 0.0, id="nap-1", task_queue=QUEUE)
+        client.start_workflow(campaign_workflows.nap, 1, 0.0, id="nap-1", task_queue=QUEUE)
         (report,) = end_all(client, Journal(tmp_path / "journal", "last"), limit=0.1)
     assert "nap-1 has not ended" in report
     assert "WORKFLOW_TASK_SCHEDULED" in report
@@ -139,10 +139,11 @@ def duplicate_signal(case: Case) -> Case:
 def swap_signals(case: Case) -> Case:
     signals = [line for line in case.of("signal") if line.workflow_id.startswith("ledger")]
     first, second = next(
-        (one, two)
-        for one in signals
-        for two in signals
-        if (one.sender, one.workflow_id) == (two.sender, two.workflow_id) and one.number < two.number
+        (earlier, later)
+        for earlier in signals
+        for later in signals
+        if (earlier.sender, earlier.workflow_id) == (later.sender, later.workflow_id)
+        and earlier.number < later.number
     )
     places = [case.lines.index(first), case.lines.index(second)]
     case.lines[places[0]], case.lines[places[1]] = second, first

@@ -44,9 +44,9 @@ for number in range(forks):
     child = os.fork()
     if child == 0:
         signal.alarm(20)
-        other = sqlite3.connect(f"{path}.{number}")
-        other.execute("CREATE TABLE t (x)")
-        other.close()
+        connection = sqlite3.connect(f"{path}.{number}")
+        connection.execute("CREATE TABLE t (x)")
+        connection.close()
         if number % 5 == 0:
             assert client.execute_workflow(nothing, id=f"child-{number}") == 7
         os._exit(0)

@@ -7,15 +7,15 @@ from pathlib import Path
 
 from tests.effort import cases
 
-from .audit import complaints, recoveries
-from .storm import Answers, Death, Size, Storm
+from .audit import find_violations, recoveries
+from .kill_load import Answers, Death, KillLoad, Size
 
 
 def test_workflows_survive_repeated_kills_of_the_owner(tmp_path: Path) -> None:
-    storm = Storm(tmp_path, Size(workflows=60, kills=12), seed=1)
-    answers = storm.rage()
-    violations = complaints(answers, storm.path, storm.notes)
-    assert not violations, "\n".join([*violations[:20], storm.log.read_text()[-4000:]])
+    load = KillLoad(tmp_path, Size(workflows=60, kills=12), seed=1)
+    answers = load.run()
+    violations = find_violations(answers, load.path, load.notes)
+    assert not violations, "\n".join([*violations[:20], load.log.read_text()[-4000:]])
     assert answers.kills == 12
     assert len(answers.receipts) >= 60
 
@@ -23,10 +23,10 @@ def test_workflows_survive_repeated_kills_of_the_owner(tmp_path: Path) -> None:
 def test_workflows_survive_kills_of_owners_and_other_workers(tmp_path: Path) -> None:
     kills = cases(25, 250)
     size = Size(workflows=60, kills=kills, processes=3, life=0.2, limit=kills * 2.0 + 100)
-    storm = Storm(tmp_path, size, seed=2)
-    answers = storm.rage()
-    violations = complaints(answers, storm.path, storm.notes)
-    assert not violations, "\n".join([*violations[:20], storm.log.read_text()[-4000:]])
+    load = KillLoad(tmp_path, size, seed=2)
+    answers = load.run()
+    violations = find_violations(answers, load.path, load.notes)
+    assert not violations, "\n".join([*violations[:20], load.log.read_text()[-4000:]])
     assert answers.kills == kills
     assert 0 < answers.owners < kills
     assert len(answers.receipts) >= 60

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from . import work
-from .nursery import ROOT
+from .fork_server import ROOT
 from .web import PROCESSES, ask_while_owners_die
 
 

@@ -21,7 +21,7 @@ from hourglass import Client
 from hourglass._embedded.multiprocess.ownership import FileLock
 
 from . import work
-from .nursery import ROOT, Nursery
+from .fork_server import ROOT, ForkServer
 
 PROCESSES = 4
 PATIENCE = 60.0
@@ -87,10 +87,10 @@ def ask_while_owners_die(
     chance = random.Random(f"web {seed}")
     numbers = iter(range(1_000_000))
     with (
-        Nursery(path, folder / "notes", folder / "log") as nursery,
+        ForkServer(path, folder / "notes", folder / "log") as fork_server,
         web_server(path, folder / "log", gunicorn=gunicorn) as port,
     ):
-        nursery.fork()
+        fork_server.fork()
 
         def keep_asking() -> None:
             while not over.is_set():
@@ -104,7 +104,7 @@ def ask_while_owners_die(
             asker.start()
         _until(lambda: len(results.calls) > 20 or results.errors != [])
         for _ in range(kills):
-            _kill_owner(nursery, path, chance.expovariate(1 / life), results)
+            _kill_owner(fork_server, path, chance.expovariate(1 / life), results)
         over.set()
         for asker in askers:
             asker.join(PATIENCE)
@@ -131,13 +131,13 @@ def _ask(port: int, number: int, results: RequestResults) -> None:
         results.milliseconds.append(float(body.split()[2]) * 1e3)
 
 
-def _kill_owner(nursery: Nursery, path: Path, after: float, results: RequestResults) -> None:
+def _kill_owner(fork_server: ForkServer, path: Path, after: float, results: RequestResults) -> None:
     """Kill the owner once there is another worker; wait for the next answer."""
-    nursery.fork()
-    _until(lambda: FileLock(str(path)).note().pid in nursery.alive)
+    fork_server.fork()
+    _until(lambda: FileLock(str(path)).note().pid in fork_server.alive)
     time.sleep(0.2 + after)  # at a random instant
     killed = time.monotonic()
-    nursery.kill(FileLock(str(path)).note().pid)
+    fork_server.kill(FileLock(str(path)).note().pid)
     _until(lambda: any(began >= killed for began, _ in results.calls[-50:]) or results.errors != [])
     answered = [ended for began, ended in results.calls if began >= killed]
     if answered:

@@ -35,7 +35,7 @@ from hourglass._evaluator.specs import RetryRule
 from hourglass.errors import ServiceError, WorkflowAlreadyStartedError, WorkflowNotFoundError
 
 from .memory_world import World, app_failure, settle, text
-from .store.dumb_store import Disk, DumbStore
+from .store.simple_store import Disk, SimpleStore
 
 T = TypeVar("T")
 
@@ -473,16 +473,16 @@ class EnginesOnFile(Engines):
         self.folder.cleanup()
 
 
-class EnginesOnDumbStore(Engines):
+class EnginesOnSimpleStore(Engines):
     """The model over a store that implements only the interface, and loses what is not committed."""
 
     def open_store(self) -> Store:
-        return DumbStore(Disk())
+        return SimpleStore(Disk())
 
     def reopened(self) -> Store:
-        assert isinstance(self.store, DumbStore)
+        assert isinstance(self.store, SimpleStore)
         self.store.crash()
-        return DumbStore(self.store.disk)
+        return SimpleStore(self.store.disk)
 
 
 def _settings(usual: int, thorough: int) -> settings:
@@ -504,5 +504,5 @@ TestInMemory = Engines.TestCase
 TestInMemory.settings = _settings(12, 1500)
 TestOnFile = EnginesOnFile.TestCase
 TestOnFile.settings = _settings(5, 300)
-TestOnDumbStore = EnginesOnDumbStore.TestCase
-TestOnDumbStore.settings = _settings(12, 1500)
+TestOnSimpleStore = EnginesOnSimpleStore.TestCase
+TestOnSimpleStore.settings = _settings(12, 1500)

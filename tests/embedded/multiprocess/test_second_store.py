@@ -22,7 +22,7 @@ from hourglass.converter import Payload
 from hourglass.errors import StorageError
 
 from ..memory_world import run_async
-from ..store.dumb_store import Disk, DumbStore
+from ..store.simple_store import Disk, SimpleStore
 from ..store.store_conformance import CHECKS, Check
 
 PLACES = {"store", "search_attributes", "fork_safety"}
@@ -30,7 +30,7 @@ PLACES = {"store", "search_attributes", "fork_safety"}
 
 
 class DumbOpener:
-    """Opens dumb stores by path. Implements `StoreOpener`."""
+    """Opens simple stores by path. Implements `StoreOpener`."""
 
     def __init__(self) -> None:
         self.disks: dict[str, Disk] = {}
@@ -44,11 +44,11 @@ class DumbOpener:
         if self.full:
             raise StorageError(self.full, status="RESOURCE_EXHAUSTED")
         self.opened.append("briefly" if briefly else "to own")
-        return DumbStore(self.disks.setdefault(path, Disk()))
+        return SimpleStore(self.disks.setdefault(path, Disk()))
 
     def open_read_only(self, path: str, why: StorageError) -> Store:
         self.opened.append("read only")
-        return DumbStore(self.disks[path])
+        return SimpleStore(self.disks[path])
 
 
 class OfDumb:
@@ -135,7 +135,7 @@ def test_only_one_module_imports_a_store() -> None:
 
 
 def test_second_store_imports_only_the_interface() -> None:
-    path = Path(__file__).parents[1] / "store" / "dumb_store.py"
+    path = Path(__file__).parents[1] / "store" / "simple_store.py"
     assert set(_of_stores(path)) == {"memory"}
     assert "sqlite" not in path.read_text().lower()
 

@@ -30,7 +30,7 @@ from hourglass._worker.lanes import cache as runtime_cache
 
 from ..memory_world import World, run_async
 from ..schedules.test_schedules import hourly
-from ..store.stories import Story
+from ..store.run_changes import Story
 
 DAY = 86_400
 

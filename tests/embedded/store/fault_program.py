@@ -20,7 +20,7 @@ from tests.embedded.stores import open_sqlite
 from hourglass._embedded.store.store import Store
 from hourglass.errors import StorageError
 
-from .stories import Story
+from .run_changes import Story
 
 
 class RecordedLogs(logging.Handler):

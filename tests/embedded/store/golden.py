@@ -28,7 +28,7 @@ from hourglass._embedded.schedules import transitions as schedules
 from hourglass._embedded.store.store import ScheduleChange
 from hourglass.converter import Payload
 
-from .stories import Story
+from .run_changes import Story
 
 
 def stories_of_the_file() -> dict[str, Story]:

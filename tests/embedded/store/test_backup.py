@@ -20,7 +20,7 @@ from hourglass._embedded.store.store import Store
 from hourglass._history import events as h
 from hourglass.errors import StorageError
 
-from .stories import Story
+from .run_changes import Story
 from .test_kill import numbers_in
 
 Open = Callable[..., Store]
@@ -86,7 +86,7 @@ async def test_backup_under_load_is_a_consistent_snapshot(
 
 def test_backup_of_another_processs_file_contains_its_commits(path: Path, tmp_path: Path) -> None:
     """The owner continues to write, and is killed meanwhile."""
-    command = [sys.executable, "-m", "tests.embedded.store.numbers_program", path, "0"]
+    command = [sys.executable, "-m", "tests.embedded.store.append_program", path, "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) as process:
         assert process.stdout is not None
         before = [int(process.stdout.readline()) for _ in range(20)]

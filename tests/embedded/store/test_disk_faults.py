@@ -19,7 +19,7 @@ from hourglass._embedded.store.sqlite import disk_faults
 from hourglass._embedded.store.store import Store
 from hourglass.errors import StorageError
 
-from .stories import Story, load
+from .run_changes import Story, load
 
 Open = Callable[..., Store]
 ROOT = Path(__file__).resolve().parents[3]

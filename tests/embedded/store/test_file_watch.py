@@ -19,7 +19,7 @@ from hourglass._embedded.store.sqlite import copies, database
 from hourglass._embedded.store.store import ALLOW_HARD_LINKS, FileLost, Store
 from hourglass.errors import StorageError
 
-from .stories import Story
+from .run_changes import Story
 
 ROOT = Path(__file__).parents[3]
 RUNS = 40
@@ -455,7 +455,7 @@ import asyncio, fcntl, os, sys
 fcntl.lockf = lambda *arguments: None  # as if the two names were on mounts that share no locks
 del os.getxattr  # and the first one's log could not be seen
 from hourglass._embedded.store.sqlite.store import SqliteStore
-from tests.embedded.store.stories import Story
+from tests.embedded.store.run_changes import Story
 
 async def write():
     store = SqliteStore.open(sys.argv[1])

@@ -16,7 +16,7 @@ import asyncio, gc, os, sys
 from hourglass import backup
 from hourglass._embedded.store.sqlite.store import SqliteStore
 from hourglass.errors import StorageError
-from tests.embedded.store.stories import Story
+from tests.embedded.store.run_changes import Story
 
 path = sys.argv[1]
 

@@ -20,7 +20,7 @@ from hourglass._history.events import kind_of
 from hourglass.errors import StorageError
 
 from .golden import EXPECTED, SCHEDULE
-from .stories import Story, load
+from .run_changes import Story, load
 
 Open = Callable[..., Store]
 FILES = sorted((Path(__file__).parent / "golden").glob("format-*.sqlite"))

@@ -16,7 +16,7 @@ from tests.embedded.stores import open_sqlite
 
 from hourglass._history import events as h
 
-from .stories import load
+from .run_changes import load
 
 ROOT = Path(__file__).resolve().parents[3]
 KILLS = int(os.environ.get("HOURGLASS_STORE_KILLS", "15"))
@@ -28,7 +28,7 @@ def write_and_kill(path: Path, first: int, lines: int, extra_bytes: int, *more: 
     command = [
         sys.executable,
         "-m",
-        "tests.embedded.store.numbers_program",
+        "tests.embedded.store.append_program",
         path,
         str(first),
         *map(str, more),
@@ -108,7 +108,7 @@ def test_kill_during_creation_leaves_no_incomplete_file(tmp_path: Path) -> None:
     for place, file_count in enumerate((1, 1, 2, 2, 3)):
         folder = tmp_path / str(place)
         folder.mkdir()
-        command = [sys.executable, "-m", "tests.embedded.store.numbers_program", folder / "runs.db", "0"]
+        command = [sys.executable, "-m", "tests.embedded.store.append_program", folder / "runs.db", "0"]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=ROOT) as process:
             while len(os.listdir(folder)) < file_count and process.poll() is None:
                 pass

@@ -15,7 +15,7 @@ from hourglass._embedded.store.sqlite.list_reader import ListReader
 from hourglass._embedded.store.store import Store
 from hourglass.errors import ServiceError, ServiceTimeoutError, StorageError
 
-from .stories import Story
+from .run_changes import Story
 
 Open = Callable[..., Store]
 ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"

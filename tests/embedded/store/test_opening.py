@@ -19,7 +19,7 @@ from hourglass._embedded.store.sqlite.copies import put_in_place
 from hourglass._embedded.store.store import Store
 from hourglass.errors import StorageError
 
-from .stories import Story
+from .run_changes import Story
 
 Open = Callable[..., Store]
 ROOT = Path(__file__).resolve().parents[3]

@@ -16,7 +16,7 @@ import pytest
 from hourglass._embedded.store.store import Rejection, RunChange, Store, Unwritable
 from hourglass.errors import StorageError
 
-from .stories import Story, load
+from .run_changes import Story, load
 
 Open = Callable[..., Store]
 TOO_LATE = 1 << 63

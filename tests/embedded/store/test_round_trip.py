@@ -22,7 +22,7 @@ from hourglass.client import PinnedVersioningOverride
 from hourglass.converter import Payload
 from hourglass.workflow import WorkerDeploymentVersion
 
-from .stories import Story, load, random_changes
+from .run_changes import Story, load, random_changes
 
 
 def copy_as_after_a_crash(path: Path) -> None:

@@ -18,7 +18,7 @@ from hourglass._embedded.store.sqlite.records import StoredReads
 from hourglass._embedded.store.store import Store
 from hourglass.errors import StorageError
 
-from .stories import Story, load
+from .run_changes import Story, load
 
 Open = Callable[..., Store]
 

@@ -11,7 +11,7 @@ import pytest
 from hourglass._embedded.store.sqlite import commit_thread
 from hourglass._embedded.store.sqlite.commit_thread import StoreThread, Turn
 
-from .stories import Story
+from .run_changes import Story
 
 
 def failing(code: int) -> sqlite3.OperationalError:

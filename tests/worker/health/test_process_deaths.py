@@ -29,7 +29,7 @@ from hourglass.errors import ActivityError, WorkflowFailedError
 from ..lanes.lane_world import Clock, adds, failure_kind, lanes, stage
 from ..scripted import settled, start, workflow
 
-DEADLY = Path(__file__).with_name("deadly.py")
+CRASHING_WORKER = Path(__file__).with_name("crashing_worker.py")
 
 
 def body() -> None:
@@ -420,7 +420,7 @@ class Service:
             environ = {**os.environ, "ALONE": "1" if self.ends else ""}
             with open(self.errors, "ab") as errors:
                 self._process = subprocess.Popen(
-                    [sys.executable, str(DEADLY), str(self.file), str(self.log), str(self.lanes)],
+                    [sys.executable, str(CRASHING_WORKER), str(self.file), str(self.log), str(self.lanes)],
                     env=environ,
                     stderr=errors,
                 )

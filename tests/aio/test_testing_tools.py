@@ -98,7 +98,7 @@ class BlocksWorkflowThread:
 
 def test_coroutine_waiting_for_a_plain_future_is_reported_with_its_line() -> None:
     line = WaitsForever.run.__hourglass_run__.__code__.co_firstlineno + 2  # below the decorator and the `def`
-    with Environment() as env, pytest.raises(WorkflowStuck, match=rf"test_in_tests\.py:{line} "):
+    with Environment() as env, pytest.raises(WorkflowStuck, match=rf"test_testing_tools\.py:{line} "):
         env.execute_workflow(WaitsForever.run)
 
 
@@ -106,7 +106,7 @@ def test_nondeterministic_coroutine_workflow_is_parked_with_its_line() -> None:
     with Environment() as env, pytest.raises(WorkflowParked) as parked:
         env.execute_workflow(NondeterministicSleep.run)
     assert isinstance(parked.value.__cause__, NondeterminismError) or "not deterministic" in str(parked.value)
-    assert "test_in_tests.py" in str(parked.value)
+    assert "test_testing_tools.py" in str(parked.value)
 
 
 def test_call_watcher_reports_time_calls_in_coroutines(caplog: pytest.LogCaptureFixture) -> None:
@@ -118,7 +118,7 @@ def test_call_watcher_reports_time_calls_in_coroutines(caplog: pytest.LogCapture
         while not worker.statistics().parked:
             time.sleep(0.01)
     assert "calls time.time(), which reads a clock" in caplog.text
-    assert "test_in_tests.py" in caplog.text
+    assert "test_testing_tools.py" in caplog.text
 
 
 def _expect(result: list[object], env: Environment) -> None:
@@ -155,7 +155,7 @@ def test_deadlock_detector_logs_the_line_of_a_blocking_coroutine(caplog: pytest.
     ):
         blocked_run = client.start_workflow(BlocksWorkflowThread.run)
         try:
-            while "test_in_tests.py" not in caplog.text:
+            while "test_testing_tools.py" not in caplog.text:
                 assert client.execute_workflow(PriceOrder.run, True) == ["lamp", 4]
         finally:
             BlocksWorkflowThread.gate.set()

@@ -12,7 +12,7 @@ from typing import Any
 from hourglass import Client, Worker
 from hourglass._http.server import HttpRequest
 
-from . import arena, strikes
+from . import fault_injection, testbed
 from .outcome import Outcome, Scale, Tally
 from .waiting import Stuck, results, until
 
@@ -24,8 +24,8 @@ def status_while_dying(seed: int, scale: Scale) -> Outcome:
     tally, chance = Tally(), random.Random(f"status {seed}")
     with Client.connect("local:") as client:
         try:
-            queue = arena.name("status")
-            with arena.working(client, queue, status_address="127.0.0.1:0") as worker:
+            queue = testbed.name("status")
+            with testbed.working(client, queue, status_address="127.0.0.1:0") as worker:
                 _killed_and_asked(client, worker, chance, scale, tally)
         except Stuck as stuck:
             tally.failed(str(stuck))
@@ -43,12 +43,12 @@ def _killed_and_asked(
         for path in [
             each for _ in range(scale.rounds) for each in chance.sample(sorted(static), len(static))
         ]:
-            handles = arena.start_chains(client, worker.task_queue, 2)
+            handles = testbed.start_chains(client, worker.task_queue, 2)
             asked = asker.asked
-            strikes.kill(worker, path)
+            fault_injection.kill(worker, path)
             until("it is asked", lambda asked=asked: asker.asked > asked + 3, 20, worker)  # type: ignore[misc]
             took = until("it is ready again", lambda: ask(port, "/ready")[0] == 200, 30, worker)
-            tally.check(arena.right(results(handles, 60, worker)) == 2, f"{path}: wrong results", took)
+            tally.check(testbed.right(results(handles, 60, worker)) == 2, f"{path}: wrong results", took)
         tally.check(ask(port, "/live")[0] == 200, "not alive at the end")
         paths = set(ask(port, "/status")[1]["tree"])
         tally.check(static <= paths, f"/status does not show {sorted(static - paths)}")

@@ -587,7 +587,7 @@ def test_nondeterminism_error_lists_frames_of_callers() -> None:
 
     error = assert_rejected(history_ending_with("TIMER_STARTED", timerId="1", startToFireTimeout="1s"), outer)
     for mark in ("inner here", "outer here"):
-        assert f"test_what_is_compared.py:{line_of(mark)}" in str(error)
+        assert f"test_replay_comparisons.py:{line_of(mark)}" in str(error)
 
 
 def test_nondeterminism_error_reports_waiting_code() -> None:

@@ -16,7 +16,7 @@ from hourglass import Client
 from hourglass._embedded.multiprocess.ownership import FileLock
 
 from . import work
-from .nursery import Nursery
+from .fork_server import ForkServer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,27 +67,27 @@ class Answers:
         return sum(death.is_owner for death in self.deaths)
 
 
-class Storm:
+class KillLoad:
     """Starts, signals and awaits workflows while workers are killed."""
 
     def __init__(self, folder: Path, size: Size, seed: int) -> None:
         self.path = folder / "orders.db"
         self.notes = folder / "notes"
         self.log = folder / "log"
-        self.told = Answers()
+        self.answers = Answers()
         self._size = size
         self._seed = seed
         self._chance = random.Random(f"storm {seed}")
         self._lock = threading.Lock()
         self._next = 0
-        self._calm = threading.Event()
+        self._kills_done = threading.Event()
 
-    def rage(self) -> Answers:
+    def run(self) -> Answers:
         """Run until all kills are done and all workflows have ended, or the limit has passed."""
         deadline = time.monotonic() + self._size.limit
         with (
             Client.connect(f"local:{self.path}") as client,
-            Nursery(self.path, self.notes, self.log, **{work.BEAT: str(self._size.beat)}) as nursery,
+            ForkServer(self.path, self.notes, self.log, **{work.BEAT: str(self._size.beat)}) as fork_server,
         ):
             threads = [
                 threading.Thread(target=self._drive, args=(client, place), daemon=True)
@@ -95,37 +95,39 @@ class Storm:
             ]
             for thread in threads:
                 thread.start()
-            self._kill_again_and_again(nursery)
-            self._calm.set()
-            if not nursery.alive:
-                nursery.fork()
+            self._kill_repeatedly(fork_server)
+            self._kills_done.set()
+            if not fork_server.alive:
+                fork_server.fork()
             for thread in threads:
                 thread.join(max(0.0, deadline - time.monotonic()))
             if any(thread.is_alive() for thread in threads):
-                self.told.errors.append(self._what_is_open(client))
-        return self.told
+                self.answers.errors.append(self._what_is_open(client))
+        return self.answers
 
     # --- killing --------------------------------------------------------------------------------------------
 
-    def _kill_again_and_again(self, nursery: Nursery) -> None:
+    def _kill_repeatedly(self, fork_server: ForkServer) -> None:
         chance, wanted = self._chance, FileLock(str(self.path))
         for left in reversed(range(self._size.kills)):
-            while len(nursery.alive) < (self._size.processes or (1 if chance.random() < 0.3 else 2)):
-                nursery.fork()
+            while len(fork_server.alive) < (self._size.processes or (1 if chance.random() < 0.3 else 2)):
+                fork_server.fork()
             time.sleep(chance.expovariate(1 / self._size.life))  # a random instant
             owner = wanted.note().pid
-            while not left and not self.told.owners and owner not in nursery.alive:
+            while not left and not self.answers.owners and owner not in fork_server.alive:
                 time.sleep(
                     0.01
                 )  # on a busy machine none has lived long enough to own the file: the last victim does
                 owner = wanted.note().pid
-            victim = chance.choice(nursery.alive)
-            if owner in nursery.alive and (not self._size.processes or (not left and not self.told.owners)):
+            victim = chance.choice(fork_server.alive)
+            if owner in fork_server.alive and (
+                not self._size.processes or (not left and not self.answers.owners)
+            ):
                 victim = owner
-            self.told.deaths.append(Death(victim, time.monotonic(), victim == owner))
-            nursery.kill(victim)
-            if not nursery.alive:
-                self.told.unserved += 1
+            self.answers.deaths.append(Death(victim, time.monotonic(), victim == owner))
+            fork_server.kill(victim)
+            if not fork_server.alive:
+                self.answers.unserved += 1
                 time.sleep(chance.random() * self._size.life)  # a random instant
 
     # --- driving --------------------------------------------------------------------------------------------
@@ -136,12 +138,12 @@ class Storm:
             try:
                 self._order(client, number, chance)
             except Exception as error:
-                self.told.errors.append(f"order {number}: {type(error).__name__}: {error}")
+                self.answers.errors.append(f"order {number}: {type(error).__name__}: {error}")
 
     def _number(self) -> int | None:
         """Return the number of the next order; None once there are enough and no more kills follow."""
         with self._lock:
-            if self._next >= self._size.workflows and self._calm.is_set():
+            if self._next >= self._size.workflows and self._kills_done.is_set():
                 return None
             self._next += 1
             return self._next
@@ -150,18 +152,18 @@ class Storm:
         name = f"order-{number}"
         plan = work.Plan(number, chance.random() * 0.03)
         handle = client.start_workflow(work.Order.run, plan, id=name)
-        self.told.started[name] = handle.run_id
-        heard = self.told.signalled[name] = []
+        self.answers.started[name] = handle.run_id
+        heard = self.answers.signalled[name] = []
         current = client.get_workflow_handle(name)  # the latest run
         for signal in chance.sample(range(work.SIGNALS), work.SIGNALS):
             threading.Event().wait(chance.choice((0.0, 0.0, 0.01, 0.05)))
             current.signal(work.Order.tell, signal)
             heard.append(signal)
-        self.told.receipts[name] = handle.result(timeout=self._size.limit)
+        self.answers.receipts[name] = handle.result(timeout=self._size.limit)
 
     def _what_is_open(self, client: Client) -> str:
         listed = client.list_workflows("ExecutionStatus = 'Running'")
-        stories = [_story(client, each.id) for each, _ in zip(listed, range(3), strict=False)]
+        stories = [_story(client, run.id) for run, _ in zip(listed, range(3), strict=False)]
         return "\n".join(["these have not ended:", *stories])
 
 

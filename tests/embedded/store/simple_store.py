@@ -40,7 +40,7 @@ class Disk:
     log: list[Entry] = field(default_factory=list)
 
 
-class DumbStore:
+class SimpleStore:
     patience = 0.0
     held = ""
 

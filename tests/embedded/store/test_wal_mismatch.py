@@ -24,7 +24,7 @@ OWNER = """
 import asyncio, signal, sys
 from hourglass._embedded.store.sqlite import database
 from hourglass._embedded.store.sqlite.store import SqliteStore
-from tests.embedded.store.stories import Story
+from tests.embedded.store.run_changes import Story
 
 async def fill(store, begin):
     for number in range(begin, begin + 20):

@@ -1,8 +1,8 @@
-"""Rounds of mishaps with the file of running workers: second names, replaced and restored files, deleted logs.
+"""Rounds of faults of the file of running workers: second names, replaced and restored files, deleted logs.
 
-A round has two workers and a client, each a process, and one mishap at a random moment of the seed. Afterwards every
+A round has two workers and a client, each a process, and one fault at a random moment of the seed. Afterwards every
 acknowledged workflow must be in the file, in the moved file, or in the copy that the owner saved; or the owner must have
-stopped with an error that says what is lost. `python -m tests.durability.mishaps --rounds 50` prints a table.
+stopped with an error that says what is lost. `python -m tests.durability.file_faults --rounds 50` prints a table.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ class Load:
     def __init__(self, path: Path, prefix: str, within: Sequence[str] = ()) -> None:
         self.path = path
         self._out = path.parent / f"load-{prefix}"
-        command = [*within, sys.executable, "-m", "tests.durability.mishaps", "--load", str(path), prefix]
+        command = [*within, sys.executable, "-m", "tests.durability.file_faults", "--load", str(path), prefix]
         with self._out.open("wb") as out:
             self.process = subprocess.Popen(
                 command, stdout=out, stderr=subprocess.DEVNULL, cwd=Path(__file__).parents[2]
             )
 
-    def said(self, what: str) -> list[str]:
+    def output_lines(self, what: str) -> list[str]:
         """Return its complete output lines after this word."""
         lines = self._out.read_text().rpartition("\n")[0].splitlines()
         return [line.partition(" ")[2] for line in lines if line.startswith(f"{what} ")]
 
     def wait_for(self, what: str, more: int = 1) -> None:
         """Wait until it has printed this `times` more times."""
-        before = len(self.said(what))
-        until(lambda: len(self.said(what)) >= before + more, f"the client never says {what!r}", 60)
+        before = len(self.output_lines(what))
+        until(lambda: len(self.output_lines(what)) >= before + more, f"the client never says {what!r}", 60)
 
     def stop(self) -> None:
         self.process.kill()
@@ -76,12 +76,12 @@ def load(path: str, prefix: str) -> None:
 
 
 class Round:
-    """One mishap and its check. `complaints` is empty if nothing was lost silently."""
+    """One fault and its check. `violations` is empty if nothing was lost silently."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         self.folder, self.path = folder, folder / "shop.db"
         self.chance = random.Random(seed)
-        self.complaints: list[str] = []
+        self.violations: list[str] = []
         self.workers: list[Child] = []
         self._stack = ExitStack()
         self._loads: list[Load] = []
@@ -92,7 +92,7 @@ class Round:
     def __exit__(self, *_: object) -> None:
         self.end()
 
-    # --- what mishaps use -------------------------------------------------------------------------------------
+    # --- helpers of the faults --------------------------------------------------------------------------------
 
     def begin(self, *, within: Sequence[str] = ()) -> None:
         """Start two workers and the client; let them run for a while."""
@@ -142,8 +142,8 @@ class Round:
                 worker.kill()
 
     def end(self) -> None:
-        for each in self._loads:
-            each.stop()
+        for load in self._loads:
+            load.stop()
         self._stack.close()
 
     def log(self) -> str:
@@ -178,13 +178,13 @@ class Round:
         """End all processes. Every acknowledged workflow except `but` must be in one of the files, which must be
         sound."""
         self.end()
-        found: set[str] = set()
+        stored: set[str] = set()
         for path in files:
-            found |= workflow_ids(path)
-        acknowledged = {each for load in self._loads for each in load.said("ack")}
-        lost = sorted(acknowledged - found - but)
+            stored |= workflow_ids(path)
+        acknowledged = {workflow_id for load in self._loads for workflow_id in load.output_lines("ack")}
+        lost = sorted(acknowledged - stored - but)
         if lost:
-            self.complaints.append(
+            self.violations.append(
                 f"{len(lost)} of {len(acknowledged)} acknowledged starts are lost: {lost[:3]} …"
             )
 
@@ -198,9 +198,9 @@ def workflow_ids(path: Path) -> set[str]:
     """Return the workflow ids in a file that no process uses, and in its log."""
     with sqlite3.connect(path) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)], f"{path} is malformed"
-        found = {each for (each,) in connection.execute("SELECT workflow_id FROM runs")}
+        ids = {workflow_id for (workflow_id,) in connection.execute("SELECT workflow_id FROM runs")}
     connection.close()
-    return found
+    return ids
 
 
 # --- second names -------------------------------------------------------------------------------------------
@@ -245,7 +245,7 @@ def linked_at_once(round: Round) -> None:
         round.add(Child("worker", name, within=ALLOWED))
     loads = [Load(name, name.stem, ALLOWED) for name in (round.path, link)]
     round._loads += loads
-    until(lambda: any(load.said("ack") for load in loads), "nothing is acknowledged")
+    until(lambda: any(load.output_lines("ack") for load in loads), "nothing is acknowledged")
     time.sleep(round.chance.uniform(0.2, 1.0))  # how long both try, not a wait
     round.check(round.path, link)
 
@@ -269,14 +269,14 @@ def replaced(round: Round) -> None:
     backup = round.backup()
     round.work_on()
     owner, content = round.owner(), backup.read_bytes()
-    before = set(round.load.said("ack"))
+    before = set(round.load.output_lines("ack"))
     os.replace(backup, round.path)
     round.expect("was replaced by another file")  # the owner says so once it has saved what it can
     round.end()
     if round.path.read_bytes() != content:
-        round.complaints.append("the new file was changed")
+        round.violations.append("the new file was changed")
     assert owner.process.poll() is not None
-    round.check(round.path, *round.saved(), but=set(round.load.said("ack")) - before)
+    round.check(round.path, *round.saved(), but=set(round.load.output_lines("ack")) - before)
 
 
 def replaced_and_killed(round: Round) -> None:
@@ -312,7 +312,7 @@ def workflow_ids_alone(round: Round) -> None:
     shutil.copyfile(round.path, alone)
     workflow_ids(alone)
     if not [*round.folder.glob("shop.db-wal"), *round.saved("-wal"), *round.saved()]:
-        round.complaints.append("neither the old log nor a copy is there")
+        round.violations.append("neither the old log nor a copy is there")
 
 
 def copied_into(round: Round) -> None:
@@ -325,7 +325,7 @@ def copied_into(round: Round) -> None:
     round.end()
     workflow_ids_alone(round)
     if round.path.read_bytes() != backup.read_bytes():
-        round.complaints.append("the restored file was changed")
+        round.violations.append("the restored file was changed")
 
 
 def truncated(round: Round) -> None:
@@ -336,7 +336,7 @@ def truncated(round: Round) -> None:
     round.expect("was changed while it was in use")
     round.end()
     if round.path.stat().st_size != size or not round.saved("-wal"):
-        round.complaints.append("the truncated file was written, or the log is gone")
+        round.violations.append("the truncated file was written, or the log is gone")
 
 
 def moved_away(round: Round) -> None:
@@ -366,11 +366,11 @@ def moved_and_killed(round: Round) -> None:
 def deleted(round: Round) -> None:
     """The file is deleted: its content is copied to another file."""
     round.begin()
-    before = set(round.load.said("ack"))
+    before = set(round.load.output_lines("ack"))
     os.unlink(round.path)
     round.expect("was deleted or moved away")
     round.end()
-    round.check(*round.saved(), but=set(round.load.said("ack")) - before)
+    round.check(*round.saved(), but=set(round.load.output_lines("ack")) - before)
 
 
 def _check_moved(round: Round, moved: Path) -> None:
@@ -383,20 +383,20 @@ def _check_moved(round: Round, moved: Path) -> None:
 
 
 def _log_gone(*suffixes: str) -> Callable[[Round], None]:
-    def mishap(round: Round) -> None:
+    def fault(round: Round) -> None:
         round.begin()
         for suffix in suffixes:
             Path(f"{round.path}{suffix}").unlink(missing_ok=True)
         if round.chance.random() < 0.5:
             round.load.wait_for("ack", 5)
         time.sleep(round.chance.uniform(0, 0.05))  # the moment of the kill
-        acknowledged = set(round.load.said("ack"))
+        acknowledged = set(round.load.output_lines("ack"))
         round.kill_owner()
         round.load.wait_for("ack", 5)
         round.check(round.path)
         assert acknowledged
 
-    return mishap
+    return fault
 
 
 def log_moved_aside(round: Round) -> None:
@@ -420,11 +420,11 @@ def log_emptied(round: Round) -> None:
     workflow_ids(round.path)
 
 
-MISHAPS: dict[str, dict[str, Callable[[Round], None]]] = {
-    NAMES: {each.__name__: each for each in (linked, linked_and_allowed, linked_at_once, mounted)},
+FILE_FAULTS: dict[str, dict[str, Callable[[Round], None]]] = {
+    NAMES: {fault.__name__: fault for fault in (linked, linked_and_allowed, linked_at_once, mounted)},
     REPLACED: {
-        each.__name__: each
-        for each in (
+        fault.__name__: fault
+        for fault in (
             replaced,
             replaced_and_killed,
             restored_after_kill,
@@ -445,46 +445,46 @@ MISHAPS: dict[str, dict[str, Callable[[Round], None]]] = {
 }
 
 
-def rage(group: str, rounds: int, seed: int, only: str = "") -> Iterator[tuple[str, list[str]]]:
-    """Run rounds of one group, with its mishaps in turn; yield the name and violations of each."""
-    mishaps = [(name, mishap) for name, mishap in MISHAPS[group].items() if only in ("", name)]
+def run_rounds(group: str, rounds: int, seed: int, only: str = "") -> Iterator[tuple[str, list[str]]]:
+    """Run rounds of one group, with its faults in turn; yield the name and violations of each."""
+    faults = [(name, fault) for name, fault in FILE_FAULTS[group].items() if only in ("", name)]
     for number in range(rounds):
-        name, mishap = mishaps[number % len(mishaps)]
+        name, fault = faults[number % len(faults)]
         with (
-            tempfile.TemporaryDirectory(prefix="mishap-") as folder,
+            tempfile.TemporaryDirectory(prefix="file-fault-") as folder,
             Round(Path(folder), seed + number) as round,
         ):
             try:
-                mishap(round)
+                fault(round)
             except (AssertionError, sqlite3.Error) as error:
-                round.complaints.append(f"{type(error).__name__}: {error}")
-            complaints = [f"{name}, seed {seed + number}: {each}" for each in round.complaints]
-            if complaints:
-                complaints.append(round.log()[-3000:])
-        yield name, complaints
+                round.violations.append(f"{type(error).__name__}: {error}")
+            violations = [f"{name}, seed {seed + number}: {violation}" for violation in round.violations]
+            if violations:
+                violations.append(round.log()[-3000:])
+        yield name, violations
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.durability.mishaps", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.durability.file_faults", description=__doc__)
     parser.add_argument("--rounds", type=int, default=50, help="of each group")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--group", choices=sorted(MISHAPS), nargs="+", default=sorted(MISHAPS))
-    parser.add_argument("--only", default="", help="the name of one mishap")
+    parser.add_argument("--group", choices=sorted(FILE_FAULTS), nargs="+", default=sorted(FILE_FAULTS))
+    parser.add_argument("--only", default="", help="the name of one fault")
     options = parser.parse_args()
     bad = 0
     for group in options.group:
         made: Counter[str] = Counter()
         began = time.monotonic()
-        for name, complaints in rage(group, options.rounds, options.seed, options.only):
+        for name, violations in run_rounds(group, options.rounds, options.seed, options.only):
             made[name] += 1
-            bad += bool(complaints)
-            if complaints:
-                print("\n".join(complaints), flush=True)
+            bad += bool(violations)
+            if violations:
+                print("\n".join(violations), flush=True)
         print(
             f"{group}: {sum(made.values())} rounds in {time.monotonic() - began:.0f} s, {dict(made)}",
             flush=True,
         )
-    print(f"{bad} rounds with complaints")
+    print(f"{bad} rounds with violations")
     return 1 if bad else 0
 
 

@@ -243,7 +243,7 @@ def test_bug_in_replayed_code_is_reported_with_its_place() -> None:
 
     error = replay(_plain(), code).error
     assert type(error).__name__ == "WorkflowParked"
-    assert "test_spellings.py" in str(error)
+    assert "test_history_formats.py" in str(error)
 
 
 def test_unregistered_workflow_type_is_reported() -> None:

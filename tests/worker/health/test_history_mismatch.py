@@ -99,6 +99,6 @@ def test_run_with_incompatible_new_code_is_logged_once_and_counted(target: str) 
     assert len(collector.records) == 1
     assert workflow_id in text
     assert "does not match" in text
-    assert "test_misfit.py:" in text
+    assert "test_history_mismatch.py:" in text
     assert "Failure {" not in text
     assert "charge" in text or "ctivity" in text

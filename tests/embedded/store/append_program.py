@@ -1,6 +1,6 @@
 """A program to be killed: appends numbered changes to a few runs, and prints each number once it is durable.
 
-    python -m tests.embedded.store.numbers_program FILE FIRST_NUMBER [PAGES_BETWEEN_CHECKPOINTS]
+    python -m tests.embedded.store.append_program FILE FIRST_NUMBER [PAGES_BETWEEN_CHECKPOINTS]
 
 The number of a change is the name of its signal.
 """
@@ -16,7 +16,7 @@ from tests.embedded.stores import open_sqlite
 
 from hourglass._history import events as h
 
-from .stories import Story
+from .run_changes import Story
 
 RUNS = 7
 AT_A_TIME = 5

@@ -14,7 +14,7 @@ from tests.embedded.stores import memory_store, open_sqlite
 
 from hourglass._embedded.store.store import AT_ONCE, Store
 
-from .stories import random_changes
+from .run_changes import random_changes
 
 FILTERS = ("", "ExecutionStatus = 'Running'", "WorkflowId = 'workflow-1'", "ExecutionStatus = 'Completed'")
 

@@ -13,7 +13,7 @@ from typing import Any
 from hourglass import Client, WorkflowHandle
 from hourglass.testing._dev_server import find_cli
 
-from . import arena, work
+from . import testbed, work
 from .outcome import Outcome, Scale, Tally
 from .waiting import Stuck, results, until
 
@@ -33,14 +33,14 @@ def in_activity(seed: int, scale: Scale) -> Outcome:
 
 
 def _mid_activity(scale: Scale, tally: Tally, *, promised: bool, liveness: float) -> None:
-    target, queue = arena.server().target, arena.name("in-activity")
-    with Client.connect(target) as client, arena.worker_program(target, queue, CHAOS_HOLD="1") as first:
+    target, queue = testbed.server().target, testbed.name("in-activity")
+    with Client.connect(target) as client, testbed.worker_program(target, queue, CHAOS_HOLD="1") as first:
         handle = client.start_workflow(
-            work.crawling, promised, liveness, id=arena.name("crawl"), task_queue=queue
+            work.crawling, promised, liveness, id=testbed.name("crawl"), task_queue=queue
         )
         first.wait_line("in activity")
         until("the server knows the cursor", lambda: _knows_cursor(target, handle.id), 20)
-        with arena.worker_program(target, queue) as second:
+        with testbed.worker_program(target, queue) as second:
             first.kill()
             began = time.monotonic()
             second.wait_line("again", _GUARD)
@@ -73,7 +73,7 @@ def politely(seed: int, scale: Scale) -> Outcome:
     """SIGTERM: the running activity completes, and the next worker has no delay."""
     tally = Tally()
 
-    def terminate(program: arena.Program) -> None:
+    def terminate(program: testbed.Program) -> None:
         status, took = program.end(signal.SIGTERM)
         tally.check(status == 0, f"SIGTERM ended it with {status} after {took:.1f} s:\n{program.told()}")
 
@@ -84,15 +84,15 @@ def politely(seed: int, scale: Scale) -> Outcome:
     return tally.outcome()
 
 
-def _idle_runs(count: int, tally: Tally, limit: float, end: Callable[[arena.Program], None]) -> None:
-    target, queue = arena.server().target, arena.name("idle")
-    with Client.connect(target) as client, arena.worker_program(target, queue) as first:
-        prefix = arena.name("idle")
+def _idle_runs(count: int, tally: Tally, limit: float, end: Callable[[testbed.Program], None]) -> None:
+    target, queue = testbed.server().target, testbed.name("idle")
+    with Client.connect(target) as client, testbed.worker_program(target, queue) as first:
+        prefix = testbed.name("idle")
         handles = [
             client.start_workflow(work.idle, n, id=f"{prefix}-{n}", task_queue=queue) for n in range(count)
         ]
         until("the runs are idle", lambda: all(map(_is_idle, handles)), 30)
-        with arena.worker_program(target, queue):
+        with testbed.worker_program(target, queue):
             end(first)
             began = time.monotonic()
             for handle in handles:
@@ -109,12 +109,12 @@ def _is_idle(handle: WorkflowHandle[Any]) -> bool:
     return "ACTIVITY" not in last and last.endswith("TASK_COMPLETED") and len(handle.history().events) > 8
 
 
-def _finishes(tally: Tally, end: Callable[[arena.Program], None]) -> None:
-    target, queue = arena.server().target, arena.name("finishing")
-    with Client.connect(target) as client, arena.worker_program(target, queue) as first:
-        handle = client.start_workflow(work.finishing, 1.0, id=arena.name("finishing"), task_queue=queue)
+def _finishes(tally: Tally, end: Callable[[testbed.Program], None]) -> None:
+    target, queue = testbed.server().target, testbed.name("finishing")
+    with Client.connect(target) as client, testbed.worker_program(target, queue) as first:
+        handle = client.start_workflow(work.finishing, 1.0, id=testbed.name("finishing"), task_queue=queue)
         first.wait_line("in activity")
-        with arena.worker_program(target, queue):
+        with testbed.worker_program(target, queue):
             end(first)
             (found,) = results([handle], _GUARD)
     tally.check(found == "attempt 1", f"the activity did not finish in its first attempt, but in {found}")
@@ -129,11 +129,11 @@ def in_task(seed: int, scale: Scale) -> Outcome:
 
 
 def _in_task(tally: Tally, limit: float) -> None:
-    target, queue = arena.server().target, arena.name("in-task")
-    with Client.connect(target) as client, arena.worker_program(target, queue, CHAOS_HOLD="1") as first:
-        handle = client.start_workflow(work.held, 1, id=arena.name("held"), task_queue=queue)
+    target, queue = testbed.server().target, testbed.name("in-task")
+    with Client.connect(target) as client, testbed.worker_program(target, queue, CHAOS_HOLD="1") as first:
+        handle = client.start_workflow(work.held, 1, id=testbed.name("held"), task_queue=queue)
         first.wait_line("in task")
-        with arena.worker_program(target, queue):
+        with testbed.worker_program(target, queue):
             first.kill()
             began = time.monotonic()
             (found,) = results([handle], _GUARD)
@@ -149,20 +149,20 @@ def under_load(seed: int, scale: Scale) -> Outcome:
 
 
 def _under_load(scale: Scale, chance: random.Random, tally: Tally) -> None:
-    target, queue = arena.server().target, arena.name("load")
-    programs: list[arena.Program] = []
+    target, queue = testbed.server().target, testbed.name("load")
+    programs: list[testbed.Program] = []
     with Client.connect(target) as client:
         try:
-            programs.append(arena.worker_program(target, queue))
-            handles = arena.start_chains(client, queue, min(scale.workflows, 100))
+            programs.append(testbed.worker_program(target, queue))
+            handles = testbed.start_chains(client, queue, min(scale.workflows, 100))
             for _ in range(scale.strikes):
-                programs.append(arena.worker_program(target, queue))
+                programs.append(testbed.worker_program(target, queue))
                 time.sleep(chance.random() * 0.5)  # a random instant is the point
                 programs[-2].kill()
             began = time.monotonic()
             found = results(handles, scale.limit)
             took = time.monotonic() - began
-            tally.check(arena.right(found) == len(found), f"wrong results: {found}", took)
+            tally.check(testbed.right(found) == len(found), f"wrong results: {found}", took)
         finally:
             for program in programs:
                 program.__exit__()

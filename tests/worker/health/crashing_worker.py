@@ -1,4 +1,4 @@
-"""A worker on a file, some of whose workflows and activities kill its process: `python deadly.py FILE LOG LANES`."""
+"""A worker on a file, some of whose workflows and activities kill its process: `python crashing_worker.py FILE LOG LANES`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A process that forks workers and clients (`python -m tests.durability.nursery TARGET`), and its parent's interface.
+"""A process that forks workers and clients (`python -m tests.durability.fork_server TARGET`), and its parent's interface.
 
-Importing Hourglass takes longer than a worker lives here. The nursery itself never opens the file and has no threads. Its
+Importing Hourglass takes longer than a worker lives here. The fork server itself never opens the file and has no threads. Its
 commands: `fork ROLE ARGUMENT…` returns the child's process id, `kill PID` kills and reaps a child, `gone` returns the ids of
 children that have died by themselves. At the end of its input it kills all children.
 
@@ -23,14 +23,14 @@ from types import TracebackType
 from hourglass import Client, Worker
 from hourglass._supervision import SupervisionError
 
-from . import trips, work
+from . import campaign_workflows, work
 
 ROOT = Path(__file__).resolve().parents[2]
 JOURNAL = "HOURGLASS_TEST_JOURNAL"
 """The environment variable for the journal of clients."""
 
 
-class Nursery:
+class ForkServer:
     """The parent's side. Kills all children at the end of the block."""
 
     def __init__(self, target: Path | str, notes: Path, log: Path, **environment: str) -> None:
@@ -40,7 +40,7 @@ class Nursery:
             [
                 sys.executable,
                 "-m",
-                "tests.durability.nursery",
+                "tests.durability.fork_server",
                 target if isinstance(target, str) else f"local:{target}",
             ],
             stdin=subprocess.PIPE,
@@ -62,7 +62,7 @@ class Nursery:
         self.alive.remove(pid)
         assert self._ask(f"kill {pid}") == [pid]
 
-    def bury(self) -> list[int]:
+    def reap(self) -> list[int]:
         """Return the children that have died by themselves since the last call."""
         gone = self._ask("gone")
         self.alive = [pid for pid in self.alive if pid not in gone]
@@ -73,9 +73,9 @@ class Nursery:
         assert self._process.stdout is not None
         self._process.stdin.write(f"{line}\n")
         self._process.stdin.flush()
-        return [int(each) for each in self._process.stdout.readline().split()]
+        return [int(pid) for pid in self._process.stdout.readline().split()]
 
-    def __enter__(self) -> Nursery:
+    def __enter__(self) -> ForkServer:
         return self
 
     def __exit__(
@@ -89,7 +89,7 @@ class Nursery:
         self._log.close()
 
 
-# --- in the nursery -------------------------------------------------------------------------------------------
+# --- in the fork server ---------------------------------------------------------------------------------------
 
 
 def _work(target: str, seed: str = "0", queue: str = "") -> None:
@@ -100,8 +100,8 @@ def _work(target: str, seed: str = "0", queue: str = "") -> None:
         worker = Worker(
             client,
             **options,  # type: ignore[arg-type]
-            workflows=[*work.WORKFLOWS, *trips.WORKFLOWS],
-            activities=trips.ACTIVITIES,
+            workflows=[*work.WORKFLOWS, *campaign_workflows.WORKFLOWS],
+            activities=campaign_workflows.ACTIVITIES,
             deadlock_timeout=None,
         )
         worker.start()
@@ -153,18 +153,18 @@ def main(target: str) -> None:
         for line in sys.stdin:
             match line.split():
                 case ["fork", role, *arguments]:
-                    told = [_fork(role, target, *arguments)]
-                    alive.add(told[0])
+                    pids = [_fork(role, target, *arguments)]
+                    alive.add(pids[0])
                 case ["kill", text]:
-                    told = [int(text)]
-                    alive.remove(told[0])
-                    _end(told[0])
+                    pids = [int(text)]
+                    alive.remove(pids[0])
+                    _end(pids[0])
                 case ["gone"]:
-                    told = [pid for pid in alive if os.waitpid(pid, os.WNOHANG)[0]]
-                    alive.difference_update(told)
+                    pids = [pid for pid in alive if os.waitpid(pid, os.WNOHANG)[0]]
+                    alive.difference_update(pids)
                 case _:
                     raise ValueError(line)
-            print(*told, flush=True)
+            print(*pids, flush=True)
     finally:
         for pid in alive:
             _end(pid)

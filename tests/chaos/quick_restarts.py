@@ -9,7 +9,7 @@ import time
 
 from hourglass import Client, Worker
 
-from . import arena, strikes
+from . import fault_injection, testbed
 from .outcome import Outcome, Scale, Tally
 from .waiting import Stuck, results, until
 
@@ -24,14 +24,14 @@ _SUBSYSTEM = "Application/Subsystem"
 def promptly(seed: int, scale: Scale) -> Outcome:
     """Kill everything above the handles, one after another, with runs in progress: they complete without delay."""
     tally, chance = Tally(), random.Random(f"promptly {seed}")
-    with Client.connect(arena.server().target) as client:
+    with Client.connect(testbed.server().target) as client:
         try:
-            with arena.working(client, arena.name("promptly")) as worker:
+            with testbed.working(client, testbed.name("promptly")) as worker:
                 static = frozenset(worker.tree.paths())
                 paths = _paths(worker)
                 for path in scale.rounds * paths if scale.strict else paths[:2]:
                     _killed(client, worker, path, chance, scale, tally)
-                    until("the tree is whole", lambda: strikes.whole(worker, static), 30, worker)
+                    until("the tree is whole", lambda: fault_injection.whole(worker, static), 30, worker)
                 counters = worker._app.tables.counters
                 if scale.strict:
                     tally.check(
@@ -44,7 +44,7 @@ def promptly(seed: int, scale: Scale) -> Outcome:
 
 def _paths(worker: Worker) -> list[str]:
     parts = ("BridgeHolder", "WorkerRegistry", "WorkerSupervisor", "WorkerLauncher")
-    queue = f"{strikes.WORKERS}/{worker.task_queue}"
+    queue = f"{fault_injection.WORKERS}/{worker.task_queue}"
     return [queue, *[f"{_SUBSYSTEM}/{part}" for part in parts], f"{_SUBSYSTEM}/Runtime", _SUBSYSTEM]
 
 
@@ -55,13 +55,13 @@ def _killed(
     undisturbed = 0.0
     if scale.strict:  # what these runs take on this machine, as busy as it is
         began = time.monotonic()
-        results(arena.start_chains(client, worker.task_queue, runs), scale.limit, worker)
+        results(testbed.start_chains(client, worker.task_queue, runs), scale.limit, worker)
         undisturbed = time.monotonic() - began
-    handles = arena.start_chains(client, worker.task_queue, runs)
+    handles = testbed.start_chains(client, worker.task_queue, runs)
     time.sleep(chance.random() * 0.5)  # a random instant is the point
-    strikes.kill(worker, path)
+    fault_injection.kill(worker, path)
     began = time.monotonic()
     found = results(handles, scale.limit, worker)
     took, limit = time.monotonic() - began, undisturbed + _PROMPTLY
-    good = arena.right(found) == runs and (took <= limit or not scale.strict)
+    good = testbed.right(found) == runs and (took <= limit or not scale.strict)
     tally.check(good, f"{path} killed: {found} after {took:.1f} s, of at most {limit:.1f}", took)
