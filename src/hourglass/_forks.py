@@ -54,8 +54,8 @@ class _Acts(NamedTuple):
     in_parent: Callable[[], object] | None
 
 
-here = os.getpid()
-"""The id of this process, stored because `os.getpid()` makes a system call each time. Read it as `_forks.here`, because the
+pid = os.getpid()
+"""The id of this process, stored because `os.getpid()` makes a system call each time. Read it as `_forks.pid`, because the
 value changes in a forked child.
 """
 _registered: dict[ForkStage, list[_Acts]] = {stage: [] for stage in ForkStage}
@@ -94,8 +94,8 @@ def _in_parent() -> None:
 
 
 def _in_child() -> None:
-    global here
-    here = os.getpid()
+    global pid
+    pid = os.getpid()
     _run([acts.in_child for acts in _in_order()])
 
 

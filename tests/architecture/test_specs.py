@@ -63,7 +63,7 @@ from hourglass.workflow import (
     ChildOptions,
     ParentClosePolicy,
 )
-from hourglass.workflow._references import given_workflow
+from hourglass.workflow._references import resolve_workflow
 
 from . import source
 
@@ -362,7 +362,11 @@ def test_activity_task_of_core_is_translated_completely(field: str, option: Any,
 
 def _request(**options: Any) -> StartWorkflow:
     return start_request(
-        given_workflow(other_workflow), (), {"id": "w", "request_id": "i", **options}, default_converter, "me"
+        resolve_workflow(other_workflow),
+        (),
+        {"id": "w", "request_id": "i", **options},
+        default_converter,
+        "me",
     )
 
 

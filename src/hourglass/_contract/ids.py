@@ -26,8 +26,8 @@ def new_id() -> str:
     except IndexError:
         data = os.urandom(_AT_ONCE * _DIGITS // 2).hex()
         parts = [data[begin : begin + _DIGITS] for begin in range(0, len(data), _DIGITS)]
-        drawn, *others = [f"7{part[:3]}-{_VARIANT[part[3]]}{part[4:7]}-{part[7:19]}" for part in parts]
-        _drawn.extend(others)
+        drawn, *spare_ids = [f"7{part[:3]}-{_VARIANT[part[3]]}{part[4:7]}-{part[7:19]}" for part in parts]
+        _drawn.extend(spare_ids)
     now = f"{time_ns() // 1_000_000:012x}"
     return f"{now[:8]}-{now[8:]}-{drawn}"
 

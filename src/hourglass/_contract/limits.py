@@ -213,10 +213,10 @@ class SlotBook:
         self.told -= pools
 
     def _to_pool(self, place: SlotClaim, numbers: list[int]) -> Answer:
-        others = self._others_wait(place)
-        if others:
+        is_contended = self._others_wait(place)
+        if is_contended:
             self.told.add(place.pool)
-        return Answer(place, place.pool, Answers(tuple(numbers), others))
+        return Answer(place, place.pool, Answers(tuple(numbers), is_contended))
 
     def _others_wait(self, place: SlotClaim) -> bool:
         return any(claim.run_id != place.run_id for claim in self.waiting.values())

@@ -31,13 +31,13 @@ class ProgressItems(msgspec.Struct, frozen=True, kw_only=True):
 
 class ProgressTaken(msgspec.Struct, frozen=True):
     """The answer to published items. `keeper` identifies the memory that stores the items, "" for the attempt's own
-    record. If it is not the keeper that the sender named, nothing was stored (`taken` is false), and the sender must
+    record. If it is not the keeper that the sender named, nothing was stored (`is_stored` is false), and the sender must
     send all items that it still has. `pause` is the time until the next call. `keeps` is whether items can still be read
     after the attempt has ended.
     """
 
     keeper: str = ""
-    taken: bool = True
+    is_stored: bool = True
     pause: float = 0.0
     keeps: bool = True
 

@@ -214,9 +214,9 @@ PAYLOADS = Shape(write_payloads, read_payloads, ())
 FIRST = Shape(lambda payload: write_payloads((payload,)), _read_first, None)
 PAYLOAD = Shape(write_payload, read_payload, None)
 DETAILS = Shape(
-    lambda details: {key: write_payloads(each) for key, each in details.items()},
+    lambda details: {key: write_payloads(value) for key, value in details.items()},
     lambda value: (
-        {key: read_payloads(each) for key, each in value.items()} if isinstance(value, dict) else {}
+        {key: read_payloads(payloads) for key, payloads in value.items()} if isinstance(value, dict) else {}
     ),
     {},
 )

@@ -415,7 +415,7 @@ class Table:
         if metadata is not None and self._outer:
             _read({"userMetadata": metadata}, self._outer, fields)
         for name, kind in reversed(self._inline):
-            inner = {key: fields.pop(f"{name}.{key}") for key in _held(fields, name)}
+            inner = {key: fields.pop(f"{name}.{key}") for key in _field_names(fields, name)}
             fields[name] = kind(**inner)
         return self._kind(**fields)
 
@@ -432,10 +432,10 @@ def _getter(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
     return lambda value: tuple(getattr(value, name) for name in names)
 
 
-def _held(found: Mapping[str, Any], name: str) -> list[str]:
+def _field_names(fields: Mapping[str, Any], name: str) -> list[str]:
     return [
         key[len(name) + 1 :]
-        for key in found
+        for key in fields
         if key.startswith(f"{name}.") and "." not in key[len(name) + 1 :]
     ]
 

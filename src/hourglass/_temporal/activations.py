@@ -130,11 +130,11 @@ _SUGGESTED: dict[int, str] = {
 }
 
 
-def _share(text: str, known: str) -> str:
-    """Return `known` if `text` is equal to it. This keeps a single string object in memory for the life of the
+def _share(text: str, original: str) -> str:
+    """Return `original` if `text` is equal to it. This keeps a single string object in memory for the life of the
     run.
     """
-    return known if text == known else text
+    return original if text == original else text
 
 
 def _started(job: Any) -> AnyEvent:

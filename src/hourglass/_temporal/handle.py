@@ -114,18 +114,20 @@ def _task(token: bytes, start: Any, task_queue: str) -> ActivityTask:
 def activity_result_to_proto(result: ActivityResult) -> bytes:
     """Encode the result of an attempt."""
     message: Any = ActivityTaskCompletion(task_token=result.token)
-    out = message.result
+    status = message.result
     match result:
         case ActivityOk():
-            out.completed.SetInParent()
+            status.completed.SetInParent()
             if result.result is not None:
-                put_payload(out.completed.result, result.result)
+                put_payload(status.completed.result, result.result)
         case AttemptFailed():
-            put_failure(out.failed.failure, _final(result.failure) if result.is_last_here else result.failure)
+            put_failure(
+                status.failed.failure, _final(result.failure) if result.is_last_here else result.failure
+            )
         case AttemptCancelled():
-            put_failure(out.cancelled.failure, result.failure)
+            put_failure(status.cancelled.failure, result.failure)
         case ActivityDeferred():
-            out.will_complete_async.SetInParent()
+            status.will_complete_async.SetInParent()
         case _:
             assert_never(result)
     data: bytes = message.SerializeToString()
@@ -326,7 +328,7 @@ class CoreHandle:
 
     def complete_workflow_task(self, completion: Completion) -> asyncio.Future[CompletionResult]:
         """Complete an activation. If Core rejects the completion, fail the workflow task instead."""
-        taken: asyncio.Future[CompletionResult] = asyncio.get_running_loop().create_future()
+        completed: asyncio.Future[CompletionResult] = asyncio.get_running_loop().create_future()
 
         def send() -> asyncio.Future[None]:
             return core.complete_activation(self._worker, completion_to_proto(completion, self._own))
@@ -342,15 +344,15 @@ class CoreHandle:
                 _task_failure(completion.run_id, f"malformed completion: {reason}"), self._own
             )
             self._send(
-                lambda: core.complete_activation(self._worker, failed), taken, CompletionResult.REJECTED
+                lambda: core.complete_activation(self._worker, failed), completed, CompletionResult.REJECTED
             )
 
-        self._send(send, taken, CompletionResult.RECEIVED, fail)
-        return taken
+        self._send(send, completed, CompletionResult.RECEIVED, fail)
+        return completed
 
     def complete_activity(self, result: ActivityResult) -> asyncio.Future[None]:
         """Report the result of an attempt. If Core rejects the result, report a failure of the attempt instead."""
-        taken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        completed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def send() -> asyncio.Future[None]:
             return core.complete_activity(self._worker, activity_result_to_proto(result))
@@ -361,20 +363,20 @@ class CoreHandle:
             failed = activity_result_to_proto(
                 AttemptFailed(result.token, _failure(f"malformed result: {reason}"))
             )
-            self._send(lambda: core.complete_activity(self._worker, failed), taken, None)
+            self._send(lambda: core.complete_activity(self._worker, failed), completed, None)
 
-        self._send(send, taken, None, fail)
-        return taken
+        self._send(send, completed, None, fail)
+        return completed
 
     def _send(
         self,
         send: Callable[[], asyncio.Future[None]],
-        taken: asyncio.Future[T],
+        completed: asyncio.Future[T],
         value: T,
         fail: Callable[[BaseException], None] | None = None,
     ) -> None:
-        """Make a completion's raw call. When the call has succeeded, set the result of `taken` to `value`. On
-        an error, call `fail` to make another raw call. Without `fail`, or if that raises too, fail `taken` with
+        """Make a completion's raw call. When the call has succeeded, set the result of `completed` to `value`. On
+        an error, call `fail` to make another raw call. Without `fail`, or if that raises too, fail `completed` with
         `HandleBroken`.
         """
 
@@ -385,8 +387,8 @@ class CoreHandle:
                     return
                 except BaseException as broken:
                     error = broken
-            if not taken.done():
-                taken.set_exception(_broken(error))
+            if not completed.done():
+                completed.set_exception(_broken(error))
 
         def ended(call: asyncio.Future[None]) -> None:
             self._calls.discard(call)
@@ -394,8 +396,8 @@ class CoreHandle:
                 failed(HandleBroken("Core's call was cancelled"))
             elif (error := call.exception()) is not None:
                 failed(error)
-            elif not taken.done():
-                taken.set_result(value)
+            elif not completed.done():
+                completed.set_result(value)
 
         try:
             call = send()

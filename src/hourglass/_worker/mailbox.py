@@ -29,13 +29,13 @@ class Mailbox:
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
-        self._pid = _forks.here
+        self._pid = _forks.pid
         self._calls: deque[tuple[Callable[[Any], object], Any]] = deque()
         self._woken = False
 
     def post(self, callback: Callable[[T], object], argument: T) -> None:
         """Call `callback(argument)` on the loop. May be called on any thread."""
-        if _forks.here != self._pid:
+        if _forks.pid != self._pid:
             return
         self._calls.append((callback, argument))
         if self._woken:

@@ -58,7 +58,7 @@ class Portal:
     _exiting: ClassVar[bool] = False
 
     def __init__(self) -> None:
-        self._pid = _forks.here
+        self._pid = _forks.pid
         self._loop = _new_loop()
         self._loop.set_default_executor(DaemonExecutor("hourglass-thread"))
         self._closers: dict[int, tuple[Closer, float]] = {}
@@ -221,7 +221,7 @@ class Portal:
         """Raise `UsageError` in a forked child. Must be called before acquiring a lock, because the fork may
         have left it locked.
         """
-        if self._pid != _forks.here:
+        if self._pid != _forks.pid:
             _reject(
                 coro,
                 (

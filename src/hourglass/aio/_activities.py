@@ -17,7 +17,7 @@ from hourglass._evaluator.options import Duration, RetryPolicy
 from hourglass._evaluator.specs import ActivityCancellationType
 from hourglass.activity import Activity
 from hourglass.activity._definition import activity_of
-from hourglass.aio._values import UNSET, given_options, given_values, takes
+from hourglass.aio._values import UNSET, chosen_options, positional_values, takes
 from hourglass.aio.common import Priority
 from hourglass.errors import UsageError
 from hourglass.workflow._calls import StepOptions, begin_named, begin_step, check_step
@@ -340,8 +340,8 @@ def _begin(
     local: bool,
     start: Callable[..., ActivityHandle[Any]] = awaited.start_activity,
 ) -> ActivityHandle[Any]:
-    values = given_values(arg, positional, options.pop("args", ()))
-    chosen = given_options(options)
+    values = positional_values(arg, positional, options.pop("args", ()))
+    chosen = chosen_options(options)
     definition = None if isinstance(activity, str) else activity_of(activity)
     if definition is not None:
         configured = definition.options(**chosen) if chosen else definition

@@ -36,7 +36,7 @@ from hourglass._evaluator.specs import (
     ParentClosePolicy,
     VersioningOverride,
 )
-from hourglass.aio._values import UNSET, given_options, given_values, overloaded, takes
+from hourglass.aio._values import UNSET, chosen_options, overloaded, positional_values, takes
 from hourglass.aio.common import Priority
 from hourglass.converter import SearchAttributes
 from hourglass.errors import ActivityError, UsageError
@@ -50,7 +50,7 @@ from hourglass.workflow._children import (
     signal_command,
     with_start_call,
 )
-from hourglass.workflow._references import ResolvedReference, given_message, given_workflow
+from hourglass.workflow._references import ResolvedReference, resolve_message, resolve_workflow
 
 R = TypeVar("R")
 W = TypeVar("W")
@@ -129,7 +129,9 @@ class Signalled:
     ) -> None:
         """Send a signal and wait until it is delivered. Raise `ApplicationError` if the workflow does not exist."""
         with _within(event_groups):
-            await self._send(given_message("signal", signal), list(given_values(arg, positional, args)))
+            await self._send(
+                resolve_message("signal", signal), list(positional_values(arg, positional, args))
+            )
 
     async def _send(self, message: ResolvedReference, values: list[Any]) -> None:
         raise NotImplementedError
@@ -206,9 +208,9 @@ async def start_child_workflow(
     Raise `WorkflowAlreadyStartedError` if the workflow id is in use. `result_type` is for workflows passed by name.
     """
     live = require_fiber("starting a child workflow").run
-    target = given_workflow(workflow)
+    target = resolve_workflow(workflow)
     return_type = target.return_type if result_type is None else result_type
-    child_options = given_options(options)
+    child_options = chosen_options(options)
     check_options(child_options, f"workflow {target.name}")
 
     async def start(call: StartChildWorkflowInput) -> Any:
@@ -217,7 +219,7 @@ async def start_child_workflow(
 
     call = StartChildWorkflowInput(
         workflow=target.name,
-        args=list(given_values(arg, positional, args)),
+        args=list(positional_values(arg, positional, args)),
         options=child_options,
         _proceed=bridging(start),
     )
@@ -264,7 +266,7 @@ async def execute_child_workflow(
     **options: Any,
 ) -> Any:
     """Run a child workflow and wait for its result. Raise `ChildWorkflowError` if the child did not complete."""
-    call_args = given_values(arg, positional, args)
+    call_args = positional_values(arg, positional, args)
     return await (await start_child_workflow(workflow, args=call_args, result_type=result_type, **options))
 
 
@@ -326,11 +328,11 @@ async def signal_with_start_workflow(
     `USE_EXISTING`, because a running workflow is signalled.
     """
     live = require_fiber("signalling with a start").run
-    target, message = given_workflow(workflow), given_message("signal", signal)
+    target, message = resolve_workflow(workflow), resolve_message("signal", signal)
     signal_values = (
         () if signal_args is None else tuple(signal_args) if isinstance(signal_args, list) else (signal_args,)
     )
-    chosen = given_options(options)
+    chosen = chosen_options(options)
     policy = chosen.pop("id_conflict_policy", IdConflictPolicy.USE_EXISTING)
     if policy not in (IdConflictPolicy.USE_EXISTING, IdConflictPolicy.UNSPECIFIED):
         raise UsageError(
@@ -350,7 +352,7 @@ async def signal_with_start_workflow(
         drop_step(live, key)
         return ExternalWorkflowHandle(call.workflow_id, run_id)
 
-    values = given_values(positional[0] if positional else UNSET, positional[1:], args)
+    values = positional_values(positional[0] if positional else UNSET, positional[1:], args)
     call = with_start_call(target, values, chosen, signal, signal_values, bridging(send))
     return await outward(live, send, call, "signal_with_start_workflow")
 

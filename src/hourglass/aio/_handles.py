@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Generic, TypeVar, TypeVarTuple, Unpack, overlo
 
 from hourglass._contract.workflows import HistoryEventFilter, QueryRejectCondition
 from hourglass._contract.workflows import UpdateStage as WorkflowUpdateStage
-from hourglass.aio._values import UNSET, given_options, given_values, overloaded, reject_option, takes
+from hourglass.aio._values import UNSET, chosen_options, overloaded, positional_values, reject_option, takes
 from hourglass.client import (
     AsyncActivityExecutionHandle,
     AsyncUpdateHandle,
@@ -117,7 +117,7 @@ class WorkflowHandle(HandleFace[AsyncWorkflowHandle[R]], Generic[W, R]):
         self, signal: Any, arg: Any = UNSET, *positional: Any, args: Sequence[Any] = (), **options: Any
     ) -> None:
         """Send a signal. Pass its name or its decorated method. Calls with the same `request_id` send the signal only once."""
-        await self._handle.signal(signal, *given_values(arg, positional, args), **options)
+        await self._handle.signal(signal, *positional_values(arg, positional, args), **options)
 
     @overload
     async def query(
@@ -181,7 +181,7 @@ class WorkflowHandle(HandleFace[AsyncWorkflowHandle[R]], Generic[W, R]):
         """Query the workflow. Pass the query's name or its decorated method."""
         return await self._handle.query(
             query,
-            *given_values(arg, positional, args),
+            *positional_values(arg, positional, args),
             result_type=result_type,
             reject_condition=reject_condition,
             **rpc,
@@ -237,7 +237,7 @@ class WorkflowHandle(HandleFace[AsyncWorkflowHandle[R]], Generic[W, R]):
     ) -> Any:
         """Request an update and wait for its result. Raise `WorkflowUpdateFailedError` if the update was rejected or failed."""
         return await self._handle.execute_update(
-            update, *given_values(arg, positional, args), **given_options(options)
+            update, *positional_values(arg, positional, args), **chosen_options(options)
         )
 
     @overload
@@ -306,9 +306,9 @@ class WorkflowHandle(HandleFace[AsyncWorkflowHandle[R]], Generic[W, R]):
         """Request an update and wait until the update has reached a stage."""
         return await self._handle.start_update(
             update,
-            *given_values(arg, positional, args),
+            *positional_values(arg, positional, args),
             wait_for_stage=wait_for_stage,
-            **given_options(options),
+            **chosen_options(options),
         )
 
     @overload

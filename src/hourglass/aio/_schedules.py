@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Unpack
 
 from hourglass.aio._standalone import NO_TOKEN
-from hourglass.aio._values import UNSET, given_options, given_values, reject_option, takes
+from hourglass.aio._values import UNSET, chosen_options, positional_values, reject_option, takes
 from hourglass.aio.common import Priority
 from hourglass.client import (
     AsyncClient,
@@ -43,7 +43,7 @@ class ScheduleActionStartWorkflow(_ScheduleActionStartWorkflow):
             raise UsageError(
                 "workflows of a schedule can have a priority_key, but no fairness_key or fairness_weight"
             )
-        chosen = given_options(options)
+        chosen = chosen_options(options)
         if priority.priority_key:
             chosen["priority_key"] = priority.priority_key
         for name in ("untyped_search_attributes", "raw_info"):
@@ -54,7 +54,7 @@ class ScheduleActionStartWorkflow(_ScheduleActionStartWorkflow):
         typed = chosen.pop("typed_search_attributes", None)
         if typed:
             chosen["search_attributes"] = typed
-        super().__init__(workflow, *given_values(arg, positional, args), **chosen)
+        super().__init__(workflow, *positional_values(arg, positional, args), **chosen)
 
 
 class ScheduleClient:

@@ -14,7 +14,7 @@ from hourglass._evaluator.options import Duration, RetryPolicy
 from hourglass._evaluator.specs import IdReusePolicy
 from hourglass.aio._activities import Awaits, Calls
 from hourglass.aio._handles import HandleFace
-from hourglass.aio._values import UNSET, given_options, given_values, overloaded, reject_option, takes
+from hourglass.aio._values import UNSET, chosen_options, overloaded, positional_values, reject_option, takes
 from hourglass.aio.common import Priority
 from hourglass.client import (
     ActivityExecution,
@@ -123,7 +123,7 @@ class ActivityHandle(HandleFace[AsyncActivityExecutionHandle[R]], Generic[R]):
         """Change the activity's options from the next attempt on, and return its current options."""
         changes: dict[str, Any] = {update.key.name: update.value for update in updates}
         if "priority" in changes:
-            changes |= given_options({"priority": changes.pop("priority") or Priority.default})
+            changes |= chosen_options({"priority": changes.pop("priority") or Priority.default})
         return await self._handle.update_options(**changes, **rpc)
 
     @takes(RpcOptions)
@@ -211,11 +211,11 @@ class ActivityClient:
         self, activity: Any, arg: Any = UNSET, *positional: Any, args: Sequence[Any] = (), **options: Any
     ) -> Any:
         """Start a standalone activity and return its handle. Pass the activity function or its name."""
-        chosen = given_options(options)
+        chosen = chosen_options(options)
         if "summary" in chosen:
             chosen["static_summary"] = chosen.pop("summary")
         return ActivityHandle(
-            await self.wrapped.start_activity(activity, *given_values(arg, positional, args), **chosen)
+            await self.wrapped.start_activity(activity, *positional_values(arg, positional, args), **chosen)
         )
 
     @overload
@@ -246,7 +246,7 @@ class ActivityClient:
         self, activity: Any, arg: Any = UNSET, *positional: Any, args: Sequence[Any] = (), **options: Any
     ) -> Any:
         """Start a standalone activity that is a method, such as `Billing.charge`, and return its handle."""
-        return await self.start_activity(activity, args=given_values(arg, positional, args), **options)
+        return await self.start_activity(activity, args=positional_values(arg, positional, args), **options)
 
     @overload
     async def start_activity_class(
@@ -285,7 +285,7 @@ class ActivityClient:
         self, activity: Any, arg: Any = UNSET, *positional: Any, args: Sequence[Any] = (), **options: Any
     ) -> Any:
         """Start a standalone activity that is a class with `__call__`, and return its handle."""
-        return await self.start_activity(activity, args=given_values(arg, positional, args), **options)
+        return await self.start_activity(activity, args=positional_values(arg, positional, args), **options)
 
     @overload
     async def execute_activity(
@@ -334,7 +334,7 @@ class ActivityClient:
         self, activity: Any, arg: Any = UNSET, *positional: Any, args: Sequence[Any] = (), **options: Any
     ) -> Any:
         """Start a standalone activity and wait for its result."""
-        handle = await self.start_activity(activity, args=given_values(arg, positional, args), **options)
+        handle = await self.start_activity(activity, args=positional_values(arg, positional, args), **options)
         return await handle.result()
 
     @overload
@@ -365,7 +365,7 @@ class ActivityClient:
         self, activity: Any, arg: Any = UNSET, *positional: Any, args: Sequence[Any] = (), **options: Any
     ) -> Any:
         """Start a standalone activity that is a method, such as `Billing.charge`, and wait for its result."""
-        return await self.execute_activity(activity, args=given_values(arg, positional, args), **options)
+        return await self.execute_activity(activity, args=positional_values(arg, positional, args), **options)
 
     @overload
     async def execute_activity_class(
@@ -404,7 +404,7 @@ class ActivityClient:
         self, activity: Any, arg: Any = UNSET, *positional: Any, args: Sequence[Any] = (), **options: Any
     ) -> Any:
         """Start a standalone activity that is a class with `__call__`, and wait for its result."""
-        return await self.execute_activity(activity, args=given_values(arg, positional, args), **options)
+        return await self.execute_activity(activity, args=positional_values(arg, positional, args), **options)
 
     @overload
     def get_activity_handle(

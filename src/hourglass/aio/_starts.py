@@ -10,7 +10,7 @@ from hourglass._contract.workflows import IdConflictPolicy
 from hourglass._evaluator.options import Duration, RetryPolicy
 from hourglass._evaluator.specs import IdReusePolicy, VersioningOverride
 from hourglass.aio._handles import WorkflowHandle
-from hourglass.aio._values import UNSET, given_options, given_values, overloaded
+from hourglass.aio._values import UNSET, chosen_options, overloaded, positional_values
 from hourglass.aio.common import Priority
 from hourglass.client import AsyncClient, AsyncWithStart, RpcOptions
 from hourglass.converter import SearchAttributes
@@ -93,8 +93,8 @@ class WithStartWorkflowOperation(Generic[W, R]):
         self, workflow: Any, arg: Any = UNSET, *positional: Any, args: Sequence[Any] = (), **options: Any
     ) -> None:
         self.workflow = workflow
-        self.values = given_values(arg, positional, args)
-        self.options = given_options(options)
+        self.values = positional_values(arg, positional, args)
+        self.options = chosen_options(options)
         self._is_used = False
         self._waiters: list[asyncio.Future[WorkflowHandle[W, R]]] = []
         self._handle: WorkflowHandle[W, R] | None = None

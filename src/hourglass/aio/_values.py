@@ -24,7 +24,7 @@ UNSET: Any = _Unset()
 """The default of parameters for which None is a valid value."""
 
 
-def given_values(arg: Any, more: tuple[Any, ...], args: Sequence[Any] | None) -> tuple[Any, ...]:
+def positional_values(arg: Any, more: tuple[Any, ...], args: Sequence[Any] | None) -> tuple[Any, ...]:
     """Return the arguments of a call. They are passed individually (`arg` and `more`) or together (`args`)."""
     if arg is UNSET:
         return tuple(args or ())
@@ -63,7 +63,7 @@ def overloaded(options: type) -> Callable[[Any], Any]:
     return takes(options)
 
 
-def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
+def chosen_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that are set, under our names. None means unset."""
     chosen = {name: value for name, value in options.items() if value is not None}
     reject_intent(chosen.pop("versioning_intent", None))

@@ -40,7 +40,7 @@ from hourglass.aio._standalone import (
     ActivityOptionsUpdate,
 )
 from hourglass.aio._starts import StartConfig, StartOptions, WithStartWorkflowOperation
-from hourglass.aio._values import UNSET, given_options, given_values, overloaded, reject_option, takes
+from hourglass.aio._values import UNSET, chosen_options, overloaded, positional_values, reject_option, takes
 from hourglass.client import (
     ActivityExecution,
     ActivityExecutionDescription,
@@ -396,8 +396,8 @@ class Client(ActivityClient, ScheduleClient):
         self, workflow: Any, arg: Any = UNSET, *positional: Any, args: Sequence[Any] = (), **options: Any
     ) -> Any:
         """Start a workflow and return its handle. Pass the workflow's run method or its name."""
-        values = given_values(arg, positional, args)
-        return WorkflowHandle(await self.wrapped.start_workflow(workflow, *values, **given_options(options)))
+        values = positional_values(arg, positional, args)
+        return WorkflowHandle(await self.wrapped.start_workflow(workflow, *values, **chosen_options(options)))
 
     @overload
     async def execute_workflow(
@@ -435,8 +435,8 @@ class Client(ActivityClient, ScheduleClient):
         self, workflow: Any, arg: Any = UNSET, *positional: Any, args: Sequence[Any] = (), **options: Any
     ) -> Any:
         """Start a workflow and wait for its result."""
-        values = given_values(arg, positional, args)
-        return await self.wrapped.execute_workflow(workflow, *values, **given_options(options))
+        values = positional_values(arg, positional, args)
+        return await self.wrapped.execute_workflow(workflow, *values, **chosen_options(options))
 
     @takes(UpdateConfig)
     async def execute_update_with_start_workflow(
@@ -453,7 +453,7 @@ class Client(ActivityClient, ScheduleClient):
             update,
             start_workflow_operation=start_workflow_operation,
             wait_for_stage=WorkflowUpdateStage.COMPLETED,
-            args=given_values(arg, positional, args),
+            args=positional_values(arg, positional, args),
             **options,
         )
         return await handle.result()
@@ -471,11 +471,11 @@ class Client(ActivityClient, ScheduleClient):
     ) -> AsyncUpdateHandle[Any]:
         """Start a workflow, or use the running one; then request an update and wait until the update has reached a stage."""
         start = start_workflow_operation
-        values = given_values(arg, positional, args)
+        values = positional_values(arg, positional, args)
         planned = start._planned(self.wrapped)
         try:
             handle: AsyncUpdateHandle[Any] = await planned.start_update(
-                update, *values, wait_for_stage=wait_for_stage, **given_options(options)
+                update, *values, wait_for_stage=wait_for_stage, **chosen_options(options)
             )
         except BaseException as error:
             start._sent(planned, error)

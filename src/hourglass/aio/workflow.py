@@ -91,7 +91,7 @@ from hourglass.aio._facts import (
     upsert_memo,
     upsert_search_attributes,
 )
-from hourglass.aio._values import UNSET, PayloadConverter, given_values, reject_intent
+from hourglass.aio._values import UNSET, PayloadConverter, positional_values, reject_intent
 from hourglass.aio.common import Priority
 from hourglass.converter import SearchAttributes
 from hourglass.errors import NondeterminismError, UsageError
@@ -340,7 +340,7 @@ def continue_as_new(
     """End this run and start a new one with these arguments and an empty history."""
     reject_intent(versioning_intent)
     _continue_as_new(
-        *given_values(arg, positional, args),
+        *positional_values(arg, positional, args),
         workflow=workflow,
         task_queue=task_queue or "",
         run_timeout=run_timeout,

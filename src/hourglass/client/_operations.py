@@ -86,7 +86,7 @@ from hourglass.errors import (
     ServiceError,
     UsageError,
 )
-from hourglass.workflow._references import given_message, given_workflow
+from hourglass.workflow._references import resolve_message, resolve_workflow
 
 
 class Reference(msgspec.Struct, frozen=True):
@@ -127,7 +127,7 @@ def refer(
         raise UsageError("pass workflow or result_type, not both")
     return_type = Any if result_type is None else result_type
     if workflow is not None:
-        return_type = given_workflow(workflow).return_type
+        return_type = resolve_workflow(workflow).return_type
     if first_execution_run_id is not None:
         check_text(first_execution_run_id, "first_execution_run_id")
     return Reference(
@@ -186,7 +186,7 @@ def signal(
 ) -> ClientOperation[None]:
     """Send a signal."""
     sent_as = new_id() if request_id is None else check_text(request_id, "request_id")
-    definition = given_message("signal", message)
+    definition = resolve_message("signal", message)
 
     def build(call: SignalWorkflowInput) -> ClientOperation[None]:
         request = SignalWorkflow(
@@ -217,7 +217,7 @@ def query(
     reject_condition: QueryRejectCondition | None,
 ) -> ClientOperation[Any]:
     """Query a workflow."""
-    definition = given_message("query", message)
+    definition = resolve_message("query", message)
     rejects = session.query_reject_condition if reject_condition is None else reject_condition
     return_type = definition.return_type if result_type is None else result_type
 

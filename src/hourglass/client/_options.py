@@ -22,7 +22,7 @@ from hourglass._worker.targets import check_metadata
 from hourglass.converter import Converter, Payload, SearchAttributes
 from hourglass.errors import UsageError
 from hourglass.nexus import NexusCallback
-from hourglass.workflow._references import ResolvedReference, given_message
+from hourglass.workflow._references import ResolvedReference, resolve_message
 
 
 class RpcOptions(TypedDict, total=False):
@@ -223,7 +223,7 @@ def _start_signal(options: Mapping[str, Any], converter: Converter) -> tuple[str
         if arguments:
             raise UsageError("start_signal_args were passed without start_signal")
         return "", ()
-    definition = given_message("signal", signal)
+    definition = resolve_message("signal", signal)
     return definition.name, definition.encode(converter, several(arguments, "start_signal_args"))
 
 

@@ -32,7 +32,7 @@ from hourglass.client._schedule_data import (
 from hourglass.client._values import attributes_from, memo_from
 from hourglass.converter import Converter, Payload
 from hourglass.errors import UsageError
-from hourglass.workflow._references import given_workflow
+from hourglass.workflow._references import resolve_workflow
 
 _KNOWN = tuple(ScheduleStartOptions.__annotations__)
 
@@ -95,7 +95,7 @@ def _action_form(
             raise UsageError(f"unknown option {name!r} of a schedule's action: {hint}")
     options = {"id": schedule_id, **action.options}
     headers = _headers(options.pop("headers", {}))
-    request = start_request(given_workflow(action.workflow), action.args, options, converter, identity)
+    request = start_request(resolve_workflow(action.workflow), action.args, options, converter, identity)
     return msgspec.structs.replace(request, headers=headers), b""
 
 

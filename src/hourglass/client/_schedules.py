@@ -89,7 +89,7 @@ def create(
     def build(call: CreateScheduleInput) -> ClientOperation[str]:
         converter = _converter_of(session, call.schedule, call.id)
         form = forms.schedule_form(call.schedule, refer_schedule(call.id), converter, session.identity)
-        session.meet(call.schedule.action.workflow)
+        session.register_workflow(call.schedule.action.workflow)
         forms.reject_empty(form.spec)
         if form.state.limited_actions and not form.state.remaining_actions:
             raise UsageError(
@@ -251,12 +251,12 @@ def _updating(session: ClientSession, schedule_id: str, change: Change) -> Steps
     )
     seen: ScheduleDetails = yield describe
     for _ in range(_TRIES):
-        wanted = change(_described(session, seen))
-        if wanted is None:
+        changed = change(_described(session, seen))
+        if changed is None:
             return
-        converter = _converter_of(session, wanted, schedule_id)
-        form = forms.schedule_form(wanted, schedule_id, converter, session.identity)
-        session.meet(wanted.action.workflow)
+        converter = _converter_of(session, changed, schedule_id)
+        form = forms.schedule_form(changed, schedule_id, converter, session.identity)
+        session.register_workflow(changed.action.workflow)
         yield asking(
             UpdateSchedule(
                 schedule_id=schedule_id,

@@ -306,7 +306,7 @@ class ClientSession:
         """Return the current time by the engine's clock, in nanoseconds since the epoch."""
         return time_ns()
 
-    def meet(self, workflow: object) -> None:
+    def register_workflow(self, workflow: object) -> None:
         """Register a workflow that a schedule will start. Only a session that runs workflows itself needs this."""
 
     def call(self, request: Request[A]) -> Coroutine[Any, Any, A]:

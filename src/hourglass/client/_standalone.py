@@ -42,7 +42,7 @@ from hourglass.client._options import RpcOptions, callbacks_of, check_changes, r
 from hourglass.client._session import ClientOperation, ClientSession, asking, listing, nothing, through
 from hourglass.client._values import WorkflowExecutionCount, attributes_from, count_from, time_from
 from hourglass.client._wait_notices import ActivityWaitNotice
-from hourglass.client._waiting import CONTINUES, ask_through_outage, first, in_time
+from hourglass.client._waiting import CONTINUES, call_through_outage, first, in_time
 from hourglass.converter import (
     ActivitySerializationContext,
     Converter,
@@ -230,7 +230,7 @@ class StandaloneReference(msgspec.Struct, frozen=True):
         return {"id": self.activity_id, "run_id": self.run_id or None}
 
 
-def given_activity(activity: object) -> tuple[ResolvedReference, CallSettings]:
+def resolve_activity(activity: object) -> tuple[ResolvedReference, CallSettings]:
     """Return the activity for a decorated function or a name, with its options."""
     if isinstance(activity, str):
         if not activity:
@@ -262,7 +262,7 @@ def start(
     result_type: Any,
 ) -> ClientOperation[StandaloneReference]:
     """Start a standalone activity and return a reference to it."""
-    reference, settings = given_activity(activity)
+    reference, settings = resolve_activity(activity)
     return_type = reference.return_type if result_type is None else result_type
     sent_as = check_text(options.get("request_id") or new_id(), "request_id")
 
@@ -341,7 +341,7 @@ def refer(activity_id: str, run_id: str | None, activity: object, result_type: A
         raise UsageError("pass activity or result_type, not both")
     return_type = Any if result_type is None else result_type
     if activity is not None:
-        return_type = given_activity(activity)[0].return_type
+        return_type = resolve_activity(activity)[0].return_type
     return StandaloneReference(activity_id, run_id or "", return_type)
 
 
@@ -358,7 +358,7 @@ def result(
             async with in_time(
                 session, limit, f"activity {reference.activity_id!r} has not ended within", CONTINUES
             ):
-                while not (outcome := await ask_through_outage(session, request)).closed:
+                while not (outcome := await call_through_outage(session, request)).closed:
                     pass
                 return outcome
         finally:

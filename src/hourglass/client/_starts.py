@@ -21,7 +21,7 @@ from hourglass.client._session import ClientOperation, ClientSession, asking, th
 from hourglass.client._wait_notices import WaitNotice
 from hourglass.client._waiting import result_of, successor_of, wait_for_close
 from hourglass.errors import UsageError
-from hourglass.workflow._references import ResolvedReference, given_workflow
+from hourglass.workflow._references import ResolvedReference, resolve_workflow
 
 
 def start(
@@ -33,7 +33,7 @@ def start(
     headers: Headers | None = None,
 ) -> ClientOperation[Reference]:
     """Start a workflow and return a reference to it."""
-    definition = given_workflow(workflow)
+    definition = resolve_workflow(workflow)
     return_type = definition.return_type if result_type is None else result_type
     if not session.interceptors and not headers:
         session, options = _identified(session, options)
@@ -80,7 +80,7 @@ def execute(
     result_type: Any,
 ) -> ClientOperation[Any]:
     """Start a workflow and wait for its result. Use a single request if the engine supports waiting. Without interceptors."""
-    definition = given_workflow(workflow)
+    definition = resolve_workflow(workflow)
     return_type = definition.return_type if result_type is None else result_type
     session, options = _identified(session, options)
     request = start_request(definition, arguments, options, session.converter, session.identity)
@@ -186,7 +186,7 @@ class PlannedStart:
         """Return the input of the start, the function that builds its request, and a reference to the workflow without a run
         id.
         """
-        definition = given_workflow(self.workflow)
+        definition = resolve_workflow(self.workflow)
         build = functools.partial(requested, self._session, definition)
         return_type = definition.return_type if self.result_type is None else self.result_type
         call = start_call(definition, self.arguments, self.options, build, return_type)

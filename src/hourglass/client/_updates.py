@@ -30,7 +30,7 @@ from hourglass.client._wait_notices import notices_of
 from hourglass.client._waiting import in_time
 from hourglass.converter import Converter
 from hourglass.errors import ServiceTimeoutError, UpdateFailedError, UsageError
-from hourglass.workflow._references import given_message
+from hourglass.workflow._references import resolve_message
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class UpdateReference:
     run_id: str
     update_id: str
     return_type: Any = Any
-    known: UpdateState | None = None
+    last_state: UpdateState | None = None
 
 
 def build_update_request(
@@ -53,7 +53,7 @@ def build_update_request(
     stage: UpdateStage,
 ) -> tuple[StartWorkflowUpdateInput, Callable[[StartWorkflowUpdateInput], UpdateWorkflow]]:
     """Return the input of an update call, and the function that builds its request."""
-    definition = given_message("update", message)
+    definition = resolve_message("update", message)
     update_id = check_text(options.get("id") or new_id(), "the id of an update")
     _check_stage(stage)
 
@@ -131,7 +131,7 @@ def result(
     limit = optional_seconds(timeout, "timeout")
 
     async def ask(session: ClientSession) -> UpdateState:
-        last = reference.known
+        last = reference.last_state
         if last is not None and last.stage is UpdateStage.COMPLETED:
             return last
         state = UpdateState(
@@ -220,7 +220,7 @@ def refer_update(reference: Reference, update_id: str, message: object, result_t
     check_text(update_id, "the id of an update")
     return_type = Any if result_type is None else result_type
     if message is not None:
-        return_type = given_message("update", message).return_type
+        return_type = resolve_message("update", message).return_type
     return UpdateReference(reference.workflow_id, reference.run_id, update_id, return_type)
 
 

@@ -75,7 +75,7 @@ async def _watch(session: ClientSession, workflow_id: str, run_id: str, follow: 
     try:
         while True:
             request = WaitForClose(workflow_id=workflow_id, run_id=run_id)
-            outcome = await ask_through_outage(session, request)
+            outcome = await call_through_outage(session, request)
             if isinstance(outcome, StillOpen):
                 await notice.check()
                 continue
@@ -116,7 +116,7 @@ async def in_time(
         raise TimeoutError(f"{late} {limit:g} s{more}") from None
 
 
-async def ask_through_outage(session: ClientSession, request: Request[A]) -> A:
+async def call_through_outage(session: ClientSession, request: Request[A]) -> A:
     """Send a request that does not change any state. Repeat the request while the service cannot be reached, for at most the
     longest outage.
     """

@@ -25,13 +25,13 @@ from hourglass.client import AsyncClient, AsyncWorkflowHandle, Client, WorkflowH
 from hourglass.client._operations import Reference
 from hourglass.client._session import ClientOperation, ClientSession
 from hourglass.client._starts import start
-from hourglass.client._waiting import ask_through_outage, in_time
+from hourglass.client._waiting import call_through_outage, in_time
 from hourglass.converter import Payload
 from hourglass.errors import Cancelled, UsageError, WorkflowFailedError
 from hourglass.limits._keepers import is_long, keeper_id
 from hourglass.progress import Progress
 from hourglass.workflow import ParentClosePolicy
-from hourglass.workflow._references import given_workflow
+from hourglass.workflow._references import resolve_workflow
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ class _Burst(Generic[R]):
 
         async def ask(session: ClientSession) -> BurstState:
             async with in_time(session, limit, f"the calls of {self._id!r} were not run within"):
-                while (state := await ask_through_outage(session, request)).pending:
+                while (state := await call_through_outage(session, request)).pending:
                     pass
                 return state
 
@@ -269,7 +269,7 @@ def debounce(  # type: ignore[misc]
     session = client._session
     call = _call(workflow, key, wait, max_wait, options)
     operation = _send(session, workflow, args, call)
-    return_type = given_workflow(workflow).return_type
+    return_type = resolve_workflow(workflow).return_type
     if isinstance(client, Client):
         return Debounced[Any](session, session.run(operation), call, return_type)
 
@@ -292,7 +292,7 @@ def _call(
     timeouts = {name: optional_seconds(options.get(name), name) for name in _OWN}
     return DebounceCall(
         ticket=uuid.uuid4().hex[:12],
-        workflow=given_workflow(workflow).name,
+        workflow=resolve_workflow(workflow).name,
         wait=seconds(wait, "wait"),
         max_wait=longest,
         prefix=key,
@@ -304,9 +304,9 @@ def _call(
 def _send(
     session: ClientSession, workflow: Any, args: Sequence[Any], call: DebounceCall
 ) -> ClientOperation[Reference]:
-    session.meet(workflow)
+    session.register_workflow(workflow)
     # Encode here, by the workflow's own signature. The collecting workflow passes the payloads on unchanged.
-    arguments = given_workflow(workflow).encode(session.converter, args)
+    arguments = resolve_workflow(workflow).encode(session.converter, args)
     options = {
         "id": keeper_id("debounce", call.prefix),
         "task_queue": call.task_queue,

@@ -20,7 +20,7 @@ from hourglass.client._operations import Reference
 from hourglass.client._options import start_request
 from hourglass.client._session import ClientOperation, ClientSession
 from hourglass.errors import UsageError, WorkflowAlreadyStartedError
-from hourglass.workflow._references import given_workflow
+from hourglass.workflow._references import resolve_workflow
 
 R = TypeVar("R")
 Ts = TypeVarTuple("Ts")
@@ -79,7 +79,7 @@ def once(  # type: ignore[misc]
                 f"once has no option {name!r}: the key is the workflow id, and once sets the policies of the id itself"
             )
     session = client._session
-    session.meet(workflow)
+    session.register_workflow(workflow)
     policy = IdReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY if retry_failed else IdReusePolicy.REJECT_DUPLICATE
     operation = _start(session, workflow, args, {**options, "id": key, "id_reuse_policy": policy}, window)
     if isinstance(client, Client):
@@ -98,7 +98,7 @@ def _start(
     options: Mapping[str, Any],
     window: Duration | None,
 ) -> ClientOperation[Reference]:
-    definition = given_workflow(workflow)
+    definition = resolve_workflow(workflow)
     policies = {"id_conflict_policy": IdConflictPolicy.USE_EXISTING}
     request = start_request(definition, args, {**options, **policies}, session.converter, session.identity)
     limit = optional_seconds(window, "window")

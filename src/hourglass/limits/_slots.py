@@ -254,7 +254,7 @@ class SlotPool(KeeperLink):
 
     def is_due(self) -> bool:
         """Whether slots must be requested or returned."""
-        return self._wanted() > 0 or self._limit_is_new or bool(self._surplus())
+        return self._missing_slots() > 0 or self._limit_is_new or bool(self._surplus())
 
     def act(self) -> None:
         """Send the due requests for slots, and return surplus slots."""
@@ -263,9 +263,9 @@ class SlotPool(KeeperLink):
         self._requested = [number for number in self._requested if number not in back]
         if back:
             self._linger_until = 0.0
-        wanted = self._wanted()
-        if wanted > 0 or self._limit_is_new:
-            self._ask(wanted, back)
+        missing = self._missing_slots()
+        if missing > 0 or self._limit_is_new:
+            self._ask(missing, back)
         else:
             self._sending = True
             send_notice(self._keeper, SlotKeeper.take_back, Return(self._run.pool, back))
@@ -284,16 +284,16 @@ class SlotPool(KeeperLink):
         what = "waits for a slot of" if self._waiting else "keeps, for a moment, slots of"
         return f"{what} {self.key!r}"
 
-    def _wanted(self) -> int:
+    def _missing_slots(self) -> int:
         return 0 if self._closing else max(0, min(len(self._waiting), self.limit) - len(self._requested))
 
     @property
     def _limit_is_new(self) -> bool:
         return bool(self._waiting) and not self._closing and self._told_limit != self.limit
 
-    def _ask(self, wanted: int, back: tuple[int, ...]) -> None:
-        want = tuple(range(self._numbers + 1, self._numbers + 1 + wanted))
-        self._numbers += wanted
+    def _ask(self, count: int, back: tuple[int, ...]) -> None:
+        want = tuple(range(self._numbers + 1, self._numbers + 1 + count))
+        self._numbers += count
         self._requested += want
         self._reminder = FIRST_REMINDER
         self._send(want, back)

@@ -137,7 +137,7 @@ class _Chosen:
     """The telemetry settings of this process, and whether Core has already read them."""
 
     config: TelemetryConfig | None = None
-    taken = False
+    is_applied = False
 
 
 def set_telemetry(config: TelemetryConfig) -> None:
@@ -147,7 +147,7 @@ def set_telemetry(config: TelemetryConfig) -> None:
     """
     if not isinstance(config, TelemetryConfig):
         raise UsageError(f"set_telemetry needs a TelemetryConfig, not {type(config).__name__}")
-    if _Chosen.taken:
+    if _Chosen.is_applied:
         raise UsageError(
             "Core is already running in this process: call set_telemetry before the first connection"
         )
@@ -156,5 +156,5 @@ def set_telemetry(config: TelemetryConfig) -> None:
 
 def take_telemetry() -> TelemetryConfig | None:
     """Return the settings for Core's runtime, which is about to be created."""
-    _Chosen.taken = True
+    _Chosen.is_applied = True
     return _Chosen.config

@@ -50,7 +50,7 @@ from hourglass._history.events import (
 )
 from hourglass.client._operations import Reference
 from hourglass.client._session import ClientOperation, ClientSession
-from hourglass.client._waiting import ask_through_outage
+from hourglass.client._waiting import call_through_outage
 from hourglass.converter import Payload, unseal
 from hourglass.errors import PayloadError, QueryFailedError, ServiceError, UsageError
 from hourglass.progress._buffer import MOST_AT_ONCE, query_name
@@ -252,7 +252,7 @@ class Follower(Generic[T]):
             await self._find_run(session)
             await self._read_items(session)
             while self._activities.held and not self._closed:  # the history determines their order
-                page = await ask_through_outage(session, self._history(wait=False))
+                page = await call_through_outage(session, self._history(wait=False))
                 await self._note_page(session, page)
             try:
                 return StreamAnswer(await self._query(session), True, self._read_to)
@@ -308,7 +308,7 @@ class Follower(Generic[T]):
             arguments=tuple(session.converter.encode_all((self._offset, MOST_AT_ONCE, True))),
         )
         try:
-            return await ask_through_outage(session, request)
+            return await call_through_outage(session, request)
         except QueryFailedError:
             if self._closed and self._offset:
                 raise  # it has published before, so its code can no longer report its last items
@@ -318,7 +318,7 @@ class Follower(Generic[T]):
         """Read all items that activities have published so far."""
         for _ in range(_MOST_READS):
             request = self._activities.request(self._workflow_id, self._run_id, wait=False)
-            read = await ask_through_outage(session, request)
+            read = await call_through_outage(session, request)
             self._activities.held += read.items
             if not read.items or read.pause:
                 return
@@ -337,8 +337,8 @@ class Follower(Generic[T]):
 
     async def _page_or_items(self, session: ClientSession) -> HistoryPage | None:
         if not self._activities.open:
-            return await ask_through_outage(session, self._history(wait=True))
-        growth = asyncio.ensure_future(ask_through_outage(session, self._history(wait=True)))
+            return await call_through_outage(session, self._history(wait=True))
+        growth = asyncio.ensure_future(call_through_outage(session, self._history(wait=True)))
         items = asyncio.ensure_future(self._wait_for_items(session))
         try:
             await asyncio.wait({growth, items}, return_when=asyncio.FIRST_COMPLETED)
@@ -353,7 +353,7 @@ class Follower(Generic[T]):
     async def _wait_for_items(self, session: ClientSession) -> tuple[PublishedItem, ...]:
         while True:
             request = self._activities.request(self._workflow_id, self._run_id, wait=True)
-            read = await ask_through_outage(session, request)
+            read = await call_through_outage(session, request)
             if read.items:
                 return read.items
             await sleep(read.pause)

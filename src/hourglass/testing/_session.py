@@ -115,7 +115,7 @@ class EnvironmentSession(ClientSession):
         """Return the virtual time."""
         return self.driver.clock.now_ns()
 
-    def meet(self, workflow: object) -> None:
+    def register_workflow(self, workflow: object) -> None:
         """Register a workflow that a schedule will start."""
         self.driver.registry.register_workflow(workflow)
 

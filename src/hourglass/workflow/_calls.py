@@ -43,7 +43,7 @@ from hourglass.converter import (
 )
 from hourglass.errors import UsageError
 from hourglass.nexus import Operation, Service
-from hourglass.workflow._references import ResolvedReference, given_workflow
+from hourglass.workflow._references import ResolvedReference, resolve_workflow
 
 R = TypeVar("R")
 Ts = TypeVarTuple("Ts")
@@ -330,7 +330,7 @@ def continue_as_new(  # type: ignore[misc]
         signature = None if live.definition.dynamic else live.definition.signature
         definition = ResolvedReference("the workflow", live.state.workflow_type, signature)
     else:
-        definition = given_workflow(workflow)
+        definition = resolve_workflow(workflow)
     call = ContinueAsNewInput(
         workflow=definition.name,
         args=list(args),

@@ -58,7 +58,7 @@ from hourglass.errors import (
     WorkflowAlreadyStartedError,
 )
 from hourglass.workflow._facts import default_id
-from hourglass.workflow._references import Channel, ResolvedReference, given_message, given_workflow
+from hourglass.workflow._references import Channel, ResolvedReference, resolve_message, resolve_workflow
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -83,7 +83,7 @@ class ExternalWorkflowHandle:
         exist.
         """
         run = require_fiber("signalling another workflow").run
-        definition = given_message("signal", signal)
+        definition = resolve_message("signal", signal)
 
         def send(call: SignalExternalWorkflowInput) -> None:
             signal_external(signal_command(run, definition, call))
@@ -198,7 +198,7 @@ class WithStart:
         run = require_fiber("signalling with a start").run
 
         def send(call: SignalWithStartWorkflowInput) -> ExternalWorkflowHandle:
-            definition = sending(run, self._workflow, given_message("signal", signal), call)
+            definition = sending(run, self._workflow, resolve_message("signal", signal), call)
             task = start_step(definition, definition.name, (), definition.settings, str)
             try:
                 return ExternalWorkflowHandle(call.workflow_id, task.result())
@@ -227,7 +227,7 @@ def with_start(workflow: Any, /, *args: Any, **options: Any) -> WithStart:  # ty
 
     Unlike a child, the workflow outlives this one, and its result cannot be awaited.
     """
-    return WithStart(given_workflow(workflow), args, options)
+    return WithStart(resolve_workflow(workflow), args, options)
 
 
 def with_start_call(
@@ -253,7 +253,7 @@ def with_start_call(
     return SignalWithStartWorkflowInput(
         workflow=workflow.name,
         workflow_id=check_text(workflow_id, "id"),
-        signal=given_message("signal", signal).name,
+        signal=resolve_message("signal", signal).name,
         args=list(args),
         signal_args=list(signal_args),
         options={name: value for name, value in options.items() if name != "id"},
@@ -386,7 +386,7 @@ class ChildWorkflowHandle(ChildOperation[R], Generic[R]):
     def signal(self, signal: Callable[[*Ts], None], /, *args: *Ts) -> None: ...
     def signal(self, signal: Any, /, *args: Any) -> None:  # type: ignore[misc]
         """Send a signal to the child and wait until it is delivered."""
-        run, definition = self.run, given_message("signal", signal)
+        run, definition = self.run, resolve_message("signal", signal)
 
         def send(call: SignalChildWorkflowInput) -> None:
             signal_external(signal_command(run, definition, call))
@@ -419,7 +419,7 @@ def start_child_workflow(workflow: Any, /, *args: Any, result_type: Any = None, 
     identified by name.
     """
     run = require_fiber("starting a child workflow").run
-    definition = given_workflow(workflow)
+    definition = resolve_workflow(workflow)
     return_type = definition.return_type if result_type is None else result_type
     return _begin(run, definition.name, list(args), definition.encode, return_type, options)
 

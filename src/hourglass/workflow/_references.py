@@ -154,7 +154,7 @@ class ResolvedReference:
             self.signature.reject_misfits(converter, arguments, encoded)
 
 
-def given_workflow(workflow: object) -> ResolvedReference:
+def resolve_workflow(workflow: object) -> ResolvedReference:
     """Resolve a workflow from a decorated function, a class, its run method or a name."""
     if isinstance(workflow, str):
         return ResolvedReference(f"workflow {_checked_name(workflow, 'workflow')}", workflow)
@@ -167,7 +167,7 @@ def given_workflow(workflow: object) -> ResolvedReference:
     return ResolvedReference(f"workflow {definition.name}", definition.name, signature, signature.return_type)
 
 
-def given_message(kind: MessageKind, message: object) -> ResolvedReference:
+def resolve_message(kind: MessageKind, message: object) -> ResolvedReference:
     """Resolve a signal, query or update from a decorated method, a channel or a name."""
     if isinstance(message, str):
         return ResolvedReference(f"{kind} {_checked_name(message, kind)}", message)

@@ -16,7 +16,7 @@ from hourglass._tools.cli import console
 def render(text: str | Text, *, terminal: bool = True, whole: bool = False) -> str:
     """Return the output of a console of 30 columns, without colours."""
     out = Console(file=io.StringIO(), force_terminal=terminal, width=30, color_system=None, highlight=False)
-    console._say(out, text, whole=whole)
+    console._print(out, text, soft_wrap=whole)
     stream = out.file
     assert isinstance(stream, io.StringIO)
     return stream.getvalue()

@@ -82,8 +82,8 @@ def test_console_output_contains_no_foreign_control_characters(
     text: str, terminal: bool, whole: bool
 ) -> None:
     out = console.Screen(file=io.StringIO(), force_terminal=terminal, color_system="standard", width=40)
-    console._say(out, Text.assemble(("error: ", "bold red"), text), whole=whole)
-    console._say(out, text, whole=whole)
+    console._print(out, Text.assemble(("error: ", "bold red"), text), soft_wrap=whole)
+    console._print(out, text, soft_wrap=whole)
     out.print({"memo": text})
     with Live(console=out, auto_refresh=False) as live:
         live.update(Text(text), refresh=True)

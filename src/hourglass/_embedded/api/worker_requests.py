@@ -141,8 +141,8 @@ async def add_search_attributes(engine: Engine, request: dp.AddSearchAttributes)
     """Register search attributes explicitly. Other attributes are registered when they are first used."""
     registered = engine.runs.attributes
     for name, kind in request.types.items():
-        wanted, existing = AttributeType(kind), registered.type_of(name)
-        if existing is not None and existing is not wanted:
+        requested, existing = AttributeType(kind), registered.type_of(name)
+        if existing is not None and existing is not requested:
             raise ServiceError(
                 f"Search attribute {name} already exists with type {existing.value}.",
                 status="INVALID_ARGUMENT",
@@ -218,7 +218,7 @@ async def publish_progress(engine: Engine, request: p.PublishProgress) -> Pendin
     token, _, activity = _attempt(engine, request.token, "", "", "")
     memory = engine.progress
     if request.keeper not in ("", memory.name):
-        return PendingAnswer(p.ProgressTaken(memory.name, taken=False), 0)
+        return PendingAnswer(p.ProgressTaken(memory.name, is_stored=False), 0)
     scheduled = activity.scheduled
     publisher = Publisher(
         scheduled.activity_id, scheduled.activity_type, token.attempt, token.scheduled_event_id

@@ -113,7 +113,7 @@ class FileContext:
     calls: CallRouter
     identity: FileIdentity
     handles: set[FileHandle] = field(default_factory=set)
-    kept: KeptWork = field(default_factory=KeptWork)
+    kept_work: KeptWork = field(default_factory=KeptWork)
     wanted_until: float = 0.0
     """The time until which this process needs the file even without handles, because its workers are opening new
     handles.

@@ -85,8 +85,8 @@ class OwnerFollower:
         self._owner = owner
         self._file.identity.note()
         # The claim comes first, because attempts that no process has claimed count as lost.
-        owner.send(wire.Holding(tuple(self._file.kept.unsettled)))
-        owner.resend(self._file.kept.take_results())
+        owner.send(wire.Holding(tuple(self._file.kept_work.unsettled)))
+        owner.resend(self._file.kept_work.take_results())
 
     def leave(self) -> None:
         """Keep the attempts and results of a connection to an owner that has ended, for the next owner."""
@@ -94,7 +94,7 @@ class OwnerFollower:
         if owner is not None:
             self.has_left_owner = True
             self._file.wanted_until = monotonic() + CHECK_INTERVAL
-            self._file.kept.collect_from(owner)
+            self._file.kept_work.collect_from(owner)
 
     async def _open_at(self, owner: OwnerConnection, handle: FileHandle) -> None:
         if not handle.is_new:

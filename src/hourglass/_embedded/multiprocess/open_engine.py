@@ -93,8 +93,8 @@ class OpenEngine:
 
     def open_handle(self, config: HandleConfig) -> EngineHandle:
         """Open a handle for a worker of this process. The handle collects results until they are durable."""
-        here = HostProcess(os.getpid(), pid_namespace())
-        return EngineHandle(self.engine, config, process=here, collects_results=True)
+        process = HostProcess(os.getpid(), pid_namespace())
+        return EngineHandle(self.engine, config, process=process, collects_results=True)
 
     def open_for_other(
         self, process_id: int, pid_namespace: int, process_key: int, config: HandleConfig

@@ -48,8 +48,8 @@ class Claims:
 
     def __init__(self, lock: FileLock) -> None:
         """Determine which processes that worked for an earlier owner may still run. The caller must have the lock."""
-        others = [worker for worker in lock.workers if not worker.is_owner]
-        self._survivors = [worker for worker in others if _may_run(worker)]
+        candidates = [worker for worker in lock.workers if not worker.is_owner]
+        self._survivors = [worker for worker in candidates if _may_run(worker)]
         self._claimed: set[ProcessKey] = set()
         ended = (worker for worker in lock.workers if worker not in self._survivors)
         self._ended_identities = _identities(ended)
@@ -157,10 +157,10 @@ class OwnerTerm:
         file, engine = self._file, self.engine
         await self._server.start()
         file.calls.own(engine)
-        self._claims.add(engine, (os.getpid(), pid_namespace()), file.kept.unsettled)
-        for result in file.kept.results:
+        self._claims.add(engine, (os.getpid(), pid_namespace()), file.kept_work.unsettled)
+        for result in file.kept_work.results:
             engine.engine.end_attempt(result)
-        file.kept.forget_when_stored(engine)
+        file.kept_work.forget_when_stored(engine)
         self._claims.wait(engine)
         _log.log(
             logging.WARNING if self._took_over else logging.INFO,
@@ -194,8 +194,8 @@ class OwnerTerm:
             self._checked_at = monotonic()
             for handle in file.handles:
                 if handle.engine is engine:
-                    file.kept.collect_results(handle)
-            file.kept.forget_when_stored(engine)
+                    file.kept_work.collect_results(handle)
+            file.kept_work.forget_when_stored(engine)
             server.send_alive()
             server.disconnect_silent()
 
@@ -208,7 +208,7 @@ class OwnerTerm:
         server.stop_listening()
         for handle in file.handles:
             if handle.engine is engine:
-                file.kept.collect(handle)
+                file.kept_work.collect(handle)
         engine.close()
         self._record_end()
         if isinstance(engine.failed, FileLost):
@@ -220,15 +220,13 @@ class OwnerTerm:
     def _record_end(self) -> None:
         """Record that this process is no longer the owner. If its engine failed, its attempts continue."""
         lock, own = self._file.lock, (os.getpid(), pid_namespace())
-        others = [worker for worker in lock.workers if _key(worker) != own]
+        peers = [worker for worker in lock.workers if _key(worker) != own]
         if self.engine.failed is None:
-            self._file.kept.take_results()  # all results are durable
-            lock.note_workers(others)
+            self._file.kept_work.take_results()  # all results are durable
+            lock.note_workers(peers)
         else:
             ours = [worker for worker in lock.workers if _key(worker) == own]
-            lock.note_workers(
-                (*(msgspec.structs.replace(worker, is_owner=False) for worker in ours), *others)
-            )
+            lock.note_workers((*(msgspec.structs.replace(worker, is_owner=False) for worker in ours), *peers))
 
     def _note_processes(self, processes: tuple[WorkerProcess, ...]) -> None:
         """Record in the lock's note the processes for which the next owner must wait."""

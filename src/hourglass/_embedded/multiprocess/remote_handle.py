@@ -172,8 +172,8 @@ class RemoteHandle:
             self._kept_activities.clear()
             on_activities(activities)
         for kind, why in self._ends.items():
-            kept = self._kept_activations if kind is WorkKind.WORKFLOWS else self._kept_activities
-            if not kept and kind not in self._reported:
+            pending = self._kept_activations if kind is WorkKind.WORKFLOWS else self._kept_activities
+            if not pending and kind not in self._reported:
                 self._reported.add(kind)
                 on_end(kind, why)
 

@@ -127,11 +127,11 @@ class SharedFile:
         return handle
 
     def _died(self, handle: FileHandle) -> None:
-        self._file.kept.collect(handle)
+        self._file.kept_work.collect(handle)
         self._changed.ring()
 
     def _release(self, handle: FileHandle) -> None:
-        self._file.kept.collect(handle)
+        self._file.kept_work.collect(handle)
         self._handles.discard(handle)
         self._changed.ring()
 
@@ -263,7 +263,7 @@ class SharedFile:
         """Close the handles, the engine and the connections, in this order."""
         for handle in tuple(self._handles):
             await handle.finalize()
-        if not self._file.kept.results and not self._follower.has_unconfirmed:
+        if not self._file.kept_work.results and not self._follower.has_unconfirmed:
             self._file.wanted_until = (
                 0.0  # otherwise the results are first sent to the next owner, if there is one soon
             )

@@ -71,7 +71,7 @@ class ProcessorUse:
         return min(max(used, 0.0) / (now - self._noted_at), 1.0)
 
 
-def next_handicap(before: float, ours: ProcessorUse, others: Sequence[ProcessorUse]) -> float:
+def next_handicap(before: float, ours: ProcessorUse, peers: Sequence[ProcessorUse]) -> float:
     """Return the weight of work in the engine's process relative to other processes, given the previous weight.
 
     - Mostly light work costs as much to send as to execute, and more processes would only compete for the CPUs: the
@@ -80,14 +80,14 @@ def next_handicap(before: float, ours: ProcessorUse, others: Sequence[ProcessorU
     - If it is busier than the others, the weight rises in proportion, up to `_HEAVIEST`: almost no work, if the engine
       alone keeps it busy. If all are equally busy, as with long computations in activities, the weight stays.
     """
-    control = ours.control + sum(use.control for use in others)
-    is_light = ours.share + sum(use.share for use in others) < (1.0 + _LIGHT_WORK) * control
+    control = ours.control + sum(use.control for use in peers)
+    is_light = ours.share + sum(use.share for use in peers) < (1.0 + _LIGHT_WORK) * control
     if is_light and ours.share > _NOT_IDLE:
         return _LIGHTEST if before > _LIGHTEST else 0.0
     before = max(before, _LIGHTEST)
     if ours.share < _HAS_TIME:
         return max(1.0, before * 0.7) if before > 1.0 else min(1.0, before * 1.5)
-    busier = ours.share - sum(use.share for use in others) / len(others)
+    busier = ours.share - sum(use.share for use in peers) / len(peers)
     return min(max(1.0, before * (1.0 + 2.0 * busier)), _HEAVIEST)
 
 

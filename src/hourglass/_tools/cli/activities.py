@@ -29,11 +29,11 @@ Activity = Annotated[
 ]
 
 _COLUMNS = (
-    Column("ACTIVITY", whole=True),
+    Column("ACTIVITY", fixed=True),
     Column("NAME"),
-    Column("STATE", whole=True),
-    Column("ATTEMPT", whole=True),
-    Column("NEXT", whole=True),
+    Column("STATE", fixed=True),
+    Column("ATTEMPT", fixed=True),
+    Column("NEXT", fixed=True),
     Column("LAST FAILURE"),
 )
 

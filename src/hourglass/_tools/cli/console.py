@@ -67,23 +67,23 @@ def _console(*, stderr: bool) -> Screen:
     return screen(stderr=stderr)
 
 
-def show(text: str | Text, *, whole: bool = False) -> None:
-    """Print a line. With `whole`, the line is not wrapped, so that a command can be copied."""
-    _say(_console(stderr=False), text, whole=whole)
+def show(text: str | Text, *, soft_wrap: bool = False) -> None:
+    """Print a line. With `soft_wrap`, the line is not wrapped, so that a command can be copied."""
+    _print(_console(stderr=False), text, soft_wrap=soft_wrap)
 
 
 def show_facts(facts: Iterable[tuple[str, object]]) -> None:
     """Print names and values, one pair per line. Values that are None are omitted."""
     for name, value in facts:
         if value is not None:
-            show(f"{name:<14} {one_line(str(value))}", whole=True)
+            show(f"{name:<14} {one_line(str(value))}", soft_wrap=True)
 
 
 def show_page(text: str) -> None:
     """Show a Markdown page. In a terminal it is formatted and paged; programs receive it unchanged."""
     console = _console(stderr=False)
     if not console.is_terminal:
-        _say(console, text, whole=True)
+        _print(console, text, soft_wrap=True)
         return
     from rich.markdown import Markdown
 
@@ -93,12 +93,12 @@ def show_page(text: str) -> None:
         console.print(Markdown(clean(text)))
 
 
-def _say(console: Console, text: str | Text, *, whole: bool = False) -> None:
+def _print(console: Console, text: str | Text, *, soft_wrap: bool = False) -> None:
     """Print text. In a terminal, long lines are wrapped between words with their indentation; programs receive them
     unchanged."""
     if isinstance(text, str):
         text = Text(clean(text))
-    if whole or not console.is_terminal:
+    if soft_wrap or not console.is_terminal:
         console.print(text, soft_wrap=True)
         return
     for line in text.split("\n", allow_blank=True):
@@ -153,12 +153,12 @@ def ask(prompt: str) -> str | None:
 
 def note(text: str) -> None:
     """Print a note for people, on stderr."""
-    _remark(lambda console: _say(console, text))
+    _remark(lambda console: _print(console, text))
 
 
 def error(text: str) -> None:
     """Print an error. The first line of the text describes the error; the others contain the location and the remedy."""
-    _remark(lambda console: _say(console, Text.assemble(("error: ", "bold red"), clean(text))))
+    _remark(lambda console: _print(console, Text.assemble(("error: ", "bold red"), clean(text))))
 
 
 def trace(error: BaseException) -> None:
@@ -221,10 +221,10 @@ _GAP = "  "
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table. A `whole` column is dropped instead of being truncated."""
+    """A column of a table. A `fixed` column is dropped instead of being truncated."""
 
     name: str
-    whole: bool = False
+    fixed: bool = False
 
 
 def widths(columns: Sequence[Column], rows: Sequence[Sequence[str]], room: int | None) -> list[int]:
@@ -235,7 +235,7 @@ def widths(columns: Sequence[Column], rows: Sequence[Sequence[str]], room: int |
     while room is not None and len(result) > 1 and _total(result) > room:
         spare = _total(result) - room
         wide = max(
-            (at for at in range(1, len(result)) if not columns[at].whole),
+            (at for at in range(1, len(result)) if not columns[at].fixed),
             key=lambda at: result[at],
             default=0,
         )

@@ -80,12 +80,12 @@ def debug(
         connecting.write_json(_document(walk, at))
     elif at is not None:
         _show(walk, walk.index_at(at))
-        walk.say_error()
+        walk.print_error()
     elif sys.stdin.isatty() and sys.stdout.isatty():
         _step_through(walk)
     else:
         _list(walk)
-        walk.say_error()
+        walk.print_error()
     if walk.result.error is not None:
         raise typer.Exit(1)
 
@@ -125,8 +125,8 @@ def _set_aside(names: set[str]) -> Iterator[None]:
 class HistoryWalk:
     """The steps of a history, replayed with one version of the code."""
 
-    def __init__(self, found: tuple[tuple[Moment, ...], ReplayResult]) -> None:
-        self.moments, self.result = found
+    def __init__(self, replayed: tuple[tuple[Moment, ...], ReplayResult]) -> None:
+        self.moments, self.result = replayed
         if not self.moments:
             raise self.result.error or UsageError(
                 "this history has no workflow task: there are no steps to show"
@@ -137,7 +137,7 @@ class HistoryWalk:
         numbers = [number for number, moment in enumerate(self.moments) if moment.event_id <= event]
         return numbers[-1] if numbers else 0
 
-    def say_error(self) -> None:
+    def print_error(self) -> None:
         """Print the position where the code no longer matches the history, if it does not match."""
         if self.result.error is not None:
             console.error(f"the code does not match this history: {self.result.error}")
@@ -200,12 +200,12 @@ def _source(frame: Frame) -> Iterator[str]:
 
 def _show(walk: HistoryWalk, index: int) -> None:
     for line in described(walk.moments, index):
-        console.show(line, whole=True)
+        console.show(line, soft_wrap=True)
 
 
 def _list(walk: HistoryWalk) -> None:
     for index, moment in enumerate(walk.moments):
-        console.show(f"{index + 1:5}  event {moment.event_id:<6} {summary(moment)}", whole=True)
+        console.show(f"{index + 1:5}  event {moment.event_id:<6} {summary(moment)}", soft_wrap=True)
 
 
 def _step_through(walk: HistoryWalk) -> None:
@@ -220,7 +220,7 @@ def _step_through(walk: HistoryWalk) -> None:
             case "" | "n" if index < last:
                 index += 1
             case "" | "n":
-                walk.say_error()
+                walk.print_error()
                 console.note("this is the last step")
                 continue
             case "p":
@@ -256,7 +256,7 @@ def _side_by_side(walk: HistoryWalk, alternative: HistoryWalk, at: int | None, j
     else:
         for index in range(parted):
             moment = walk.moments[index]
-            console.show(f"{index + 1:5}  event {moment.event_id:<6} {summary(moment)}", whole=True)
+            console.show(f"{index + 1:5}  event {moment.event_id:<6} {summary(moment)}", soft_wrap=True)
         console.show(f"the first difference is at step {parted + 1}:")
         for name, version in (("the code", walk), ("what if", alternative)):
             console.show(f"--- {name}")

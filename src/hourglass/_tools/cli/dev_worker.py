@@ -149,7 +149,7 @@ WAITS = 3
 
 _GLANCE, _SETTLED = 100, 200  # milliseconds
 _PROCESS_DRAIN = 8.0
-_ASKED_WRONGLY = 2
+_USAGE_ERROR = 2
 
 
 def folders(sources: Sequence[str]) -> tuple[Path, ...]:
@@ -213,10 +213,10 @@ class Reloader:
                 self._begin()
             elif self._child is not None and (code := self._child.poll()) is not None:
                 self._child = None
-                if code == _ASKED_WRONGLY:
+                if code == _USAGE_ERROR:
                     return code
                 if code != WAITS:
-                    logger.error("the worker ended (%s)", _how(code))
+                    logger.error("the worker ended (%s)", _describe_exit(code))
                 logger.info("waiting for the next change")
         return 0
 
@@ -298,12 +298,12 @@ def _changes(watched: Iterable[Path], over: threading.Event) -> Iterator[list[st
         yield sorted({os.path.relpath(path) for _, path in changes})
 
 
-def _how(code: int) -> str:
+def _describe_exit(code: int) -> str:
     return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
 
 
 _DRAIN = 2.0
-_MOST_SAID = 10
+_MOST_BROKEN_LOGGED = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -365,7 +365,7 @@ def serve(options: DevOptions, life: Life) -> int:
             return _serve(options, client, loaded, life)
     except HourglassError as error:
         console.error(str(error))
-        return _ASKED_WRONGLY
+        return _USAGE_ERROR
 
 
 def _serve(options: DevOptions, client: Client, loaded: LoadedCode, life: Life) -> int:
@@ -425,7 +425,7 @@ def _fits(options: DevOptions, client: Client, loaded: LoadedCode, life: Life) -
     if not options.check:
         return True
     checked = check_open_runs(client, loaded, options.task_queues, options.check, life.over)
-    for run in checked.broken[:_MOST_SAID]:
+    for run in checked.broken[:_MOST_BROKEN_LOGGED]:
         reason = run.reason.replace(f"{Path.cwd()}{os.sep}", "").replace("\n", "\n    ")
         logger.error("this code would break %s (%s):\n    %s", run.id, run.workflow_type, reason)
     if checked.broken:

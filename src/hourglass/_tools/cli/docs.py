@@ -50,7 +50,7 @@ def docs(
         if json:
             connecting.write_json({"page": _name(root, file), "file": str(file)})
         else:
-            console.show(str(file), whole=True)
+            console.show(str(file), soft_wrap=True)
         return
     console.show_page(file.read_text(encoding="utf-8").rstrip("\n"))
 

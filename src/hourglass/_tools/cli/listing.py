@@ -87,9 +87,9 @@ def list_(
 
         try:
             if count and only is not None:
-                _tell_number(sum(1 for _ in find(client, only, full_query, sys.maxsize)), json)
+                _print_number(sum(1 for _ in find(client, only, full_query, sys.maxsize)), json)
             elif count:
-                _tell_count(client.count_workflows(full_query), json)
+                _print_count(client.count_workflows(full_query), json)
             elif watch:
                 _watch(client, full_query, limit, only, json)
             else:
@@ -101,7 +101,7 @@ def list_(
             raise
 
 
-def _tell_count(result: WorkflowExecutionCount, json: bool) -> None:
+def _print_count(result: WorkflowExecutionCount, json: bool) -> None:
     """Print a count. If the filter ends with GROUP BY, also print the count of each group."""
     groups = [{"values": group.group_values, "count": group.count} for group in result.groups]
     if json:
@@ -112,7 +112,7 @@ def _tell_count(result: WorkflowExecutionCount, json: bool) -> None:
     console.show(f"{int(result):>8}  in total" if groups else str(int(result)))
 
 
-def _tell_number(count: int, json: bool) -> None:
+def _print_number(count: int, json: bool) -> None:
     connecting.report(str(count), json, count=count)
 
 
@@ -161,7 +161,7 @@ def _find(client: Client, query: str, limit: int, only: Problem | None) -> _Foun
 
 def _watch(client: Client, query: str, limit: int, only: Problem | None, json: bool) -> None:
     if json or console.rows() is None:
-        _tell_changes(client, query, limit, only, json)
+        _print_changes(client, query, limit, only, json)
         return
     with console.live() as redraw:
         while True:
@@ -170,7 +170,7 @@ def _watch(client: Client, query: str, limit: int, only: Problem | None, json: b
             sleep(_PAUSE)
 
 
-def _tell_changes(client: Client, query: str, limit: int, only: Problem | None, json: bool) -> None:
+def _print_changes(client: Client, query: str, limit: int, only: Problem | None, json: bool) -> None:
     """Print a line for each run that is new or has changed its state. Used for JSON, and if stdout is not a terminal."""
     previous: dict[str, str] = {}
     while True:
@@ -190,10 +190,10 @@ _PAUSE = 1.0
 
 _COLUMNS = (
     Column("ID"),
-    Column("STATUS", whole=True),
+    Column("STATUS", fixed=True),
     Column("TYPE"),
-    Column("STARTED", whole=True),
-    Column("TOOK", whole=True),
+    Column("STARTED", fixed=True),
+    Column("TOOK", fixed=True),
 )
 
 

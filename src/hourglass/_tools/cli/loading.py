@@ -162,7 +162,11 @@ def _broken(source: str, error: BaseException) -> str:
 
 def _hint(error: BaseException) -> str:
     """Return a hint if a name was imported from `hourglass` itself, because most names are in `workflow` and `activity`."""
-    match = _ASKED.match(str(error)) if isinstance(error, ImportError) and error.name == "hourglass" else None
+    match = (
+        _MISSING_NAME.match(str(error))
+        if isinstance(error, ImportError) and error.name == "hourglass"
+        else None
+    )
     if match is None:
         return ""
     for home in _HOMES:
@@ -171,7 +175,7 @@ def _hint(error: BaseException) -> str:
     return ""
 
 
-_ASKED = re.compile(r"cannot import name '(\w+)'")
+_MISSING_NAME = re.compile(r"cannot import name '(\w+)'")
 _HOMES = (
     "hourglass.workflow",
     "hourglass.activity",

@@ -124,7 +124,7 @@ def move(
             if json:
                 connecting.write_json(verdict, indent=None)
     if not json:
-        _tell(verdicts, path, to, yes)
+        _print_results(verdicts, path, to, yes)
     if yes and failed:
         raise typer.Exit(1)
 
@@ -139,7 +139,7 @@ def _moving(
     from hourglass._tools.cli.move_schedules import ScheduleMover
 
     mover, schedule_mover = _Mover(source, destination, replayer), ScheduleMover(source, destination)
-    schedules = schedule_mover.plan(wanted=not query.strip())
+    schedules = schedule_mover.plan(is_selected=not query.strip())
     if carry_out:
         schedules = [schedule if schedule.stays else schedule_mover.begin(schedule) for schedule in schedules]
     schedules_by_run = {
@@ -169,10 +169,10 @@ def _open_runs(client: Client, query: str) -> Iterator[WorkflowExecution]:
     yield from list(client.list_workflows(f"({query}) AND {both}" if query.strip() else both))
 
 
-_COLUMNS = (Column("ID"), Column("TYPE"), Column("VERDICT", whole=True), Column("WHY"))
+_COLUMNS = (Column("ID"), Column("TYPE"), Column("VERDICT", fixed=True), Column("WHY"))
 
 
-def _tell(verdicts: list[MoveResult], path: str, to: str, done: bool) -> None:
+def _print_results(verdicts: list[MoveResult], path: str, to: str, done: bool) -> None:
     if not verdicts:
         console.show(f"{path} has no open workflows and no schedules")
         return
@@ -189,7 +189,7 @@ def _tell(verdicts: list[MoveResult], path: str, to: str, done: bool) -> None:
         ],
         None,
     ):
-        console.show(line, whole=True)
+        console.show(line, soft_wrap=True)
     counted = " and ".join(_count(verdicts, kind) for kind in ("workflow", "schedule") if _of(verdicts, kind))
     if done:
         console.show(f"moved: {counted}, to {to}")
@@ -210,8 +210,8 @@ class _Mover:
     """A mover that checks the runs of one engine and moves them to another engine."""
 
     def __init__(self, source: Client, destination: Client, replayer: Replayer) -> None:
-        self._here = source
-        self._there = destination
+        self._source = source
+        self._destination = destination
         self._replayer = replayer
         self._mark = f"{MOVING}{destination.target}"
 
@@ -219,7 +219,7 @@ class _Mover:
         self, run: WorkflowExecution, *, carry_out: bool, schedule: ScheduleMove | None = None
     ) -> MoveResult:
         """Return the result for a run. `schedule` is a schedule that stays in the file because it waits for the run."""
-        handle = self._here.get_workflow_handle(run.id, run_id=run.run_id)
+        handle = self._source.get_workflow_handle(run.id, run_id=run.run_id)
         named = ("workflow", run.id, run.run_id, run.workflow_type)
         try:
             if schedule is not None:
@@ -253,7 +253,7 @@ class _Mover:
                 f"the code does not match its history: {str(result.difference).splitlines()[0]}"
             )
         try:
-            self._there.import_workflow(history, dry_run=True)
+            self._destination.import_workflow(history, dry_run=True)
         except ServiceError as error:
             raise _CannotMove(str(error)) from error
         self._check_id(run)
@@ -261,10 +261,10 @@ class _Mover:
     def _check_id(self, run: WorkflowExecution) -> None:
         """Raise `_CannotMove` if the id is in use on the server, except by an interrupted move of this run."""
         try:
-            existing = self._there.get_workflow_handle(run.id).describe()
+            existing = self._destination.get_workflow_handle(run.id).describe()
         except WorkflowNotFoundError:
             return
-        first = self._here.get_workflow_handle(run.id, run_id=run.run_id)
+        first = self._source.get_workflow_handle(run.id, run_id=run.run_id)
         if existing.close_time is None and not _pause_reason(first.history()).startswith(MOVING):
             raise _CannotMove(f"an open workflow on the server already has this id (run {existing.run_id})")
 
@@ -279,7 +279,7 @@ class _Mover:
         request_id = f"moved-{run.run_id}"
         try:
             history = self._at_rest(handle)
-            held = self._there.import_workflow(history, request_id=request_id, hold=True)
+            held = self._destination.import_workflow(history, request_id=request_id, hold=True)
             if self._is_held(held):
                 self._verify(held, history)
         except (HourglassError, _CannotMove) as error:
@@ -287,8 +287,8 @@ class _Mover:
             if isinstance(error, WorkflowAlreadyStartedError):
                 raise _CannotMove("a workflow on the server already has this id") from error
             raise
-        self._there.import_workflow(history, request_id=request_id)
-        handle.terminate(moved(self._there.target, str(held.run_id)))
+        self._destination.import_workflow(history, request_id=request_id)
+        handle.terminate(moved(self._destination.target, str(held.run_id)))
         return str(held.run_id)
 
     def _at_rest(self, handle: WorkflowHandle[Any]) -> History:
@@ -309,7 +309,7 @@ class _Mover:
 
         A run that an earlier move has released may have made progress. It stays on the server, whatever the local code does.
         """
-        seen = self._there.get_workflow_handle(held.id, run_id=held.run_id).describe()
+        seen = self._destination.get_workflow_handle(held.id, run_id=held.run_id).describe()
         version = seen.deployment_version
         pinned = seen.versioning_behavior.name == "PINNED"
         return (
@@ -326,13 +326,13 @@ class _Mover:
         """
         from hourglass.replay import History
 
-        written = self._there.get_workflow_handle(held.id, run_id=held.run_id).history()
+        written = self._destination.get_workflow_handle(held.id, run_id=held.run_id).history()
         result = self._replayer.try_replay(
             History(held.id, msgspec.json.encode({"events": _with_timers_of(source, written)}))
         )
         if result.does_the_same:
             return
-        self._there.get_workflow_handle(held.id, run_id=held.run_id).delete()
+        self._destination.get_workflow_handle(held.id, run_id=held.run_id).delete()
         raise _CannotMove(
             "its code issues other commands if the time or the random numbers differ: "
             + str(result.difference).splitlines()[0]

@@ -61,21 +61,21 @@ class ScheduleMover:
     """A mover that checks the schedules of a file and moves them to a server."""
 
     def __init__(self, source: Client, destination: Client) -> None:
-        self._here = source
-        self._there = destination
+        self._source = source
+        self._destination = destination
         self._mark = f"{MOVING}{destination.target}"
 
-    def plan(self, *, wanted: bool) -> list[ScheduleMove]:
+    def plan(self, *, is_selected: bool) -> list[ScheduleMove]:
         """Return the plan for each schedule that has not been moved yet. No data is changed."""
-        return [self._plan(schedule.id, wanted) for schedule in self._to_move()]
+        return [self._plan(schedule.id, is_selected) for schedule in self._to_move()]
 
     def _to_move(self) -> Iterator[ScheduleDescription]:
-        for schedule in list(self._here.list_schedules()):
+        for schedule in list(self._source.list_schedules()):
             if not (schedule.paused and (schedule.note or "").startswith(MOVED)):
-                yield self._here.get_schedule_handle(schedule.id).describe()
+                yield self._source.get_schedule_handle(schedule.id).describe()
 
-    def _plan(self, schedule_id: str, wanted: bool) -> ScheduleMove:
-        seen = self._here.get_schedule_handle(schedule_id).describe()
+    def _plan(self, schedule_id: str, is_selected: bool) -> ScheduleMove:
+        seen = self._source.get_schedule_handle(schedule_id).describe()
         state = seen.schedule.state
         marked = state.paused and (state.note or "").startswith(MOVING)
         note = state.note or ""
@@ -90,7 +90,7 @@ class ScheduleMover:
             running=tuple(action.workflow_id for action in seen.info.running_actions),
             since=seen.info.last_updated_at if marked else None,
         )
-        if not wanted:
+        if not is_selected:
             why = "--query selects only workflows; omit it to move schedules"
             return replace(move, stays=why, counts=False)
         try:
@@ -109,7 +109,7 @@ class ScheduleMover:
                 "schedule"
             )
         try:
-            existing = self._details(self._there, seen.id)
+            existing = self._details(self._destination, seen.id)
         except ScheduleNotFoundError:
             return ""
         if _is_held(existing) or (marked and self._is_copy(existing)):
@@ -120,7 +120,7 @@ class ScheduleMover:
         """Pause a schedule in the file, and create it paused on the server. If that fails, the schedule in the file is left
         unchanged.
         """
-        handle = self._here.get_schedule_handle(move.id)
+        handle = self._source.get_schedule_handle(move.id)
         marked = move
         if not move.paused and not move.marked:
             note = f"{self._mark}: {move.note}" if move.note else self._mark
@@ -130,9 +130,9 @@ class ScheduleMover:
             handle.update(lambda seen: _with_state(seen, paused=True, note=note))
             marked = replace(move, marked=True, since=next(iter(upcoming), None))
         try:
-            details = self._details(self._here, move.id)
+            details = self._details(self._source, move.id)
             try:
-                self._details(self._there, move.id)
+                self._details(self._destination, move.id)
             except ScheduleNotFoundError:
                 self._create(details)
         except HourglassError as error:
@@ -149,7 +149,7 @@ class ScheduleMover:
             memo=details.memo,
             search_attributes=details.search_attributes,
         )
-        self._there._session.run(asking(request, nothing))
+        self._destination._session.run(asking(request, nothing))
 
     def foresee(self, move: ScheduleMove, staying: Collection[str]) -> tuple[str, str]:
         """Return the result for a schedule that could be moved, given the workflows that stay."""
@@ -169,15 +169,15 @@ class ScheduleMover:
                 why = f"{why}; the move could not be undone: {console.one_line(str(error))}"
             return verdict, why
         try:
-            self._there.get_schedule_handle(move.id).update(
+            self._destination.get_schedule_handle(move.id).update(
                 lambda seen: (
                     _with_state(seen, paused=move.paused, note=move.note)
                     if seen.schedule.state.note == HELD
                     else None
                 )
             )
-            moved = f"{MOVED}{self._there.target}" + (f": {move.note}" if move.note else "")
-            self._here.get_schedule_handle(move.id).update(
+            moved = f"{MOVED}{self._destination.target}" + (f": {move.note}" if move.note else "")
+            self._source.get_schedule_handle(move.id).update(
                 lambda seen: _with_state(seen, paused=True, note=moved)
             )
         except HourglassError as error:
@@ -194,15 +194,15 @@ class ScheduleMover:
         return "moved", "; ".join(remarks)
 
     def _take_back(self, move: ScheduleMove) -> None:
-        existing = self._details(self._there, move.id)
+        existing = self._details(self._destination, move.id)
         if _is_held(existing):
-            self._there.get_schedule_handle(move.id).delete()
+            self._destination.get_schedule_handle(move.id).delete()
         self.abort(move)
 
     def abort(self, move: ScheduleMove) -> None:
         """Restore a schedule in the file to its state before the move."""
         if move.marked:
-            self._here.get_schedule_handle(move.id).update(
+            self._source.get_schedule_handle(move.id).update(
                 lambda seen: _with_state(seen, paused=False, note=move.note)
             )
 
@@ -210,7 +210,7 @@ class ScheduleMover:
         """Whether a schedule on the server equals the schedule in the file except for its state, because an earlier move has
         activated it.
         """
-        original = self._details(self._here, existing.schedule_id)
+        original = self._details(self._source, existing.schedule_id)
         plain = ScheduleState()
         return is_same_schedule(
             msgspec.structs.replace(original.schedule, state=plain),

@@ -18,7 +18,7 @@ import typer
 from hourglass._tools.cli import console
 from hourglass.errors import UsageError
 
-THERE, HERE = "temporalio", "hourglass.aio"
+_TEMPORALIO, _AIO = "temporalio", "hourglass.aio"
 MODULES = (
     "activity",
     "client",
@@ -116,7 +116,9 @@ def ported(source: str, name: str = "<program>") -> tuple[str, list[tuple[int, s
                 notes += [
                     (node.lineno, reason) for reason in _missing(module, [alias.name for alias in node.names])
                 ]
-                places.append((node.lineno, lines[node.lineno - 1].index(THERE.encode(), node.col_offset)))
+                places.append(
+                    (node.lineno, lines[node.lineno - 1].index(_TEMPORALIO.encode(), node.col_offset))
+                )
             case ast.Import():
                 for alias in node.names:
                     if _is_theirs(alias.name):
@@ -126,17 +128,17 @@ def ported(source: str, name: str = "<program>") -> tuple[str, list[tuple[int, s
                 places.append((node.lineno, node.col_offset))
     for line, column in sorted(set(places), reverse=True):
         text = lines[line - 1]
-        lines[line - 1] = text[:column] + HERE.encode() + text[column + len(THERE) :]
+        lines[line - 1] = text[:column] + _AIO.encode() + text[column + len(_TEMPORALIO) :]
     return b"".join(lines).decode(), sorted(notes)
 
 
 def _is_theirs(module: str) -> bool:
-    return module == THERE or module.startswith(f"{THERE}.")
+    return module == _TEMPORALIO or module.startswith(f"{_TEMPORALIO}.")
 
 
 def _missing(module: str, names: list[str]) -> Iterator[str]:
     """Yield a message for each name of an import that does not exist in Hourglass."""
-    part = module.removeprefix(THERE).removeprefix(".").partition(".")[0]
+    part = module.removeprefix(_TEMPORALIO).removeprefix(".").partition(".")[0]
     if not part:
         for name in names:
             if name not in MODULES:
@@ -145,7 +147,7 @@ def _missing(module: str, names: list[str]) -> Iterator[str]:
     if part not in MODULES:
         yield f"hourglass.aio has no {part}: {REASONS.get(part, 'it has no equivalent')}"
         return
-    counterpart = importlib.import_module(f"{HERE}.{part}")  # one of our own modules: `part` is in the table
+    counterpart = importlib.import_module(f"{_AIO}.{part}")  # one of our own modules: `part` is in the table
     for name in names:
         if name != "*" and not hasattr(counterpart, name):
             yield f"hourglass.aio.{part} has no {name}"

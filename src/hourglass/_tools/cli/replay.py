@@ -82,7 +82,7 @@ def replay(
             count += 1
             result = replayer.try_replay(history)
             failed += not result.ok
-            _tell(name, result, json)
+            _print_result(name, result, json)
     if not json:
         console.show(f"{count - failed} of {count} fit")
     if not count:
@@ -118,7 +118,7 @@ def _files(paths: list[str]) -> Iterator[Path]:
             raise UsageError(f"file or folder {path} does not exist")
 
 
-def _tell(name: str, result: ReplayResult, json: bool) -> None:
+def _print_result(name: str, result: ReplayResult, json: bool) -> None:
     error = result.error
     if json:
         document = {
@@ -196,7 +196,7 @@ def export(
                 return
             path = to / f"{_file_name(workflow_id)}.json" if to.is_dir() else to
             _write(history, path)
-            _tell_written([(workflow_id, path)], json)
+            _print_written([(workflow_id, path)], json)
             return
         if to is None:
             raise UsageError("several histories need a folder, for example --to histories/")
@@ -206,7 +206,7 @@ def export(
             path = to / f"{_file_name(run.id)}.{run.run_id}.json"
             _write(client.get_workflow_handle(run.id, run_id=run.run_id).history(), path)
             written.append((run.id, path))
-    _tell_written(written, json)
+    _print_written(written, json)
     if not json:
         count = "1 history" if len(written) == 1 else f"{len(written)} histories"
         console.show(f"{count} in {to}" + ("; use --limit to write more" * (len(written) == limit)))
@@ -224,7 +224,7 @@ def _write(history: History, path: Path) -> None:
         raise UsageError(f"{path} cannot be written: {error.strerror}") from error
 
 
-def _tell_written(written: list[tuple[str, Path]], json: bool) -> None:
+def _print_written(written: list[tuple[str, Path]], json: bool) -> None:
     for workflow_id, path in written:
         if json:
             connecting.write_json({"id": workflow_id, "file": str(path)}, indent=None)

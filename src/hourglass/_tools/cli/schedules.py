@@ -168,11 +168,11 @@ def _policy(overlap: Overlap) -> ScheduleOverlapPolicy:
 
 _COLUMNS = (
     Column("ID"),
-    Column("STATE", whole=True),
+    Column("STATE", fixed=True),
     Column("WORKFLOW"),
     Column("WHEN"),
-    Column("NEXT", whole=True),
-    Column("LAST", whole=True),
+    Column("NEXT", fixed=True),
+    Column("LAST", fixed=True),
 )
 
 

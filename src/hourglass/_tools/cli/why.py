@@ -45,7 +45,7 @@ _LONGEST = 300
 def show(diagnosis: Diagnosis) -> None:
     """Print the diagnosis as readable text."""
     for line in _page(diagnosis):
-        console.show(line, whole=line.style == _COMMAND)
+        console.show(line, soft_wrap=line.style == _COMMAND)
 
 
 def document(diagnosis: Diagnosis) -> dict[str, Any]:

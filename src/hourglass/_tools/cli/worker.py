@@ -66,7 +66,7 @@ def connected(
     return None
 
 
-_ASK_AGAIN = 0.05
+_SHUTDOWN_PAUSE = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,7 +178,7 @@ def _shut_down(worker: Worker) -> None:
     # Repeatedly, because a worker that is not running yet ignores the request.
     while worker.statistics().state != "stopped":
         worker.shutdown()
-        threading.Event().wait(_ASK_AGAIN)
+        threading.Event().wait(_SHUTDOWN_PAUSE)
 
 
 def _status_address(address: str | None, number: int) -> str | None:

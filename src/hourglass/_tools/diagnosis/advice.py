@@ -130,7 +130,7 @@ def _misfit(facts: Facts) -> tuple[Action, ...]:
     )
 
 
-def look_again(facts: Facts) -> tuple[Action, ...]:
+def check_again(facts: Facts) -> tuple[Action, ...]:
     """Return the actions for a state that may soon be over."""
     return (
         Action(
@@ -247,7 +247,7 @@ def nothing() -> tuple[Action, ...]:
     return (Action("Nothing: the workflow continues automatically at that time."),)
 
 
-def ask_child(child_id: str, options: str) -> tuple[Action, ...]:
+def diagnose_child(child_id: str, options: str) -> tuple[Action, ...]:
     """Return the action that diagnoses a child."""
     return (Action("Diagnose the child:", _command(f"why {shlex.quote(child_id)}", options)),)
 
@@ -289,7 +289,7 @@ def see(facts: Facts) -> tuple[Action, ...]:
     return (Action("Show what it did:", _command(f"show {_id(facts.story)}", facts.options)),)
 
 
-def ask_elsewhere(facts: Facts, target: str) -> tuple[Action, ...]:
+def diagnose_moved(facts: Facts, target: str) -> tuple[Action, ...]:
     """Return the actions for a run that was moved to another target."""
     command = _command(f"why {_id(facts.story)}", f"--target {shlex.quote(target)}")
     return (Action("Diagnose it on the server:", command), *see(facts))

@@ -194,7 +194,7 @@ def with_slots(diagnosis: Diagnosis, facts: Facts, ask: Ask) -> Diagnosis:
             details=tuple(_slot_lines(answer, facts.story.workflow_id)),
             actions=_actions(answer, request.keeper, facts.options),
         )
-        findings = _replaced(findings, request.timer, slot, _stands(facts, "__enter__"))
+        findings = _replaced(findings, request.timer, slot, _waiting_places(facts, "__enter__"))
     for timer, key in _turns(facts):
         keeper = f"hourglass why {shlex.quote(_TURNS + key)} {facts.options}".rstrip()
         stuck = Action(
@@ -210,31 +210,31 @@ def with_slots(diagnosis: Diagnosis, facts: Facts, ask: Ask) -> Diagnosis:
             if by_engine
             else (stuck,),
         )
-        findings = _replaced(findings, timer, turn, _stands(facts, "throttle"))
+        findings = _replaced(findings, timer, turn, _waiting_places(facts, "throttle"))
     return replace(diagnosis, findings=findings)
 
 
 def _turns(facts: Facts) -> Iterator[tuple[Span, str]]:
     """Yield the timers and keys of the `limits.throttle` turns that the run waits for."""
-    for key in _asked(facts.events, _TURNS):
+    for key in _open_requests(facts.events, _TURNS):
         for timer in facts.story.spans[1:]:
             if timer.name == open_turn(key, slot=False):
                 yield timer, key
 
 
 def _requested_slots(facts: Facts) -> Iterator[RequestedSlot]:
-    for key, since in _asked(facts.events, _PREFIX).items():
+    for key, since in _open_requests(facts.events, _PREFIX).items():
         for timer in facts.story.spans[1:]:
             if timer.name == open_turn(key, slot=True):
                 yield RequestedSlot(key, since, timer)
 
 
-def _asked(events: tuple[h.HistoryEvent, ...], prefix: str) -> dict[str, int]:
+def _open_requests(events: tuple[h.HistoryEvent, ...], prefix: str) -> dict[str, int]:
     """Return the keys that were requested and not released, with the time of the request. Reminders are ignored."""
     requested: dict[str, int] = {}
     for event in events:
         a = event.attributes
-        if not isinstance(a, _TO_OTHERS) or not a.workflow_id.startswith(prefix):
+        if not isinstance(a, _EXTERNAL_REQUESTS) or not a.workflow_id.startswith(prefix):
             continue
         key = a.workflow_id.removeprefix(prefix)
         if getattr(a, "signal_name", "") in ("give_back", "take_back"):
@@ -244,7 +244,7 @@ def _asked(events: tuple[h.HistoryEvent, ...], prefix: str) -> dict[str, int]:
     return requested
 
 
-_TO_OTHERS = (
+_EXTERNAL_REQUESTS = (
     h.StartChildWorkflowExecutionInitiated,
     h.SignalExternalWorkflowExecutionInitiated,
     h.RequestCancelExternalWorkflowExecutionInitiated,
@@ -264,7 +264,7 @@ def _replaced(
     return tuple(sorted([combined, *unrelated], key=lambda finding: order.index(finding.cause)))
 
 
-def _stands(facts: Facts, call: str) -> dict[str, bool]:
+def _waiting_places(facts: Facts, call: str) -> dict[str, bool]:
     """Return the places where fibers wait in a call of `limits`, and whether each place is a line of the author's code.
 
     In a checkout of Hourglass, its own lines look like the author's.
@@ -369,7 +369,7 @@ class WhyContext:
         if story.end is not None:
             return diagnose(self._tried(facts))
         facts = replace(facts, died=_died(self.client, description.run_id))
-        facts = self._asked(facts, children)
+        facts = self._query_engine(facts, children)
         return with_slots(added(diagnose(facts), facts, self.temporal), facts, self._slots)
 
     def _slots(self, keeper: str) -> object:
@@ -380,7 +380,7 @@ class WhyContext:
         except HourglassError:
             return None
 
-    def _asked(self, facts: Facts, children: bool) -> Facts:
+    def _query_engine(self, facts: Facts, children: bool) -> Facts:
         facts = replace(facts, queues=dict(self._queues(facts)))
         handle = self.client.get_workflow_handle(facts.story.workflow_id, run_id=facts.story.run_id)
         facts = _answered(facts, handle)

@@ -66,7 +66,7 @@ def activity(facts: Facts, span: Span) -> Finding:
         details=(*tried.details, *(_full(polled) if facts.now - span.start > _MOMENT else ())),
         actions=advice.more_room(facts, queue)
         if facts.now - span.start > _PATIENCE
-        else advice.look_again(facts),
+        else advice.check_again(facts),
     )
 
 
@@ -86,7 +86,7 @@ def _running(facts: Facts, span: Span, tried: Finding) -> Finding:
         place=where or tried.place,
         next_attempt=None,
         details=(*tried.details, *_limits(facts, span), *_silence(facts, span, begun), *_stack(stack)),
-        actions=advice.look_again(facts),
+        actions=advice.check_again(facts),
     )
 
 
@@ -279,7 +279,7 @@ def _child(facts: Facts, span: Span) -> Finding:
         + ("" if begun else ", which has not been started yet"),
         since=span.start,
         details=called_at(facts, Waits.CHILD),
-        actions=advice.ask_child(span.child_id, facts.options) if begun else (),
+        actions=advice.diagnose_child(span.child_id, facts.options) if begun else (),
         inner=inner,
     )
 

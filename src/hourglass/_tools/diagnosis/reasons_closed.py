@@ -153,7 +153,7 @@ def _terminated(facts: Facts) -> Finding:
             cause=Cause.CONTINUED,
             what=f"was {reason}, where it continues",
             since=facts.story.end,
-            actions=advice.ask_elsewhere(facts, match[1]),
+            actions=advice.diagnose_moved(facts, match[1]),
         )
     return Finding(
         cause=Cause.TERMINATED,

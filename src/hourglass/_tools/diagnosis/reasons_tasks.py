@@ -103,7 +103,7 @@ _SENTENCES = {
 }
 _UNHANDLED = "workflow worker unhandled failure"
 _PLACE = re.compile(r"\bat (\S+\.py:\d+)")
-_SAYS = re.compile(r"\[TMPRL\d+\]\s*(?:Nondeterminism error:\s*)?")
+_MESSAGE_PREFIX = re.compile(r"\[TMPRL\d+\]\s*(?:Nondeterminism error:\s*)?")
 
 
 def stuck(facts: Facts) -> list[Finding]:
@@ -199,7 +199,9 @@ def _failing(facts: Facts) -> Span | None:
 
 def _parked(facts: Facts, row: Span) -> Finding:
     cause = _cause(row, facts.story.workflow_type)
-    faults = tuple(Fault(fault.type, _SAYS.sub("", fault.message), fault.place) for fault in row.faults)
+    faults = tuple(
+        Fault(fault.type, _MESSAGE_PREFIX.sub("", fault.message), fault.place) for fault in row.faults
+    )
     place = place_of(faults) or next(
         (match[1] for fault in faults if (match := _PLACE.search(fault.message))), ""
     )
@@ -259,7 +261,7 @@ def _waiting(facts: Facts) -> Iterator[Finding]:
             what="is being executed by a worker" + (f", {who}" if who else ""),
             since=task.time_ns,
             details=("if the worker has died, another one takes over when the task times out",),
-            actions=advice.look_again(facts),
+            actions=advice.check_again(facts),
         )
 
 
@@ -309,5 +311,5 @@ def _slow(facts: Facts, task: h.HistoryEvent) -> Finding:
         what=f"waits for a worker of task queue {facts.story.task_queue!r}",
         since=task.time_ns,
         details=(detail,) if detail else (),
-        actions=advice.more_workers(facts) if waited > _PATIENCE else advice.look_again(facts),
+        actions=advice.more_workers(facts) if waited > _PATIENCE else advice.check_again(facts),
     )

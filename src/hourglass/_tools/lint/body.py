@@ -40,7 +40,7 @@ class Seen:
 
     hits: list[Hit] = field(default_factory=list)
     calls: list[tuple[Func, ast.AST]] = field(default_factory=list)
-    asks: bool = False
+    issues_commands: bool = False
 
 
 _BUILT_WITH = ("__new__", "__init__", "__post_init__")
@@ -128,7 +128,7 @@ class _Walk:
 
     def _node(self, node: ast.AST) -> None:
         self._order(self._ordering.at(node))
-        self._identity_calls.update(order.telling_apart(node))
+        self._identity_calls.update(order.compared_by_identity(node))
         for code, place, message in self._statements.broken(node):
             self._hit(code, place, message)
         match node:
@@ -195,7 +195,7 @@ class _Walk:
             self._handed_on(argument)
             self._out_of_tables(argument)
         if self._analysis.durable.is_durable(node, self._scope, self._receiver):
-            self.seen.asks = True
+            self.seen.issues_commands = True
             for argument in arguments:
                 if not isinstance(argument, ast.Starred) and self._ordering.is_set(argument):
                     self._hit(rules.SET_ORDER, argument, "the argument depends on the order of a set")

@@ -118,7 +118,7 @@ class _Checker:
         self._add(_Visit(called, (*visit.path, step), allowed, cached, visit.is_async))
 
     def _report_cached(self, seen: Seen, visit: _Visit) -> None:
-        if seen.asks and visit.cached is not None:
+        if seen.issues_commands and visit.cached is not None:
             node = visit.cached.node
             message = f"{visit.cached.name} keeps its results for the whole process, but issues commands"
             mark = node.decorator_list[0] if isinstance(node, ast.FunctionDef) else node

@@ -177,7 +177,7 @@ _WAITING = frozenset(
         "Queue.get Queue.put Event.wait"
     )
 ) | {"hourglass.activity.Activity", "hourglass.activity.Activity.local"}
-_ASKING = (
+_ISSUING = (
     _WAITING
     | {
         f"hourglass.workflow.{name}"
@@ -206,7 +206,7 @@ class Durable:
         self._kinds = kinds
         self._known: dict[tuple[ast.AST, Class | None, bool], bool] = {}
 
-    def asks(self, nodes: Iterable[ast.AST], scope: NameScope, receiver: Class | None) -> bool:
+    def issues_commands(self, nodes: Iterable[ast.AST], scope: NameScope, receiver: Class | None) -> bool:
         """Whether these statements issue commands."""
         return self._any(nodes, scope, receiver, waiting=False)
 
@@ -230,7 +230,7 @@ class Durable:
         )
 
     def _is_direct(self, call: ast.Call, scope: NameScope, receiver: Class | None, *, waiting: bool) -> bool:
-        names = _WAITING if waiting else _ASKING
+        names = _WAITING if waiting else _ISSUING
         for value in self._resolver.values(call.func, scope, receiver):
             match value:
                 case External(name) if name in names:

@@ -119,10 +119,10 @@ _ORDERED = words(
     "itertools.permutations itertools.combinations itertools.cycle itertools.zip_longest "
     "itertools.chain.from_iterable heapq.heapify next"
 )
-_ORDERED_HERE = frozenset(
+_ORDERED_OWN = frozenset(
     {"hourglass.workflow.map", "hourglass.workflow.as_completed", "hourglass.workflow.wait"}
 )
-_TELLING_APART = (ast.Eq, ast.NotEq, ast.In, ast.NotIn, ast.Is, ast.IsNot)
+_COMPARISONS = (ast.Eq, ast.NotEq, ast.In, ast.NotIn, ast.Is, ast.IsNot)
 _COMPREHENSIONS = ast.ListComp | ast.GeneratorExp | ast.DictComp
 
 
@@ -158,7 +158,7 @@ def ordered_by_comprehension(node: ast.AST, free: set[ast.AST]) -> Iterator[tupl
 
 def ordered_by_call(node: ast.Call, name: str) -> Iterator[tuple[ast.expr, str]]:
     """Yield the arguments that a function outside the project iterates over in order."""
-    if name in _ORDERED or name in _ORDERED_HERE:
+    if name in _ORDERED or name in _ORDERED_OWN:
         shown = name.removeprefix("hourglass.")
         for argument in node.args:
             yield argument, f"{shown}() iterates over"
@@ -189,11 +189,11 @@ def only_collects(body: Sequence[ast.stmt], is_set: Callable[[ast.expr], bool]) 
     return True
 
 
-def telling_apart(node: ast.AST) -> Iterator[ast.expr]:
+def compared_by_identity(node: ast.AST) -> Iterator[ast.expr]:
     """Yield the expressions that a node uses only for equality or identity: keys, elements of sets, operands of `==`."""
     match node:
         case ast.Compare(left=left, ops=operators, comparators=others) if all(
-            isinstance(operator, _TELLING_APART) for operator in operators
+            isinstance(operator, _COMPARISONS) for operator in operators
         ):
             yield from (left, *others)
         case ast.Subscript(slice=key):

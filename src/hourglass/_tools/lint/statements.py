@@ -56,7 +56,7 @@ class StatementRules:
         for call in ast.walk(node.test):
             for name in self._externals(call.func) if isinstance(call, ast.Call) else ():
                 inside = [*node.body, *node.orelse]
-                if name in _DECIDED_BY_PROCESS and self._analysis.durable.asks(
+                if name in _DECIDED_BY_PROCESS and self._analysis.durable.issues_commands(
                     inside, self._scope, self._receiver
                 ):
                     shown = name.removeprefix("hourglass.")

@@ -120,8 +120,8 @@ _SHORTEST = 10 * S
 _BUSY = (Phase.RUNNING, Phase.FAILED)
 
 _STEPS = (
-    *(n * each for each in (US, MS) for n in (1, 2, 5, 10, 20, 50, 100, 200, 500)),
-    *(n * each for each in (S, MIN) for n in (1, 2, 5, 10, 15, 30)),
+    *(n * unit for unit in (US, MS) for n in (1, 2, 5, 10, 20, 50, 100, 200, 500)),
+    *(n * unit for unit in (S, MIN) for n in (1, 2, 5, 10, 15, 30)),
     *(n * H for n in (1, 2, 3, 6, 12)),
     *(n * D for n in (1, 2, 5, 10, 30, 60, 90, 180)),
     *(n * YEAR for n in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)),

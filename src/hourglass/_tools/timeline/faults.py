@@ -199,7 +199,7 @@ _PLAIN: dict[type[object], str] = {
 }
 
 
-_SAYS_NOTHING = frozenset(
+_WRAPPER_MESSAGES = frozenset(
     (
         "Activity task failed",
         "activity error",
@@ -214,7 +214,7 @@ _SAYS_NOTHING = frozenset(
 
 def _message(failure: Failure) -> str:
     message = clean(failure.message)
-    if message in _SAYS_NOTHING and failure.cause is not None:
+    if message in _WRAPPER_MESSAGES and failure.cause is not None:
         return ""
     if failure.encoded_attributes is not None:
         return f"{message} (the message is encoded)".strip()

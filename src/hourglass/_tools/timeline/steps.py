@@ -419,7 +419,7 @@ _WHY_NO_RETRY = {
 }
 
 
-def _asked_to_cancel(story: StoryDraft, event: h.HistoryEvent, a: Any) -> None:
+def _operation_cancel_requested(story: StoryDraft, event: h.HistoryEvent, a: Any) -> None:
     if draft := story.drafts.get(a.scheduled_event_id):
         draft.note("cancellation requested")
 
@@ -490,7 +490,7 @@ STEPS: dict[type[h.Attributes], Handler] = {
     h.ActivityTaskFailed: _step_ended(Outcome.FAILED),
     h.ActivityTaskTimedOut: _step_ended(Outcome.TIMED_OUT),
     h.ActivityTaskCanceled: _step_ended(Outcome.CANCELLED),
-    h.ActivityTaskCancelRequested: _asked_to_cancel,
+    h.ActivityTaskCancelRequested: _operation_cancel_requested,
     h.TimerStarted: _timer_started,
     h.TimerFired: _step_ended(Outcome.DONE, "started_event_id"),
     h.TimerCanceled: _step_ended(Outcome.CANCELLED, "started_event_id"),
@@ -514,5 +514,5 @@ STEPS: dict[type[h.Attributes], Handler] = {
     h.NexusOperationFailed: _step_ended(Outcome.FAILED),
     h.NexusOperationCanceled: _step_ended(Outcome.CANCELLED),
     h.NexusOperationTimedOut: _step_ended(Outcome.TIMED_OUT),
-    h.NexusOperationCancelRequested: _asked_to_cancel,
+    h.NexusOperationCancelRequested: _operation_cancel_requested,
 }

@@ -144,7 +144,7 @@ class LoopThread:
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
         cpus.free_thread()
         asyncio.set_event_loop(loop)
-        home = _forks.here
+        home = _forks.pid
         _running[threading.get_ident()] = loop
         while not self._stopping:
             try:

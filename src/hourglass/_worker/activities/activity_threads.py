@@ -226,7 +226,7 @@ class ThreadPool:
             self._lost -= 1
 
     def _work(self, pool_thread: _PoolThread) -> None:
-        home = _forks.here
+        home = _forks.pid
         try:
             while (entry := self._next_job(pool_thread)) is not None:
                 self._run(entry, home)
@@ -274,7 +274,7 @@ class ThreadPool:
         except BaseException:
             end_fork(home, 1)
             logger.exception("a job of %s raised an unexpected exception", self._name)
-        if _forks.here != home:
+        if _forks.pid != home:
             end_fork(home, 0)
 
     def _ended(self, pool_thread: _PoolThread) -> None:

@@ -29,7 +29,7 @@ def call_plainly(
     task: ActivityTask, context: ActivityContext, definition: ActivityDefinition
 ) -> ActivityResult:
     """Run a `def` activity in this thread and return its result."""
-    home = _forks.here
+    home = _forks.pid
     try:
         arguments = definition.arguments(context.equipment.converter, task.arguments)
     except BaseException as error:
@@ -49,7 +49,7 @@ def call_plainly(
     except BaseException as error:
         end_fork(home, 1)
         return _ended_by(task, context, error)
-    if _forks.here != home:
+    if _forks.pid != home:
         end_fork(home, 0)
     return _returned(task, context, value)
 
@@ -58,7 +58,7 @@ async def call_on_loop(
     task: ActivityTask, context: ActivityContext, definition: ActivityDefinition
 ) -> ActivityResult:
     """Run an `async def` activity on this loop and return its result."""
-    home = _forks.here
+    home = _forks.pid
     current.set(context)
     try:
         arguments = definition.arguments(context.equipment.converter, task.arguments)
@@ -79,8 +79,8 @@ async def call_on_loop(
 
 
 def end_fork(home: int, code: int) -> None:
-    """End this process if it is a fork of the worker (`home` is the worker's `_forks.here`)."""
-    if _forks.here == home:
+    """End this process if it is a fork of the worker (`home` is the worker's `_forks.pid`)."""
+    if _forks.pid == home:
         return
     try:
         os.write(2, b"hourglass: a process that an activity forked has left the activity, and ends here\n")

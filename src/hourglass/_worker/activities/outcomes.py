@@ -29,7 +29,7 @@ _SHORT = 1000
 
 # The cancellation reasons after which the server accepts a cancelled result. After other reasons, it would
 # reject the result.
-_ASKED_FOR = frozenset({"CANCELLED", "NOT_FOUND", "TIMED_OUT"})
+_CANCEL_ACCEPTED = frozenset({"CANCELLED", "NOT_FOUND", "TIMED_OUT"})
 
 
 def failed(task: ActivityTask, type_: str, message: str, *, non_retryable: bool = False) -> AttemptFailed:
@@ -99,7 +99,7 @@ def is_retryable(task: ActivityTask) -> bool:
 
 def stopped(task: ActivityTask, reason: str) -> ActivityResult:
     """Return the result of an attempt that was cancelled and has ended, or was given up."""
-    if reason in _ASKED_FOR:
+    if reason in _CANCEL_ACCEPTED:
         return AttemptCancelled(task.token, Failure(message="Cancelled", info=CanceledFailure()))
     if reason == "WORKER_SHUTDOWN":
         return abandoned(task, "stopped because its worker is shutting down")

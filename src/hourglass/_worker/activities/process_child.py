@@ -71,7 +71,7 @@ class ChildMain:
             job = self._jobs.get()
             result = self._run(job)
             _flush()
-            self._say(done(job.number, result))
+            self._send(done(job.number, result))
 
     def _run(self, job: RunAttempt) -> ActivityResult:
         task, setup = job.task, self._setup
@@ -88,7 +88,7 @@ class ChildMain:
                 converter=converter, client=_no_client, payload_limit=setup.payload_limit, registry=None
             ),
             task.heartbeat_details,
-            lambda name, value: self._say(Published(job.number, name, value)),
+            lambda name, value: self._send(Published(job.number, name, value)),
         )
         self._enter(job.number, context)
         try:
@@ -107,9 +107,9 @@ class ChildMain:
             context.cancel(reason)
 
     def _beat(self, number: int, details: Payloads) -> None:
-        self._say(Beat(number, details))
+        self._send(Beat(number, details))
 
-    def _say(self, message: ToParent) -> None:
+    def _send(self, message: ToParent) -> None:
         if os.getpid() != self._pid:
             return
         try:

@@ -167,7 +167,7 @@ class _Publishing:
     def apply(self, request: PublishProgress, answer: ProgressTaken, now: float) -> None:
         """Apply the answer to a request."""
         self.keeps = answer.keeps
-        if not answer.taken:  # another keeper without earlier items: all kept items are resent
+        if not answer.is_stored:  # another keeper without earlier items: all kept items are resent
             for items in self.names.values():
                 items.sent = items.first
         else:

@@ -153,8 +153,8 @@ class ContextBook:
 
     def began(self, task: ActivityTask) -> SerializationContext:
         """Return the context of an attempt that starts, and store the context under the attempt's task token."""
-        found = self._attempts[task.token] = context_of(task)
-        return found
+        context = self._attempts[task.token] = context_of(task)
+        return context
 
     def of_attempt(self, token: bytes) -> SerializationContext | None:
         """Return the context of an attempt's results and heartbeats; None for an unknown attempt."""

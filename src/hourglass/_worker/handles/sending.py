@@ -82,21 +82,21 @@ def send_completion(
         earlier.following = _PendingCompletion(tables, record, completion, entry, then)
         return
     try:
-        taken = record.handle.complete_workflow_task(completion)
+        outcome = record.handle.complete_workflow_task(completion)
     except OURS:
         raise
     except BaseException as error:
         _failed_to_send(tables, record, f"the completion of run {run_id}", error)
         then()
         return
-    if isinstance(taken, CompletionResult):
-        if taken is not CompletionResult.RECEIVED:
-            _note_result(tables, record, run_id, entry, taken)
+    if isinstance(outcome, CompletionResult):
+        if outcome is not CompletionResult.RECEIVED:
+            _note_result(tables, record, run_id, entry, outcome)
         if record.drain is not None:
             record.changed.notify_all()
         then()
     else:
-        _PendingCompletion(tables, record, completion, entry, then).follow(taken)
+        _PendingCompletion(tables, record, completion, entry, then).follow(outcome)
 
 
 def _note_result(
@@ -151,16 +151,16 @@ class _PendingCompletion:
     def send(self) -> None:
         """Send the completion now."""
         try:
-            taken = self.record.handle.complete_workflow_task(self.completion)
+            outcome = self.record.handle.complete_workflow_task(self.completion)
         except OURS:
             raise
         except BaseException as error:
             self._finish(error, None)
             return
-        if isinstance(taken, CompletionResult):
-            self._finish(None, taken)
+        if isinstance(outcome, CompletionResult):
+            self._finish(None, outcome)
         else:
-            self.follow(taken)
+            self.follow(outcome)
 
     def _ended(self, call: asyncio.Future[CompletionResult]) -> None:
         error = _error_of(call)
@@ -231,18 +231,18 @@ def send_result(
     if record.drain is not None:
         result = _as_ended_by_drain(record.drain, entry.item, result)
     try:
-        taken = record.handle.complete_activity(result)
+        outcome = record.handle.complete_activity(result)
     except OURS:
         raise
     except BaseException as error:
         _PendingResult(tables, record, entry.item, result, then).fail(error)
         return
-    if taken is None:
+    if outcome is None:
         if record.drain is not None:
             record.changed.notify_all()
         then()
     else:
-        _PendingResult(tables, record, entry.item, result, then).follow(taken)
+        _PendingResult(tables, record, entry.item, result, then).follow(outcome)
 
 
 def _as_ended_by_drain(drain: Drain, item: ActivityItem, result: ActivityResult) -> ActivityResult:

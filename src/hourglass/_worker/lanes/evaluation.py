@@ -93,7 +93,7 @@ class Evaluations:
         self.unwound = 0
         """The number of runs whose fibers were dropped."""
         self._counts = Counts()
-        self._home = _forks.here
+        self._home = _forks.pid
         self._settings = context.settings
         self._verified_settings = msgspec.structs.replace(context.settings, verify=True)
         self._quarantine, self._parked = context.quarantine, context.parked
@@ -335,7 +335,7 @@ class Evaluations:
         try:
             completion = entry.run.activate(activation)
         finally:
-            if _forks.here != self._home:
+            if _forks.pid != self._home:
                 # Before acquiring any lock that another thread may have held at the fork.
                 _end_fork(self._home)
             if watcher is not None:
@@ -425,7 +425,7 @@ def _end_fork(home: int) -> None:
     """End this process if it is a forked child that has left the workflow's code. A forked child cannot use the
     worker's objects.
     """
-    if _forks.here == home:
+    if _forks.pid == home:
         return
     try:
         os.write(

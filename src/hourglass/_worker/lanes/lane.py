@@ -228,9 +228,9 @@ class Lane:
             queued = list(self._work)
             leaving = [work for work in queued if isinstance(work, LaneJob) and may_leave(work)]
             if leaving:
-                taken = set(map(id, leaving))
+                leaving_ids = set(map(id, leaving))
                 self._work.clear()
-                self._work.extend(work for work in queued if id(work) not in taken)
+                self._work.extend(work for work in queued if id(work) not in leaving_ids)
             return leaving
 
     def interrupt(self, attempt: int) -> None:

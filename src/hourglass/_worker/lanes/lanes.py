@@ -164,8 +164,8 @@ class LaneSet:
         """Return the counters of each lane, then the total of the spare lanes that have ended. All lanes share the
         parked runs, so only the first entry contains them.
         """
-        first, *others = [lane.counts for lane in self._places.lanes()]
-        return [first, *(replace(counts, parked={}) for counts in others), self._relief.ended]
+        first, *remaining = [lane.counts for lane in self._places.lanes()]
+        return [first, *(replace(counts, parked={}) for counts in remaining), self._relief.ended]
 
     def status(self) -> list[LaneStatus]:
         """Return the state of each lane."""

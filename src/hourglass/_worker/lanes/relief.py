@@ -85,8 +85,8 @@ class Relief:
 
     def _relieve(self, place: LanePlace, delay: float, delayed: Mapping[Lane, float]) -> None:
         lane, work = place.lane, place.lane.busy
-        free = [other for other in self._places.staying() if other.lane not in delayed]
-        spares = sum(other.spare for other in self._places)
+        free = [candidate for candidate in self._places.staying() if candidate.lane not in delayed]
+        spares = sum(candidate.spare for candidate in self._places)
         if work is None or (not free and spares >= self._max_spares):
             return
         busy_run = work.activation.run_id if isinstance(work, LaneJob) else None
@@ -103,7 +103,9 @@ class Relief:
         if not jobs:
             return
         refuge = (
-            min(free, key=lambda other: (other.spare, other.lane.queued)) if free else self._add_spare(lane)
+            min(free, key=lambda candidate: (candidate.spare, candidate.lane.queued))
+            if free
+            else self._add_spare(lane)
         )
         for job in jobs:
             self._move(job, place, refuge)
@@ -136,20 +138,22 @@ class Relief:
             elif now - place.used >= _IDLE_LIMIT and not self._stopping:
                 self._end(place)
         if spares and self._timer is None and not self._stopping:
-            self._timer = asyncio.get_running_loop().call_later(_IDLE_LOOK, self._look_again)
+            self._timer = asyncio.get_running_loop().call_later(_IDLE_LOOK, self._check_spares)
 
-    def _look_again(self) -> None:
+    def _check_spares(self) -> None:
         self._timer = None
         self._end_idle_spares()
 
     def _end(self, place: LanePlace) -> None:
         """End an idle spare lane. Its runs move to a regular lane."""
-        usual = min(self._places.usual(), key=lambda other: other.runs)
+        usual = min(self._places.usual(), key=lambda candidate: candidate.runs)
         place.leaving = True
         place.lane.evaluations.move_all(usual.lane.evaluations)
         self._places.move_all(place, usual)
         usual.replaced, place.replaced = usual.replaced + place.replaced, 0
-        self._places.open = [other for other in self._places.open if other is not place] or [usual]
+        self._places.open = [candidate for candidate in self._places.open if candidate is not place] or [
+            usual
+        ]
         place.lane.stop()
 
 

@@ -82,9 +82,9 @@ class Watcher:
 
     def renewed(self) -> Watcher:
         """Return a watcher for another lane's thread. The new watcher does not repeat the log messages of this watcher."""
-        other = Watcher(self._action)
-        other._logged = self._logged
-        return other
+        watcher = Watcher(self._action)
+        watcher._logged = self._logged
+        return watcher
 
     def enter(self) -> None:
         """Start watching this thread."""

@@ -61,7 +61,7 @@ async def watch_parked(app: Application) -> None:
     """Query parked runs at intervals while the worker is running."""
     while True:
         try:
-            await look_for_parked(app)
+            await query_parked_runs(app)
         except HourglassError as error:
             logger.debug("the engine does not report parked runs: %s", error)
         except Exception:
@@ -69,7 +69,7 @@ async def watch_parked(app: Application) -> None:
         await sleep(INTERVAL)
 
 
-async def look_for_parked(app: Application) -> None:
+async def query_parked_runs(app: Application) -> None:
     """Query once: forget runs that are no longer parked, and count the runs that only other processes have seen fail."""
     reported = await _reported_by_queue(app)
     count = await _count_by_queue(app)

@@ -34,7 +34,7 @@ class ReachLimits:
 
 
 _BUSY = "RESOURCE_EXHAUSTED"
-_CANNOT_BE_ASKED = frozenset({"UNIMPLEMENTED", "PERMISSION_DENIED"})
+_CANNOT_DESCRIBE = frozenset({"UNIMPLEMENTED", "PERMISSION_DENIED"})
 _NO_ANSWER = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED"})
 
 
@@ -76,7 +76,7 @@ class Reachability:
             # later `UNIMPLEMENTED` would be taken for an outage.
             self._end_outage(now)
             return True
-        if status in _CANNOT_BE_ASKED and not self._has_answered:
+        if status in _CANNOT_DESCRIBE and not self._has_answered:
             self.outage = None
             return False
         kind = "UNAVAILABLE" if status in _NO_ANSWER else status
@@ -105,7 +105,7 @@ async def check_reachability(app: Application) -> bool:
     """Query once, over every connection on which a handle polls. Return False if the engine does not support the query."""
     loop = asyncio.get_running_loop()
     connections = _connections(app)
-    queries = [_ask(connection, app.reach.answer) for connection in connections]
+    queries = [_describe_namespace(connection, app.reach.answer) for connection in connections]
     answers = await asyncio.gather(*queries, return_exceptions=True)
     # A connection that was replaced meanwhile may have been closed during its query.
     current = _connections(app)
@@ -126,7 +126,7 @@ def _connections(app: Application) -> list[Connection]:
     return list(by_id.values()) or [app.raw]
 
 
-async def _ask(connection: Connection, limit: float) -> None:
+async def _describe_namespace(connection: Connection, limit: float) -> None:
     # Twice the limit, in case the connection does not respect the RPC timeout.
     async with asyncio.timeout(2 * limit):
         await connection.call(DescribeNamespace(rpc_timeout=limit))

@@ -230,10 +230,10 @@ class WorkerTree:
 
 
 def _process_line(process: WorkerProcess) -> str:
-    here = ", this one" if process.process_id == os.getpid() else ""
+    suffix = ", this one" if process.process_id == os.getpid() else ""
     part = "owns the file" if process.is_owner else "works"
     return (
-        f"process {process.process_id}{here}  {part} (queues: {', '.join(process.task_queues)}; in progress: "
+        f"process {process.process_id}{suffix}  {part} (queues: {', '.join(process.task_queues)}; in progress: "
         f"{process.tasks} workflow tasks, {process.attempts} attempts)"
     )
 

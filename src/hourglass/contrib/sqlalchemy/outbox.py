@@ -45,7 +45,7 @@ from hourglass.errors import (
     WorkflowNotFoundError,
 )
 from hourglass.workflow import Channel
-from hourglass.workflow._references import given_message, given_workflow
+from hourglass.workflow._references import resolve_message, resolve_workflow
 
 __all__ = ["Outbox", "signal", "start_workflow"]
 
@@ -93,7 +93,7 @@ def start_workflow(  # type: ignore[misc]
     The arguments are the same as for `client.start_workflow`, and are checked and encoded immediately. `converter` must be
     the client's converter. If a workflow with this id is already running when the row is sent, the row counts as delivered.
     """
-    request = start_request(given_workflow(workflow), args, options, converter, identity="")
+    request = start_request(resolve_workflow(workflow), args, options, converter, identity="")
     _write(session, "start", request.workflow_id, request)
     return request.workflow_id
 
@@ -141,7 +141,7 @@ def signal(  # type: ignore[misc]
     """Send a signal when the transaction commits. Pass the signal's name, its channel or its decorated method."""
     if not isinstance(workflow_id, str) or not workflow_id:
         raise UsageError("the id of a workflow must be a non-empty str")
-    definition = given_message("signal", signal)
+    definition = resolve_message("signal", signal)
     request = SignalWorkflow(
         workflow_id=check_text(workflow_id, "the id of a workflow"),
         run_id=check_text(run_id or "", "run_id"),

@@ -20,7 +20,7 @@ from hourglass.testing._explore.story import OrderStory, StoryWriter
 from hourglass.testing._explore.wording import Wording
 from hourglass.testing._fixture import Fixture, FixtureSettings
 from hourglass.testing._registry import EnvironmentRegistry
-from hourglass.workflow._references import given_workflow
+from hourglass.workflow._references import resolve_workflow
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class ExplorationPlan:
     @property
     def name(self) -> str:
         """The name of the workflow."""
-        return given_workflow(self.workflow).name
+        return resolve_workflow(self.workflow).name
 
 
 def start_options(options: StartOptions | None) -> Mapping[str, Any]:

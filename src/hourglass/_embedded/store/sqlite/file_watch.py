@@ -252,14 +252,14 @@ class FileWatch:
         written last.
         """
         try:
-            found = self._writer.execute("SELECT value FROM meta WHERE name = 'epoch'").fetchall()
+            rows = self._writer.execute("SELECT value FROM meta WHERE name = 'epoch'").fetchall()
             text = "SELECT 1 FROM events WHERE run = ? AND first_id = ?"
             has_events = all(self._writer.execute(text, events).fetchall() for events in self._last_events)
         except sqlite3.OperationalError:
             if self._writer.in_transaction:
                 raise
             return 0, False  # the database has other tables
-        return (int(found[0][0]) if found else 0), has_events
+        return (int(rows[0][0]) if rows else 0), has_events
 
     def _check_log(self, state: LogState) -> None:
         """Raise `LogOverwritten` unless the log has the header and at least the length that belong to this state."""
