@@ -47,16 +47,16 @@ def packed() -> str:
 
 def tour(stops: int) -> list[str]:
     """Return the build ids that executed the run at each stop."""
-    seen = [build()]
+    builds = [build()]
 
     @workflow.query
     def where() -> list[str]:
-        return seen
+        return builds
 
     for _ in range(stops):
         go.receive()
-        seen.append(build())
-    return seen
+        builds.append(build())
+    return builds
 
 
 @workflow.defn(versioning_behavior=PINNED)
@@ -103,14 +103,14 @@ def test_auto_upgrade_run_moves_between_versions(client: Client) -> None:
         client.set_current_version("shop", "1")
         handle = client.start_workflow(upgrading_tour, 4)
         until(lambda: has_run_on(handle, "1"))
-        seen = ["1"]
+        builds = ["1"]
         for build_id in ("2", "1", "1", "2"):
             client.set_current_version("shop", build_id)
             handle.signal(go, "")
-            seen.append(build_id)
-            if len(seen) < 5:
-                until(lambda: has_run_on(handle, *seen))
-        assert handle.result(timeout=20) == seen
+            builds.append(build_id)
+            if len(builds) < 5:
+                until(lambda: has_run_on(handle, *builds))
+        assert handle.result(timeout=20) == builds
 
 
 def test_pinned_run_waits_for_a_worker_of_its_version(client: Client) -> None:
@@ -121,15 +121,15 @@ def test_pinned_run_waits_for_a_worker_of_its_version(client: Client) -> None:
     with versioned_worker(client, "2"):
         client.set_current_version("shop", "2")
         handle.signal(go, "")
-        other = client.start_workflow(pinned_tour)
-        until(lambda: has_run_on(other, "2"))
+        pinned = client.start_workflow(pinned_tour)
+        until(lambda: has_run_on(pinned, "2"))
         with pytest.raises(ServiceTimeoutError, match="check that a worker"):
             handle.query("where", rpc_timeout=0.2)
         assert handle.describe().task_attempt == 1
         with versioned_worker(client, "1"):
             assert handle.result(timeout=20) == ["1", "1"]
-        other.signal(go, "")
-        assert other.result(timeout=20) == ["2", "2"]
+        pinned.signal(go, "")
+        assert pinned.result(timeout=20) == ["2", "2"]
 
 
 def test_activity_on_an_unversioned_queue_runs_for_a_pinned_workflow(client: Client) -> None:
@@ -170,8 +170,8 @@ def test_runs_are_listed_by_version(client: Client) -> None:
         pinned, moving = client.start_workflow(pinned_tour), client.start_workflow(upgrading_tour)
         until(lambda: has_run_on(pinned, "1") and has_run_on(moving, "1"))
         client.set_current_version("shop", "2")
-        found = client.list_workflows("TemporalWorkerDeploymentVersion = 'shop:1'")
-        assert {run.id for run in found} == {pinned.id, moving.id}
+        listed = client.list_workflows("TemporalWorkerDeploymentVersion = 'shop:1'")
+        assert {run.id for run in listed} == {pinned.id, moving.id}
         statuses = {
             described.version.build_id: described.status
             for described in client.describe_deployment("shop").versions
@@ -354,8 +354,8 @@ def test_other_invalid_version_options_are_rejected() -> None:
 
 
 def test_version_round_trips_as_canonical_string() -> None:
-    one = WorkerDeploymentVersion("shop", "1.2.3")
-    assert str(one) == one.to_canonical_string() == "shop.1.2.3"
-    assert WorkerDeploymentVersion.from_canonical_string("shop.1.2.3") == one
+    deployment_version = WorkerDeploymentVersion("shop", "1.2.3")
+    assert str(deployment_version) == deployment_version.to_canonical_string() == "shop.1.2.3"
+    assert WorkerDeploymentVersion.from_canonical_string("shop.1.2.3") == deployment_version
     with pytest.raises(UsageError, match=r"<deployment>\.<build>"):
         WorkerDeploymentVersion.from_canonical_string("shop")

@@ -29,7 +29,9 @@ def stored_workflow_ids(path: Path) -> set[str]:
     connection = sqlite3.connect(path)
     try:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-        return {found for (found,) in connection.execute("SELECT workflow_id FROM runs").fetchall()}
+        return {
+            workflow_id for (workflow_id,) in connection.execute("SELECT workflow_id FROM runs").fetchall()
+        }
     finally:
         connection.close()
 
@@ -43,19 +45,19 @@ async def test_backup_moved_over_the_file_stops_all_workers(tmp_path: Path) -> N
     """The new file is not opened; the old one is saved."""
     path, backup = tmp_path / "a.db", tmp_path / "backup.db"
 
-    async with hosts(path, 2) as (one, two):
-        owners = Polled(await one.open_handle(config()))
-        others = Polled(await two.open_handle(config()))
-        await one.calls.call(start("before"))
+    async with hosts(path, 2) as (host_a, host_b):
+        owners = Polled(await host_a.open_handle(config()))
+        others = Polled(await host_b.open_handle(config()))
+        await host_a.calls.call(start("before"))
         hourglass.backup(path, backup)
-        await two.calls.call(start("after"))
+        await host_b.calls.call(start("after"))
         os.replace(backup, path)
         with pytest.raises(FileLost, match=r"was replaced by another file.*saved-"):
-            await one.calls.call(start("late"))
+            await host_a.calls.call(start("late"))
         for handle in (owners, others):
             with pytest.raises(HandleBroken):
                 await poll_on(handle)
-        for host in (one, two):
+        for host in (host_a, host_b):
             with pytest.raises(FileLost):
                 await host.open_handle(config())
             with pytest.raises(FileLost):
@@ -68,19 +70,19 @@ async def test_backup_copied_into_the_file_stops_all_workers(tmp_path: Path) -> 
     """A peer does not take over the restored file, which has the same inode."""
     path, backup = tmp_path / "a.db", tmp_path / "backup.db"
 
-    async with hosts(path, 2) as (one, two):
-        handles = [Polled(await host.open_handle(config())) for host in (one, two)]
-        await one.calls.call(start("before"))
+    async with hosts(path, 2) as (host_a, host_b):
+        handles = [Polled(await host.open_handle(config())) for host in (host_a, host_b)]
+        await host_a.calls.call(start("before"))
         hourglass.backup(path, backup)
-        await two.calls.call(start("after"))
+        await host_b.calls.call(start("after"))
         path.write_bytes(backup.read_bytes())
         with pytest.raises(FileLost, match="another program has written to it"):
-            await one.calls.call(start("late"))
+            await host_a.calls.call(start("late"))
         for handle in handles:
             with pytest.raises(HandleBroken):
                 await poll_on(handle)
         with pytest.raises(FileLost, match=r"the owner of .* reported"):
-            await two.open_handle(config())
+            await host_b.open_handle(config())
     assert stored_workflow_ids(path) == {"before"}
 
 
@@ -88,11 +90,11 @@ async def test_deleted_wal_is_saved_and_the_file_reopened(tmp_path: Path) -> Non
     """Calls are answered by the next engine; nothing acknowledged is lost."""
     path = tmp_path / "a.db"
 
-    async with hosts(path, 1) as (one,):
+    async with hosts(path, 1) as (host_a,):
 
         async def work() -> None:
             while True:
-                handle = Polled(await one.open_handle(config()))
+                handle = Polled(await host_a.open_handle(config()))
                 with suppress(HandleBroken):
                     await poll_on(handle)
                 await handle.finalize()
@@ -102,10 +104,10 @@ async def test_deleted_wal_is_saved_and_the_file_reopened(tmp_path: Path) -> Non
         for number in range(20):
             if number % 5 == 4:
                 os.unlink(f"{path}-wal")
-            await one.calls.call(start(f"w-{number}"))
+            await host_a.calls.call(start(f"w-{number}"))
             names.add(f"w-{number}")
         working.cancel()
         await asyncio.wait({working})
         for name in names:
-            await one.calls.call(wf.DescribeWorkflow(workflow_id=name))
+            await host_a.calls.call(wf.DescribeWorkflow(workflow_id=name))
     assert stored_workflow_ids(path) == {f"w-{number}" for number in range(20)}

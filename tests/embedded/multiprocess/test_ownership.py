@@ -24,17 +24,17 @@ from .children import Child
 
 def test_lock_has_one_holder(tmp_path: Path) -> None:
     path = str(tmp_path / "a.db")
-    one, two = FileLock(path), FileLock(path)
-    assert one.is_free()
-    assert one.try_take()
-    assert one.try_take(), "the holder can take it again"
-    assert not two.try_take()
-    assert not two.is_free()
-    one.drop()
-    one.drop()
-    assert two.is_free()
-    assert two.try_take()
-    two.drop()
+    lock_a, lock_b = FileLock(path), FileLock(path)
+    assert lock_a.is_free()
+    assert lock_a.try_take()
+    assert lock_a.try_take(), "the holder can take it again"
+    assert not lock_b.try_take()
+    assert not lock_b.is_free()
+    lock_a.drop()
+    lock_a.drop()
+    assert lock_b.is_free()
+    assert lock_b.try_take()
+    lock_b.drop()
 
 
 def test_lock_file_names_its_holder(tmp_path: Path) -> None:
@@ -78,11 +78,11 @@ def test_containers_on_one_machine_share_locks(tmp_path: Path, monkeypatch: pyte
         there.setattr("socket.gethostname", lambda: "container-1")
         holder = FileLock(path)
         holder.try_take()
-    other = FileLock(path)
-    assert not other.try_take()
+    second_lock = FileLock(path)
+    assert not second_lock.try_take()
     holder.drop()
-    assert other.try_take()
-    other.drop()
+    assert second_lock.try_take()
+    second_lock.drop()
 
 
 @pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP])
@@ -248,15 +248,15 @@ def test_lock_file_of_another_user_is_not_written(tmp_path: Path) -> None:
 
 def test_deleted_lock_file_is_recreated_by_its_holder(tmp_path: Path) -> None:
     path = str(tmp_path / "a.db")
-    one, two = FileLock(path), FileLock(path)
-    assert one.try_take()
-    assert one.still_held()
-    os.unlink(one.lock_path)
-    assert one.still_held()
-    assert not two.try_take()
-    assert two.note().pid == os.getpid()
-    one.drop()
-    assert not one.still_held()
+    lock_a, lock_b = FileLock(path), FileLock(path)
+    assert lock_a.try_take()
+    assert lock_a.still_held()
+    os.unlink(lock_a.lock_path)
+    assert lock_a.still_held()
+    assert not lock_b.try_take()
+    assert lock_b.note().pid == os.getpid()
+    lock_a.drop()
+    assert not lock_a.still_held()
 
 
 def test_lock_is_lost_with_the_folder_of_its_file(tmp_path: Path) -> None:
@@ -333,14 +333,14 @@ def test_other_lock_errors_are_raised(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_lock_taken_by_another_process_is_lost(tmp_path: Path) -> None:
     """The lock file was deleted."""
     path = str(tmp_path / "a.db")
-    one, two = FileLock(path), FileLock(path)
-    assert one.try_take()
-    os.unlink(one.lock_path)
-    assert two.try_take()
-    assert not one.still_held()
-    assert two.still_held()
-    one.drop()
-    two.drop()
+    lock_a, lock_b = FileLock(path), FileLock(path)
+    assert lock_a.try_take()
+    os.unlink(lock_a.lock_path)
+    assert lock_b.try_take()
+    assert not lock_a.still_held()
+    assert lock_b.still_held()
+    lock_a.drop()
+    lock_b.drop()
 
 
 @pytest.mark.parametrize("kind", ["file", "link"])

@@ -236,8 +236,8 @@ async def ended_activities_and_timers_are_deleted(place: Place) -> None:
 
 async def latest_started_run_is_current(place: Place) -> None:
     store = place.open()
-    first, second, other = Life("a1", "a"), Life("a2", "a"), Life("b")
-    await append_durably(store, first.change(), other.change(), second.change(), first.terminate())
+    first, second, unrelated = Life("a1", "a"), Life("a2", "a"), Life("b")
+    await append_durably(store, first.change(), unrelated.change(), second.change(), first.terminate())
     assert (store.current("a"), store.current("b"), store.current("c")) == ("a2", "b", "")
     await append_durably(store, second.terminate())
     assert store.load("c") is None
@@ -249,9 +249,12 @@ async def latest_started_run_is_current(place: Place) -> None:
 
 async def requests_are_found_by_workflow_and_id(place: Place) -> None:
     store = place.open()
-    life, next_run, other = Life("a1", "a"), Life("a2", "a"), Life("b")
+    life, next_run, unrelated = Life("a1", "a"), Life("a2", "a"), Life("b")
     await append_durably(
-        store, life.change(request_ids=("r1", "r2")), other.change(), life.signal(request_ids=("r3", "r1"))
+        store,
+        life.change(request_ids=("r1", "r2")),
+        unrelated.change(),
+        life.signal(request_ids=("r3", "r1")),
     )
     await append_durably(store, life.terminate(), next_run.change(request_ids=("r2", "r4")))
     for _ in range(2):
@@ -314,15 +317,15 @@ async def lists_and_counts_follow_the_runs(place: Place) -> None:
     await append_durably(store, lives[0].terminate())
     assert (await store.count("")).count == 5
     assert (await store.count("ExecutionStatus = 'Running'")).count == 4
-    found = (await store.page("ExecutionStatus = 'Terminated'", b"", 9)).workflows
-    assert [(each.run_id, each.status) for each in found] == [("r0", WorkflowStatus.TERMINATED)]
+    listed = (await store.page("ExecutionStatus = 'Terminated'", b"", 9)).workflows
+    assert [(run.run_id, run.status) for run in listed] == [("r0", WorkflowStatus.TERMINATED)]
     pages = [await store.page("", b"", 2)]
     await append_durably(store, lives[4].terminate())  # it is on the first page, and moves behind the last
     while pages[-1].next_page_token:
         pages.append(await store.page("", pages[-1].next_page_token, 2))
-    seen = [[summary.run_id for summary in page.workflows] for page in pages]
-    assert seen[0] == ["r4", "r3"]
-    assert [run_id for page in seen[1:] for run_id in page if run_id != "r4"] == ["r2", "r1", "r0"]
+    pages_of_ids = [[summary.run_id for summary in page.workflows] for page in pages]
+    assert pages_of_ids[0] == ["r4", "r3"]
+    assert [run_id for page in pages_of_ids[1:] for run_id in page if run_id != "r4"] == ["r2", "r1", "r0"]
     with pytest.raises(ServiceError) as caught:
         await store.count("this is no filter")
     assert not isinstance(caught.value, StorageError)
@@ -331,10 +334,10 @@ async def lists_and_counts_follow_the_runs(place: Place) -> None:
 
 async def removed_search_attributes_match_no_filter(place: Place) -> None:
     store = place.open()
-    life, other = Life("r"), Life("other")  # that has one, so that its name is known in any case
-    await append_durably(store, life.change(), other.change(), other.take_task())
+    life, unrelated = Life("r"), Life("other")  # that has one, so that its name is known in any case
+    await append_durably(store, life.change(), unrelated.change(), unrelated.take_task())
     await append_durably(
-        store, other.answer(c.UpsertSearchAttributes({"Mine": Payload(b'"z"', "json/plain")}))
+        store, unrelated.answer(c.UpsertSearchAttributes({"Mine": Payload(b'"z"', "json/plain")}))
     )
     for value, gone in (('"x"', "y"), ('"y"', "x"), (None, "y")):
         payload = Payload(b"", "binary/null") if value is None else Payload(value.encode(), "json/plain")
@@ -448,16 +451,16 @@ async def notes_are_found_by_name_and_prefix(place: Place) -> None:
     also = (schedule_change("a/2", NOW), NoteChange(schedule_id="a/3\n1", data=b"three"))
     await store.durable(store.append(NoteChange(schedule_id="c", data=b"c", also=also)))
     for each in (store, None):
-        found = each or place.open()
-        assert sorted(found.notes("a/")) == [("a/1", b"new"), ("a/2", b"two"), ("a/3\n1", b"three")]
-        assert (found.note("a/2"), found.note("d")) == (b"two", b"")
-        assert [entry.schedule_id for entry in found.schedules()] == ["a/2"]
+        opened = each or place.open()
+        assert sorted(opened.notes("a/")) == [("a/1", b"new"), ("a/2", b"two"), ("a/3\n1", b"three")]
+        assert (opened.note("a/2"), opened.note("d")) == (b"two", b"")
+        assert [entry.schedule_id for entry in opened.schedules()] == ["a/2"]
         if each is not None:
             store.close()
-    await found.durable(found.append(NoteChange(schedule_id="a/1", data=b"")))
-    assert [name for name, _ in sorted(found.notes("a/"))] == ["a/2", "a/3\n1"]
-    assert found.note("a/1") == b""
-    found.close()
+    await opened.durable(opened.append(NoteChange(schedule_id="a/1", data=b"")))
+    assert [name for name, _ in sorted(opened.notes("a/"))] == ["a/2", "a/3\n1"]
+    assert opened.note("a/1") == b""
+    opened.close()
 
 
 def schedule_change(

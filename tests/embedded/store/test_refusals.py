@@ -94,19 +94,19 @@ async def test_changes_depending_on_a_rejected_one_are_rejected(open_store: Open
     small_rows(store)
     refusals: list[Rejection] = []
     store.on_rejection(refusals.append)
-    one, two = Story("a"), Story("b")
-    await store.durable(store.append(msgspec.structs.replace(one.start(), also=(two.start(),))))
-    kept = one.run
-    bad = store.append(too_large(one.signal()))
-    both = store.append(msgspec.structs.replace(one.signal(), also=(two.signal(),)))
-    later = store.append(two.signal())
+    run_a, run_b = Story("a"), Story("b")
+    await store.durable(store.append(msgspec.structs.replace(run_a.start(), also=(run_b.start(),))))
+    saved = run_a.run
+    bad = store.append(too_large(run_a.signal()))
+    both = store.append(msgspec.structs.replace(run_a.signal(), also=(run_b.signal(),)))
+    later = store.append(run_b.signal())
     for number in (bad, both, later):
         with pytest.raises(Unwritable):
             await store.durable(number)
     assert [refusal.run_ids for refusal in refusals] == [("a",), ("a", "b"), ("b",)]
-    one.run, one.events = kept, one.events[: kept.length]
-    await store.durable(store.append(one.signal()))
-    assert load(store, "a").events == tuple(one.events)
+    run_a.run, run_a.events = saved, run_a.events[: saved.length]
+    await store.durable(store.append(run_a.signal()))
+    assert load(store, "a").events == tuple(run_a.events)
 
 
 async def test_rejected_new_run_leaves_nothing(open_store: Open) -> None:
@@ -126,16 +126,16 @@ async def test_rejected_new_run_leaves_nothing(open_store: Open) -> None:
 async def test_constraint_violation_rejects_only_its_run(open_store: Open, path: Path) -> None:
     """Another program has inserted rows."""
     store = open_store()
-    one, two = Story("a"), Story("b")
-    await store.durable(store.append(one.start()))
-    await store.durable(store.append(two.start()))
-    other = sqlite3.connect(path)
-    other.execute(
+    run_a, run_b = Story("a"), Story("b")
+    await store.durable(store.append(run_a.start()))
+    await store.durable(store.append(run_b.start()))
+    connection = sqlite3.connect(path)
+    connection.execute(
         "INSERT INTO events (run, first_id, data) SELECT key, 3, x'90' FROM runs WHERE run_id = 'a'"
     )
-    other.commit()
-    other.close()
-    bad, good = store.append(one.signal()), store.append(two.signal())
+    connection.commit()
+    connection.close()
+    bad, good = store.append(run_a.signal()), store.append(run_b.signal())
     await store.durable(good)
     with pytest.raises(Unwritable, match=r"run a .*SQLITE_CONSTRAINT"):
         await store.durable(bad)

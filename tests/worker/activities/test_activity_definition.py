@@ -111,10 +111,14 @@ def test_activity_options_apply_to_a_single_call():
         ).start(1)
         double(1)
 
-    one, other = first_commands(body)
-    assert (one.spec.start_to_close_timeout, one.spec.heartbeat_timeout, one.activity_id) == (7, 4, "mine")
-    assert one.spec.cancellation_type is ActivityCancellationType.ABANDON
-    assert (other.spec.start_to_close_timeout, other.spec.heartbeat_timeout) == (600, 30)
+    first, second = first_commands(body)
+    assert (first.spec.start_to_close_timeout, first.spec.heartbeat_timeout, first.activity_id) == (
+        7,
+        4,
+        "mine",
+    )
+    assert first.spec.cancellation_type is ActivityCancellationType.ABANDON
+    assert (second.spec.start_to_close_timeout, second.spec.heartbeat_timeout) == (600, 30)
 
 
 def test_explicit_heartbeat_timeout_of_30_seconds_differs_from_the_automatic_one():
@@ -136,12 +140,12 @@ def test_activity_method_called_in_a_workflow_is_scheduled_without_self():
         payments.refund.start("o")
         Payments.fee(5)
 
-    one, two, three = first_commands(body)
-    assert one.activity_type == two.activity_type == "refund"
-    assert one.arguments == two.arguments == payloads("o")
-    assert one.spec.retry_policy is not None
-    assert one.spec.retry_policy.maximum_attempts == 3
-    assert three.arguments == payloads(5)
+    first, second, third = first_commands(body)
+    assert first.activity_type == second.activity_type == "refund"
+    assert first.arguments == second.arguments == payloads("o")
+    assert first.spec.retry_policy is not None
+    assert first.spec.retry_policy.maximum_attempts == 3
+    assert third.arguments == payloads(5)
 
 
 def test_activity_method_outside_a_workflow_needs_an_instance():
@@ -159,16 +163,16 @@ def test_async_activity_call_outside_a_workflow_fails_and_suggests_fn():
 
 
 def test_activity_call_with_wrong_arguments_fails_before_scheduling():
-    seen = []
+    messages = []
 
     def body() -> None:
         try:
             double(1, 2, 3)  # type: ignore[call-arg]
         except ArgumentError as error:
-            seen.append(str(error))
+            messages.append(str(error))
 
     first_commands(body)
-    assert "activity double" in seen[0]
+    assert "activity double" in messages[0]
 
 
 def test_activity_start_and_local_are_rejected_outside_a_workflow():

@@ -218,10 +218,10 @@ async def test_hung_attempt_keeps_its_slot_at_the_limit_of_lost_threads(caplog):
         await running[0]
         executor.cancel(b"2", "TIMED_OUT")
         await until(lambda: "keeps its slot" in caplog.text)
-        seen, in_progress = executor.statistics(), executor.running
+        statistics, in_progress = executor.statistics(), executor.running
         place.go.set()
         second = await running[1]
-    assert (seen.lost_threads, in_progress) == (1, 1)
+    assert (statistics.lost_threads, in_progress) == (1, 1)
     assert second is not None
 
 
@@ -380,8 +380,8 @@ async def test_blocked_activity_loop_is_logged_with_its_stack_and_replaced(caplo
         place.go.set()
         result = value(await running)
         await until(lambda: not executor.statistics().loop_blocked)
-        seen = executor.statistics()
-    assert (result, seen.replaced_loops) == ("unblocked", 1)
+        statistics = executor.statistics()
+    assert (result, statistics.replaced_loops) == ("unblocked", 1)
     assert "activity blocks (1) of workflow w (run r) blocks its event loop" in caplog.text
     assert "place.go.wait()" in caplog.text
     assert "run_forever" not in caplog.text
@@ -416,12 +416,12 @@ async def test_activities_leave_a_blocked_activity_loop():
         moved = [value(await item) for item in queued]
         following = value(await executor.execute(attempt("echo_async", "new", token=b"3", activity_id="3")))
         lost = await waiting
-        seen, in_progress = executor.statistics(), executor.running
+        statistics, in_progress = executor.statistics(), executor.running
         place.go.set()
         late = value(await blocked)
     assert moved == [str(n) for n in range(20)]
     assert (following, late) == ("new", "unblocked")
-    assert (seen.replaced_loops, seen.loop_blocked, in_progress) == (1, True, 1)
+    assert (statistics.replaced_loops, statistics.loop_blocked, in_progress) == (1, True, 1)
     kind, hopeless, message = failure(lost)
     assert (kind, hopeless) == ("ActivityLoopBlocked", False)
     assert "activity blocks (2)" in message
@@ -477,12 +477,12 @@ async def test_attempts_wait_for_the_last_loop_at_the_limit_of_blocked_loops(cap
             )
         waiting = asyncio.ensure_future(executor.execute(attempt("echo_async", "late", token=b"w")))
         place.go.set()
-        late, ends, seen = (
+        late, ends, statistics = (
             value(await waiting),
             [value(await item) for item in blocked],
             executor.statistics(),
         )
-    assert (late, ends, seen.replaced_loops) == ("late", ["unblocked"] * 2, 1)
+    assert (late, ends, statistics.replaced_loops) == ("late", ["unblocked"] * 2, 1)
     assert "1 activity loops are blocked: no other loop" in caplog.text
 
 
