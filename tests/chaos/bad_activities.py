@@ -138,8 +138,8 @@ def all_of_them(seed: int, scale: Scale) -> Outcome:
                     _one(client, queue, name, tally)
                     well = client.start_workflow(calls_well, id=testbed.name("well"), task_queue=queue)
                     began = time.monotonic()
-                    found = results([well], 30, worker)
-                    tally.check(found == ["well"], f"after {name}: {found}", time.monotonic() - began)
+                    values = results([well], 30, worker)
+                    tally.check(values == ["well"], f"after {name}: {values}", time.monotonic() - began)
                 until("no attempt is left", lambda: worker.statistics().running_activities == 0, 60, worker)
                 until("nothing is outstanding", lambda: not outstanding(worker), 60, worker)
             tally.check(not left_open(worker), f"after the shutdown: {left_open(worker)}")
@@ -153,15 +153,15 @@ def all_of_them(seed: int, scale: Scale) -> Outcome:
 def _one(client: Client, queue: str, name: str, tally: Tally) -> None:
     handle = client.start_workflow(calls, name, id=testbed.name(name), task_queue=queue)
     try:
-        (found,) = results([handle], 40)
+        (value,) = results([handle], 40)
     except WorkflowFailedError as error:
-        told = _told(error)
-        tally.check(name in BAD and NAMED[name] in told, f"{name} failed as {told!r}")
+        description = _describe(error)
+        tally.check(name in BAD and NAMED[name] in description, f"{name} failed as {description!r}")
     else:
-        tally.check(name in HARMLESS, f"{name} gave {found!r}")
+        tally.check(name in HARMLESS, f"{name} gave {value!r}")
 
 
-def _told(error: BaseException | None) -> str:
+def _describe(error: BaseException | None) -> str:
     parts = []
     while error is not None:
         parts.append(f"{type(error).__name__}: {error} {getattr(error, 'type', '')}")

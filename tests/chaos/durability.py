@@ -49,7 +49,7 @@ def _campaigns(kind: str, seed: int, scale: Scale) -> Outcome:
     for number in range(rounds):
         findings = getattr(_part("campaign"), kind)(1000 * seed + number, faults)
         hits = findings.faults.total()
-        troubles = tuple(f"campaign {findings.seed}: {each}" for each in findings.violations[:_FEW])
+        troubles = tuple(f"campaign {findings.seed}: {violation}" for violation in findings.violations[:_FEW])
         outcome += Outcome(
             hits, 0 if troubles else hits, (), troubles, dict(findings.faults), dict(findings.checked)
         )

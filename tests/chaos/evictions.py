@@ -23,10 +23,10 @@ def storms(seed: int, scale: Scale) -> Outcome:
                 with testbed.working(client, testbed.name("evictions"), max_cached_workflows=cache) as worker:
                     began = time.monotonic()
                     handles = testbed.start_chains(client, worker.task_queue, scale.workflows)
-                    found = results(handles, scale.limit, worker)
-                    good = testbed.right(found)
+                    values = results(handles, scale.limit, worker)
+                    good = testbed.right(values)
                     took = time.monotonic() - began
-                    tally.check(good == len(found), f"cache {cache}: {good} right", took)
+                    tally.check(good == len(values), f"cache {cache}: {good} right", took)
                     until("nothing is outstanding", lambda: not outstanding(worker), 60, worker)
                 tally.check(not left_open(worker), f"cache {cache}, after the shutdown: {left_open(worker)}")
             except Stuck as stuck:

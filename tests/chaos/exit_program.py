@@ -112,10 +112,10 @@ def two_loops(target: str) -> None:
             failures.append(error)
 
     threads = [threading.Thread(target=thread) for _ in range(2)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join(60)
+    for runner in threads:
+        runner.start()
+    for runner in threads:
+        runner.join(60)
     if failures:
         raise failures[0]
     print("done", flush=True)
@@ -130,8 +130,8 @@ async def _loop(target: str, shared: AsyncClient) -> None:
             await via.start_workflow(work.chain, number, id=testbed.name("run"), task_queue=queue)
             for number in range(5)
         ]
-        found = await asyncio.gather(*[handle.result(timeout=30) for handle in handles])
-    assert found == [number + 5 for number in range(5)], found
+        values = await asyncio.gather(*[handle.result(timeout=30) for handle in handles])
+    assert values == [number + 5 for number in range(5)], values
     await own.close()
 
 

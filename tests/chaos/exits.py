@@ -33,6 +33,6 @@ def _run(case: str, target: str, tally: Tally) -> None:
             status, took = program.end(None, _LIMIT)
             program.wait_readers()
             good = status == 0 and "done" in program.lines
-            tally.check(good, f"{case} on {target} ended with {status}\n{program.told()}", took)
+            tally.check(good, f"{case} on {target} ended with {status}\n{program.output()}", took)
     except Stuck as stuck:
         tally.failed(f"{case} on {target}: {stuck}")

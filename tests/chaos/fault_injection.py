@@ -54,7 +54,7 @@ def _met(worker: Worker, strike: Coroutine[Any, Any, bool], feed: Callable[[], o
 
 
 async def _at_delivery(worker: Worker, queue: str, loop: str, instant: str) -> bool:
-    records = [each for each in worker._app.tables.of_queue(queue) if each.state is HandleState.ACTIVE]
+    records = [handle for handle in worker._app.tables.of_queue(queue) if handle.state is HandleState.ACTIVE]
     if not records:
         return False  # between two handles nothing is delivered
     record = records[-1]

@@ -117,8 +117,8 @@ def _others_go_on(
     busy, began = time.process_time(), time.monotonic()
     while True:
         started = time.monotonic()
-        found = results(testbed.start_chains(client, worker.task_queue, _NEIGHBOURS), scale.limit, worker)
-        tally.check(testbed.right(found) == _NEIGHBOURS, f"neighbours: {found}", time.monotonic() - started)
+        values = results(testbed.start_chains(client, worker.task_queue, _NEIGHBOURS), scale.limit, worker)
+        tally.check(testbed.right(values) == _NEIGHBOURS, f"neighbours: {values}", time.monotonic() - started)
         more = threading.active_count() - threads
         tally.check(more <= _MORE_THREADS, f"{more} more threads")
         left = seconds - (time.monotonic() - began)

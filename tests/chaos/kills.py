@@ -59,7 +59,7 @@ def _under_load(client: Client, at_once: float, chance: random.Random, scale: Sc
     queue = testbed.name("kills")
     with testbed.working(client, queue, lanes=2) as worker:
         static = frozenset(worker.tree.paths())
-        blows = scale.rounds * len(static) + 3 * scale.strikes
+        blows = scale.rounds * len(static) + 3 * scale.injections
         runs = max(scale.workflows, 3 * blows)
         load = Load(client, queue, runs, int(at_once * runs), blows)
         struck = 0
@@ -72,8 +72,8 @@ def _under_load(client: Client, at_once: float, chance: random.Random, scale: Sc
                 _recovers(worker, static, tally)
             else:
                 struck += 1
-        found = results(load.handles, scale.limit, worker)
-        tally.check(testbed.right(found) == runs, f"wrong results: {found}")
+        values = results(load.handles, scale.limit, worker)
+        tally.check(testbed.right(values) == runs, f"wrong results: {values}")
         for _ in range(struck):
             tally.passed()
         _recovers(worker, static, tally)
@@ -125,7 +125,7 @@ def _blows(
     blows: list[Callable[[], bool]] = []
     for _ in range(scale.rounds):
         blows += [partial(fault_injection.kill, worker, path) for path in static]
-    for number in range(scale.strikes):
+    for number in range(scale.injections):
         loop, instant = _DELIVERIES[number % len(_DELIVERIES)]
         blows.append(partial(fault_injection.at_delivery, worker, queue, loop, instant, load.more))
         blows.append(partial(fault_injection.recycle_in_flight, worker, queue, load.more))

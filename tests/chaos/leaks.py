@@ -38,7 +38,7 @@ def holdings(portal: Portal) -> Holdings:
         threads=threading.active_count(),
         os_threads=len(os.listdir("/proc/self/task")) if os.path.isdir("/proc/self/task") else 0,
         tasks=portal.call(_tasks()),
-        fibers=sum(type(each) is _Fiber and not each.dead for each in gc.get_objects()),
+        fibers=sum(type(candidate) is _Fiber and not candidate.dead for candidate in gc.get_objects()),
         descriptors=len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0,
     )
 

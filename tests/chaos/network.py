@@ -45,21 +45,21 @@ def connections_reset(seed: int, scale: Scale) -> Outcome:
     chance = random.Random(f"connections reset {seed}")
 
     def harm(proxy: Proxy) -> None:
-        for _ in range(2 * scale.strikes):
+        for _ in range(2 * scale.injections):
             time.sleep(chance.random() * 0.4)  # a random instant
             proxy.reset()
 
     return _behind_proxy(harm, scale)
 
 
-def black_hole(seed: int, scale: Scale) -> Outcome:
+def traffic_dropped(seed: int, scale: Scale) -> Outcome:
     """Drop all traffic for a while without closing connections."""
     chance = random.Random(f"black hole {seed}")
 
     def harm(proxy: Proxy) -> None:
         time.sleep(chance.random() * 0.5)  # a random instant
         proxy.swallow()
-        time.sleep(scale.black_hole)  # the outage itself
+        time.sleep(scale.dropped_traffic)  # the outage itself
         proxy.let_through()
 
     return _behind_proxy(harm, scale)
@@ -89,9 +89,9 @@ def _survives(
         harm()
         began = time.monotonic()
         fresh = _start_when_possible(client, worker, scale)
-        (found,) = results(fresh, scale.limit, worker)
+        (value,) = results(fresh, scale.limit, worker)
         took = time.monotonic() - began
-        tally.check(found == 5, f"a run after the outage gave {found}", took)
+        tally.check(value == 5, f"a run after the outage gave {value}", took)
         found_all = results(handles, scale.limit, worker)
         tally.check(testbed.right(found_all) == count, f"wrong results: {found_all}")
     except Stuck as stuck:
@@ -99,14 +99,14 @@ def _survives(
 
 
 def _start_when_possible(client: Client, worker: Worker, scale: Scale) -> Sequence[WorkflowHandle[Any]]:
-    found: list[WorkflowHandle[Any]] = []
+    handles: list[WorkflowHandle[Any]] = []
 
     def start() -> bool:
         try:
-            found.extend(testbed.start_chains(client, worker.task_queue, 1))
+            handles.extend(testbed.start_chains(client, worker.task_queue, 1))
         except Exception:
             return False
         return True
 
     until("a run can be started", start, scale.limit, worker)
-    return found
+    return handles

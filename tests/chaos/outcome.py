@@ -17,11 +17,11 @@ class Scale:
     name: str
     workflows: int
     rounds: int
-    strikes: int
+    injections: int
     hang_watch: float
     nap: float
     outage: float
-    black_hole: float
+    dropped_traffic: float
     liveness: float
     limit: float
     strict: bool
@@ -31,11 +31,11 @@ FULL = Scale(
     name="full",
     workflows=500,
     rounds=3,
-    strikes=12,
+    injections=12,
     hang_watch=180.0,
     nap=60.0,
     outage=3.0,
-    black_hole=15.0,
+    dropped_traffic=15.0,
     liveness=30.0,
     limit=400.0,
     strict=True,
@@ -44,11 +44,11 @@ QUICK = Scale(
     name="quick",
     workflows=60,
     rounds=1,
-    strikes=4,
+    injections=4,
     hang_watch=10.0,
     nap=20.0,
     outage=3.0,
-    black_hole=15.0,
+    dropped_traffic=15.0,
     liveness=3.0,
     limit=180.0,
     strict=True,
@@ -57,11 +57,11 @@ SHORT = Scale(
     name="short",
     workflows=12,
     rounds=1,
-    strikes=2,
+    injections=2,
     hang_watch=1.0,
     nap=4.0,
     outage=0.5,
-    black_hole=2.0,
+    dropped_traffic=2.0,
     liveness=1.0,
     limit=100.0,
     strict=False,

@@ -65,10 +65,10 @@ class Proxy:
     async def _reset(self) -> int:
         writers = list(self._writers)
         for writer in writers:
-            found: socket.socket | None = writer.get_extra_info("socket")
-            if found is not None:
+            raw_socket: socket.socket | None = writer.get_extra_info("socket")
+            if raw_socket is not None:
                 with contextlib.suppress(OSError):  # closed meanwhile
-                    found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+                    raw_socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
             writer.transport.abort()
         return len(writers) // 2
 

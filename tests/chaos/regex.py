@@ -40,9 +40,9 @@ def holds_the_interpreter(seed: int, scale: Scale) -> Outcome:
             _wait_running(program, 1, scale)
             _watched(client, program, queue, scale, tally)
             code, took = program.end(signal.SIGTERM)
-            tally.check(code == 0, f"ended with {code}\n{program.told()}", took)
+            tally.check(code == 0, f"ended with {code}\n{program.output()}", took)
         except Stuck as stuck:
-            tally.failed(f"{stuck}\n{program.told()}")
+            tally.failed(f"{stuck}\n{program.output()}")
     return tally.outcome()
 
 
@@ -59,7 +59,7 @@ def _watched(client: Client, program: testbed.Program, queue: str, scale: Scale,
         share = (_cpu(program) - used) / (time.monotonic() - began)
         tally.check(not scale.strict or share <= _MOST_CPU, f"{share:.0%} of a processor while watched")
     process_count = len(_pids(program))
-    tally.check(process_count <= _MOST_PROCESSES, f"{process_count} processes\n{program.told()}")
+    tally.check(process_count <= _MOST_PROCESSES, f"{process_count} processes\n{program.output()}")
     for handle in hung:
         handle.terminate("seen enough")
 
@@ -89,10 +89,10 @@ def _neighbours(client: Client, queue: str, scale: Scale, tally: Tally, limit: f
         client.start_workflow("neighbour", place, id=testbed.name("neighbour"), task_queue=queue)
         for place in range(_NEIGHBOURS)
     ]
-    found = results(handles, scale.limit)
+    values = results(handles, scale.limit)
     took = time.monotonic() - began
-    good = found == [place + 5 for place in range(_NEIGHBOURS)] and (took <= limit or not scale.strict)
-    tally.check(good, f"neighbours: {found} after {took:.1f} s", took)
+    good = values == [place + 5 for place in range(_NEIGHBOURS)] and (took <= limit or not scale.strict)
+    tally.check(good, f"neighbours: {values} after {took:.1f} s", took)
 
 
 def _replaced(program: testbed.Program, times: int, scale: Scale) -> None:
@@ -109,7 +109,7 @@ def _said(program: testbed.Program, text: str) -> int:
 
 
 def _pids(program: testbed.Program) -> list[int]:
-    return [int(found[1]) for line in list(program.errors) if (found := _STARTED.search(line))]
+    return [int(match[1]) for line in list(program.errors) if (match := _STARTED.search(line))]
 
 
 def _cpu(program: testbed.Program) -> float:

@@ -41,12 +41,14 @@ def _killed_and_asked(
     asker.start()
     try:
         for path in [
-            each for _ in range(scale.rounds) for each in chance.sample(sorted(static), len(static))
+            process_path
+            for _ in range(scale.rounds)
+            for process_path in chance.sample(sorted(static), len(static))
         ]:
             handles = testbed.start_chains(client, worker.task_queue, 2)
-            asked = asker.asked
+            count = asker.requests
             fault_injection.kill(worker, path)
-            until("it is asked", lambda asked=asked: asker.asked > asked + 3, 20, worker)  # type: ignore[misc]
+            until("it is asked", lambda count=count: asker.requests > count + 3, 20, worker)  # type: ignore[misc]
             took = until("it is ready again", lambda: ask(port, "/ready")[0] == 200, 30, worker)
             tally.check(testbed.right(results(handles, 60, worker)) == 2, f"{path}: wrong results", took)
         tally.check(ask(port, "/live")[0] == 200, "not alive at the end")
@@ -56,7 +58,7 @@ def _killed_and_asked(
     finally:
         asker.over.set()
         asker.join(10)
-    tally.check(not asker.troubles, f"of {asker.asked} answers: {asker.troubles[:3]}")
+    tally.check(not asker.troubles, f"of {asker.requests} answers: {asker.troubles[:3]}")
 
 
 def _not_ready_without_workers(worker: Worker, port: int, tally: Tally) -> None:
@@ -91,7 +93,7 @@ class Asker(threading.Thread):
     def __init__(self, port: int) -> None:
         super().__init__(daemon=True)
         self.over = threading.Event()
-        self.asked = 0
+        self.requests = 0
         self.troubles: list[str] = []
         self._port = port
 
@@ -102,10 +104,10 @@ class Asker(threading.Thread):
                 try:
                     code, _ = ask(self._port, path)
                     good = code == 200 or (code == 503 and path != "/status")
-                    told = f"{path}: {code}"
+                    result = f"{path}: {code}"
                 except (OSError, ValueError, http.client.HTTPException) as error:
-                    good, told = False, f"{path}: {error!r}"
+                    good, result = False, f"{path}: {error!r}"
                 if not good:
-                    self.troubles.append(f"{told} after {time.monotonic() - began:.2f} s")
-                self.asked += 1
+                    self.troubles.append(f"{result} after {time.monotonic() - began:.2f} s")
+                self.requests += 1
             self.over.wait(0.005)

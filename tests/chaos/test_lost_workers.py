@@ -64,9 +64,9 @@ def _block_handle_creation(worker: Worker) -> Iterator[None]:
 
 async def _wait_for_process(worker: Worker, path: str, *, started: bool) -> Process:
     async with asyncio.timeout(20):
-        while (found := _find_process(worker, path)) is None or found.was_started is not started:  # noqa: ASYNC110 - nobody would set it
+        while (process := _find_process(worker, path)) is None or process.was_started is not started:  # noqa: ASYNC110 - nobody would set it
             await asyncio.sleep(0)
-    return found
+    return process
 
 
 def _find_process(worker: Worker, path: str) -> Process | None:

@@ -20,7 +20,7 @@ from .outcome import SHORT, Outcome
 _LONG = {
     "processes-killed-under-load",
     "kills-on-server",
-    "black-hole",
+    "traffic-dropped",
     "campaign-on-file",
     "campaign-on-server",
     "durability",

@@ -83,9 +83,9 @@ def start_chains(client: Client, queue: str, count: int) -> list[WorkflowHandle[
     ]
 
 
-def right(found: list[int]) -> int:
+def right(values: list[int]) -> int:
     """Count the correct results of chains."""
-    return sum(value == place + work.STEPS for place, value in enumerate(found))
+    return sum(value == place + work.STEPS for place, value in enumerate(values))
 
 
 class Program:
@@ -144,7 +144,7 @@ class Program:
         """Wait until it has printed this."""
         with self._changed:
             if not self._changed.wait_for(lambda: text in self.lines, limit):
-                raise Stuck(f"{self.process.args!r} did not say {text!r} within {limit:g} s\n{self.told()}")
+                raise Stuck(f"{self.process.args!r} did not say {text!r} within {limit:g} s\n{self.output()}")
 
     def kill(self) -> None:
         """Kill it with SIGKILL if it is alive; wait for its end."""
@@ -163,14 +163,14 @@ class Program:
             self.process.send_signal(signal.SIGABRT)  # faulthandler tells where it stands
             self.process.wait(10)
             self.wait_readers()
-            raise Stuck(f"{self.process.args!r} did not end within {limit:g} s\n{self.told()}") from None
+            raise Stuck(f"{self.process.args!r} did not end within {limit:g} s\n{self.output()}") from None
 
     def wait_readers(self) -> None:
         """Wait until its output is read; do not wait for a grandchild that still holds the pipes."""
         for reader in self._readers:
             reader.join(5)
 
-    def told(self) -> str:
+    def output(self) -> str:
         """Return its latest output."""
         return "\n".join([*self.lines[-20:], *self.errors[-80:]])
 

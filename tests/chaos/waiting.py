@@ -33,12 +33,12 @@ def until(what: str, condition: Callable[[], object], limit: float, worker: Work
 def results(handles: Sequence[WorkflowHandle[Any]], limit: float, worker: Worker | None = None) -> list[Any]:
     """Return the results of runs within one limit. For a known worker the limit starts at its last task, up to
     five limits in all, so that a slow machine does not count as a hang."""
-    last, begun, found = time.monotonic() + 5 * limit, -1, []
+    last, begun, values = time.monotonic() + 5 * limit, -1, []
     deadline = time.monotonic() + limit
     for place, handle in enumerate(handles):
         while True:
             try:
-                found.append(handle.result(timeout=max(0.05, deadline - time.monotonic())))
+                values.append(handle.result(timeout=max(0.05, deadline - time.monotonic())))
                 break
             except TimeoutError:
                 before, begun = begun, -1 if worker is None else worker.statistics().activations
@@ -48,7 +48,7 @@ def results(handles: Sequence[WorkflowHandle[Any]], limit: float, worker: Worker
                         f"{describe(worker)}\n{histories(handles[place:])}"
                     ) from None
                 deadline = time.monotonic() + limit
-    return found
+    return values
 
 
 def describe(worker: Worker | None) -> str:
@@ -84,15 +84,17 @@ def histories(handles: Sequence[WorkflowHandle[Any]]) -> str:
         if len(lines) == _SHOWN_RUNS:
             break
         try:
-            seen = handle.describe(rpc_timeout=5)
-            if seen.status.name != "RUNNING":
+            description = handle.describe(rpc_timeout=5)
+            if description.status.name != "RUNNING":
                 continue
             events = [
                 f"    {event['eventId']} {event['eventTime']} {event['eventType']}{_reason(event)}"
                 for event in handle.history().events[-_SHOWN_EVENTS:]
             ]
-            waits = [f"    waits for {each!r}" for each in seen.pending_activities]
-            lines.append("\n".join([f"  {handle.id}, task attempt {seen.task_attempt}", *events, *waits]))
+            waits = [f"    waits for {activity!r}" for activity in description.pending_activities]
+            lines.append(
+                "\n".join([f"  {handle.id}, task attempt {description.task_attempt}", *events, *waits])
+            )
         except Exception as error:
             lines.append(f"  {handle.id}: {type(error).__name__}: {error}")
     return "\n".join(lines)

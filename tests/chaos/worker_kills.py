@@ -18,7 +18,7 @@ from .outcome import Outcome, Scale, Tally
 from .waiting import Stuck, results, until
 
 # What is promised; where the size is not strict, a guard against hanging only.
-_IDLE, _IN_TASK, _POLITE = 6.0, 11.0, 1.5
+_IDLE, _IN_TASK, _SIGTERM = 6.0, 11.0, 1.5
 _SLACK = 3.0  # for the retry policy, and a server that is busy
 _GUARD = 60.0
 
@@ -45,11 +45,11 @@ def _mid_activity(scale: Scale, tally: Tally, *, promised: bool, liveness: float
             began = time.monotonic()
             second.wait_line("again", _GUARD)
             took = time.monotonic() - began
-            (found,) = results([handle], _GUARD)
+            (outcome,) = results([handle], _GUARD)
     limit = liveness + _SLACK if scale.strict else _GUARD
     # The first worker lets every attempt hang; on a busy machine it may have had more than one.
-    good = found[0] == "page 7" and found[1] >= 2 and took <= limit
-    tally.check(good, f"resumed as {found} after {took:.1f} s, of at most {limit:g}", took)
+    good = outcome[0] == "page 7" and outcome[1] >= 2 and took <= limit
+    tally.check(good, f"resumed as {outcome} after {took:.1f} s, of at most {limit:g}", took)
 
 
 def _knows_cursor(target: str, workflow_id: str) -> bool:
@@ -69,17 +69,17 @@ def between_tasks(seed: int, scale: Scale) -> Outcome:
     return tally.outcome()
 
 
-def politely(seed: int, scale: Scale) -> Outcome:
+def by_sigterm(seed: int, scale: Scale) -> Outcome:
     """SIGTERM: the running activity completes, and the next worker has no delay."""
     tally = Tally()
 
     def terminate(program: testbed.Program) -> None:
         status, took = program.end(signal.SIGTERM)
-        tally.check(status == 0, f"SIGTERM ended it with {status} after {took:.1f} s:\n{program.told()}")
+        tally.check(status == 0, f"SIGTERM ended it with {status} after {took:.1f} s:\n{program.output()}")
 
     count = min(scale.workflows, 20)
     for _ in range(scale.rounds):
-        _tried(tally, lambda: _idle_runs(count, tally, _bound(scale, _POLITE), terminate))
+        _tried(tally, lambda: _idle_runs(count, tally, _bound(scale, _SIGTERM), terminate))
     _tried(tally, lambda: _finishes(tally, terminate))
     return tally.outcome()
 
@@ -97,10 +97,10 @@ def _idle_runs(count: int, tally: Tally, limit: float, end: Callable[[testbed.Pr
             began = time.monotonic()
             for handle in handles:
                 handle.signal(work.go, 100)
-            found = results(handles, _GUARD)
+            values = results(handles, _GUARD)
             took = time.monotonic() - began
-    good = found == [n + 101 for n in range(count)] and took <= limit
-    tally.check(good, f"{found} after {took:.1f} s, of at most {limit:g}", took)
+    good = values == [n + 101 for n in range(count)] and took <= limit
+    tally.check(good, f"{values} after {took:.1f} s, of at most {limit:g}", took)
 
 
 def _is_idle(handle: WorkflowHandle[Any]) -> bool:
@@ -116,8 +116,8 @@ def _finishes(tally: Tally, end: Callable[[testbed.Program], None]) -> None:
         first.wait_line("in activity")
         with testbed.worker_program(target, queue):
             end(first)
-            (found,) = results([handle], _GUARD)
-    tally.check(found == "attempt 1", f"the activity did not finish in its first attempt, but in {found}")
+            (result,) = results([handle], _GUARD)
+    tally.check(result == "attempt 1", f"the activity did not finish in its first attempt, but in {result}")
 
 
 def in_task(seed: int, scale: Scale) -> Outcome:
@@ -136,9 +136,9 @@ def _in_task(tally: Tally, limit: float) -> None:
         with testbed.worker_program(target, queue):
             first.kill()
             began = time.monotonic()
-            (found,) = results([handle], _GUARD)
+            (result,) = results([handle], _GUARD)
             took = time.monotonic() - began
-    tally.check(found == 3 and took <= limit, f"{found} after {took:.1f} s, of at most {limit:g}", took)
+    tally.check(result == 3 and took <= limit, f"{result} after {took:.1f} s, of at most {limit:g}", took)
 
 
 def under_load(seed: int, scale: Scale) -> Outcome:
@@ -155,14 +155,14 @@ def _under_load(scale: Scale, chance: random.Random, tally: Tally) -> None:
         try:
             programs.append(testbed.worker_program(target, queue))
             handles = testbed.start_chains(client, queue, min(scale.workflows, 100))
-            for _ in range(scale.strikes):
+            for _ in range(scale.injections):
                 programs.append(testbed.worker_program(target, queue))
                 time.sleep(chance.random() * 0.5)  # a random instant is the point
                 programs[-2].kill()
             began = time.monotonic()
-            found = results(handles, scale.limit)
+            values = results(handles, scale.limit)
             took = time.monotonic() - began
-            tally.check(testbed.right(found) == len(found), f"wrong results: {found}", took)
+            tally.check(testbed.right(values) == len(values), f"wrong results: {values}", took)
         finally:
             for program in programs:
                 program.__exit__()

@@ -147,7 +147,7 @@ def connection() -> FakeScheduleService:
         (
             Schedule(ScheduleActionStartWorkflow(report, "a", cron_schedule="x"), DAILY),
             UsageError,
-            "no option",
+            "unknown option 'cron_schedule'",
         ),
         (Schedule(ScheduleActionStartWorkflow(len, "a"), DAILY), UsageError, "len is not a workflow"),
         (Schedule(report, DAILY), UsageError, "ScheduleActionStartWorkflow"),

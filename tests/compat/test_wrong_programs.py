@@ -143,9 +143,9 @@ def commands_by_task(execution: HistoryExecution, history: History, *, values: b
             continue  # what was asked for there was never written down
         by_name = started in drawn or not values
         left = [
-            each
-            for each in _recorded_commands(commands, foreign)
-            if not (effects and isinstance(each, c.ScheduleLocalActivity))
+            command
+            for command in _recorded_commands(commands, foreign)
+            if not (effects and isinstance(command, c.ScheduleLocalActivity))
         ]
         tasks.append([_describe(command, by_name=by_name) for command in left])
     return [sorted(task) for task in tasks if task] if foreign else [task for task in tasks if task]
@@ -154,9 +154,13 @@ def commands_by_task(execution: HistoryExecution, history: History, *, values: b
 def _recorded_commands(commands: list[c.Command], foreign: bool) -> list[c.Command]:
     """Drop commands that were cancelled in their own task, follow the end of the run, or leave no event."""
     gone: set[tuple[type[c.Command], int]]
-    gone = {(c.StartTimer, each.seq) for each in commands if isinstance(each, c.CancelTimer)}
-    gone |= {(c.ScheduleActivity, each.seq) for each in commands if isinstance(each, c.RequestCancelActivity)}
-    begun = {(type(each), getattr(each, "seq", 0)) for each in commands}
+    gone = {(c.StartTimer, recorded.seq) for recorded in commands if isinstance(recorded, c.CancelTimer)}
+    gone |= {
+        (c.ScheduleActivity, recorded.seq)
+        for recorded in commands
+        if isinstance(recorded, c.RequestCancelActivity)
+    }
+    begun = {(type(recorded), getattr(recorded, "seq", 0)) for recorded in commands}
     left: list[c.Command] = []
     for command in commands:
         number = getattr(command, "seq", 0)
@@ -172,7 +176,7 @@ def _recorded_commands(commands: list[c.Command], foreign: bool) -> list[c.Comma
         if isinstance(command, c.TERMINAL):
             # SDKs differ in whether they send an answer that is issued with the end of the run.
             answers = (c.CompleteUpdate, c.RejectUpdate) if foreign else ()
-            return [each for each in left if not isinstance(each, answers)]
+            return [recorded for recorded in left if not isinstance(recorded, answers)]
     return left
 
 

@@ -183,7 +183,7 @@ def test_outbox_rejects_invalid_arguments_when_the_row_is_written() -> None:
     with Session(engine) as session:
         with pytest.raises(ArgumentError):
             outbox.start_workflow(session, Tally.run, id="no argument")  # type: ignore[call-arg]
-        with pytest.raises(UsageError, match="no option"):
+        with pytest.raises(UsageError, match="unknown start option"):
             outbox.start_workflow(session, Tally.run, 1, ident="x")  # type: ignore[call-arg]
         with pytest.raises(UsageError, match="non-empty"):
             outbox.signal(session, "", "add", 1)

@@ -447,7 +447,7 @@ class Engines(RuleBasedStateMachine):
 
 
 def _signals(news: list[News]) -> list[News]:
-    return [each for each in news if each[0] == "signal"]
+    return [message for message in news if message[0] == "signal"]
 
 
 class EnginesOnFile(Engines):

@@ -227,7 +227,7 @@ def resolved_order(
     while more := found.next_end():
         ends += more
     assert found.unmatched_mark() is None
-    return [getattr(each, "seq", 0) for each in ends]
+    return [getattr(end, "seq", 0) for end in ends]
 
 
 def test_local_activities_are_matched_to_markers_by_ascending_number() -> None:

@@ -61,7 +61,9 @@ def race() -> Any:
 def all_settled() -> Any:
     tasks = [start("fails", "x"), start("echo", "y"), start("fails", "z")]
     results = workflow.gather(*tasks, return_exceptions=True)
-    return act("echo", ["rejected" if isinstance(each, BaseException) else "fulfilled" for each in results])
+    return act(
+        "echo", ["rejected" if isinstance(result, BaseException) else "fulfilled" for result in results]
+    )
 
 
 @twin("timersTogether")

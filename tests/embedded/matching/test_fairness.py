@@ -70,7 +70,7 @@ def test_returning_fairness_key_gets_no_extra_turns() -> None:
     take(queue, 100)
     for number in range(10):
         queue.put(f"b-{number}", 3, ("b", "", ""))
-    assert Counter(each[0] for each in take(queue, 10)) == {"a": 5, "b": 5}
+    assert Counter(task[0] for task in take(queue, 10)) == {"a": 5, "b": 5}
 
 
 def test_new_tasks_and_backlog_of_a_type_alternate() -> None:
@@ -103,7 +103,7 @@ def test_queue_iteration_yields_each_task_once() -> None:
         queue.put(name, 3, (name[0], "", ""), late=name[0] == "b")
     queue.put("d", 3, ("d", "", ""))
     assert sorted(queue) == sorted([*names, "d"])
-    assert {each[0] for each in islice(queue, 4)} == set("abcd")
+    assert {task[0] for task in islice(queue, 4)} == set("abcd")
     assert list(queue.urgent()) == ["d"]
 
 

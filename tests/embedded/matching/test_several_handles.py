@@ -53,10 +53,10 @@ def world(runner: asyncio.Runner, world: World) -> World:
 
 async def start_on_one_of_two(world: World) -> tuple[str, Receiver, Receiver]:
     """Start a run with two idle workers. Return its id, the worker that received it, and the other one."""
-    one, two = Receiver(world), Receiver(world)
+    worker_a, worker_b = Receiver(world), Receiver(world)
     run_id = (await world.start("w")).run_id
     await settle()
-    return (run_id, one, two) if one.activations else (run_id, two, one)
+    return (run_id, worker_a, worker_b) if worker_a.activations else (run_id, worker_b, worker_a)
 
 
 def schedule(seq: int, kind: str = "act", **spec: Any) -> c.ScheduleActivity:
@@ -71,23 +71,23 @@ def kinds(world: World, run_id: str) -> list[str]:
 
 
 async def test_workflow_tasks_are_spread_over_idle_workers(world: World) -> None:
-    one, two = Receiver(world, identity="one"), Receiver(world, identity="two")
+    worker_a, worker_b = Receiver(world, identity="one"), Receiver(world, identity="two")
     await settle()
     for number in range(6):
         await world.start(f"w{number}")
     await settle()
-    assert (len(one.activations), len(two.activations)) == (3, 3)
+    assert (len(worker_a.activations), len(worker_b.activations)) == (3, 3)
 
 
 async def test_activities_of_one_run_are_spread_over_workers(world: World) -> None:
-    run_id, holder, other = await start_on_one_of_two(world)
+    run_id, holder, other_worker = await start_on_one_of_two(world)
     holder.complete(run_id, *(schedule(seq) for seq in range(1, 9)))
     await settle()
-    assert (len(holder.activities), len(other.activities)) == (4, 4)
+    assert (len(holder.activities), len(other_worker.activities)) == (4, 4)
 
 
 async def test_sequential_activities_stay_with_one_worker(world: World) -> None:
-    run_id, holder, other = await start_on_one_of_two(world)
+    run_id, holder, other_worker = await start_on_one_of_two(world)
     for seq in range(1, 5):
         holder.complete(run_id, schedule(seq))
         await settle()
@@ -96,46 +96,46 @@ async def test_sequential_activities_stay_with_one_worker(world: World) -> None:
         holder.handle.complete_activity(ActivityOk(task.token, text("done")))
         await settle()
     assert len(holder.activations) == 5
-    assert not other.activations
-    assert not other.activities
+    assert not other_worker.activations
+    assert not other_worker.activities
 
 
 async def test_cached_run_waits_for_its_busy_worker(world: World) -> None:
     """Tasks of the run go to another worker only when the first one is lost."""
-    one = Receiver(world, max_concurrent_workflow_tasks=1)
+    worker_a = Receiver(world, max_concurrent_workflow_tasks=1)
     first = await world.start("first")
     await settle()
-    one.complete(first.run_id, c.StartTimer(1, 10**12))
+    worker_a.complete(first.run_id, c.StartTimer(1, 10**12))
     await world.start("second")
     await settle()
-    assert len(one.activations) == 2, "the worker has a free slot"
-    two = Receiver(world)
+    assert len(worker_a.activations) == 2, "the worker has a free slot"
+    worker_b = Receiver(world)
     await world.call(made(SignalWorkflow, workflow_id="first", signal_name="s", request_id="r"))
     await settle()
-    assert not two.activations
-    one.complete(one.activations[-1].run_id, c.StartTimer(1, 10**12))
+    assert not worker_b.activations
+    worker_a.complete(worker_a.activations[-1].run_id, c.StartTimer(1, 10**12))
     await settle()
-    assert [activation.run_id for activation in one.activations] == [
+    assert [activation.run_id for activation in worker_a.activations] == [
         first.run_id,
-        one.activations[1].run_id,
+        worker_a.activations[1].run_id,
         first.run_id,
     ]
-    one.lose()
+    worker_a.lose()
     await world.call(made(SignalWorkflow, workflow_id="first", signal_name="s", request_id="r2"))
     await settle()
-    assert {activation.run_id for activation in two.activations} == {first.run_id}, (
+    assert {activation.run_id for activation in worker_b.activations} == {first.run_id}, (
         "no worker knows it any more"
     )
 
 
 async def test_workflow_task_of_a_lost_worker_is_redelivered(world: World) -> None:
     """Later completions of the lost worker are ignored."""
-    run_id, holder, other = await start_on_one_of_two(world)
+    run_id, holder, other_worker = await start_on_one_of_two(world)
     holder.lose()
     await settle()
-    assert [activation.run_id for activation in other.activations] == [run_id]
-    assert isinstance(other.activations[0].events[0], e.RunStarted)
-    other.complete(run_id, c.CompleteRun(text("done")))
+    assert [activation.run_id for activation in other_worker.activations] == [run_id]
+    assert isinstance(other_worker.activations[0].events[0], e.RunStarted)
+    other_worker.complete(run_id, c.CompleteRun(text("done")))
     holder.complete(run_id, c.FailRun(msgspec.UNSET))  # type: ignore[arg-type]
     await settle()
     assert kinds(world, run_id)[-1] == "WorkflowExecutionCompleted"
@@ -143,40 +143,40 @@ async def test_workflow_task_of_a_lost_worker_is_redelivered(world: World) -> No
 
 
 async def test_tasks_of_a_lost_worker_keep_their_fairness_weight(world: World) -> None:
-    one = Receiver(world, identity="one", max_concurrent_workflow_tasks=100)
-    two = Receiver(world, identity="two", max_concurrent_workflow_tasks=1)
-    two.handle.pause(WorkKind.WORKFLOWS)
+    worker_a = Receiver(world, identity="one", max_concurrent_workflow_tasks=100)
+    worker_b = Receiver(world, identity="two", max_concurrent_workflow_tasks=1)
+    worker_b.handle.pause(WorkKind.WORKFLOWS)
     tenants: dict[str, str] = {}
     for number in range(8):
         for tenant, weight in (("a", 1.0), ("b", 3.0)):
             options = {"fairness_key": tenant, "fairness_weight": weight}
             tenants[(await world.start(f"{tenant}{number}", **options)).run_id] = tenant
     await settle()
-    for activation in one.activations:
-        one.complete(activation.run_id)
-    one.handle.pause(WorkKind.WORKFLOWS)
+    for activation in worker_a.activations:
+        worker_a.complete(activation.run_id)
+    worker_a.handle.pause(WorkKind.WORKFLOWS)
     for number in range(8):
         for tenant in "ab":
             request = SignalWorkflow(workflow_id=f"{tenant}{number}", signal_name="s", request_id="")
             await world.call(request)
-    one.lose()
-    two.handle.resume(WorkKind.WORKFLOWS)
+    worker_a.lose()
+    worker_b.handle.resume(WorkKind.WORKFLOWS)
     received = ""
     for _ in range(8):
         await settle()
-        run_id = two.activations.pop().run_id
+        run_id = worker_b.activations.pop().run_id
         received += tenants[run_id]
-        two.complete(run_id)
+        worker_b.complete(run_id)
     assert Counter(received) == {"a": 2, "b": 6}
 
 
 async def test_attempt_of_a_lost_worker_is_retried(world: World) -> None:
     """The first loss is retried immediately, the second after the backoff of the retry policy."""
-    two = Receiver(world, activities=False)
+    worker_b = Receiver(world, activities=False)
     lost = [Receiver(world, workflows=False)]
     started = await world.start("w")
     await settle()
-    two.complete(started.run_id, schedule(1, retry_policy=RetryRule(initial_interval=1.0)))
+    worker_b.complete(started.run_id, schedule(1, retry_policy=RetryRule(initial_interval=1.0)))
     for attempt in (1, 2):
         await settle()
         assert [task.attempt for task in lost[-1].activities] == [attempt]
@@ -191,59 +191,59 @@ async def test_attempt_of_a_lost_worker_is_retried(world: World) -> None:
     lost[0].handle.complete_activity(ActivityOk(lost[0].activities[0].token, text("late")))
     last.handle.complete_activity(ActivityOk(last.activities[0].token, text("done")))
     await settle()
-    assert two.activations[-1].events == (e.ActivityCompleted(1, text("done")),)
+    assert worker_b.activations[-1].events == (e.ActivityCompleted(1, text("done")),)
 
 
 async def test_attempt_without_retries_fails_when_its_worker_is_lost(world: World) -> None:
-    one, two = Receiver(world, workflows=False), Receiver(world, activities=False)
+    worker_a, worker_b = Receiver(world, workflows=False), Receiver(world, activities=False)
     started = await world.start("w")
     await settle()
-    two.complete(started.run_id, schedule(1, retry_policy=RetryRule(maximum_attempts=1)))
+    worker_b.complete(started.run_id, schedule(1, retry_policy=RetryRule(maximum_attempts=1)))
     await settle()
-    three = Receiver(world, workflows=False)
-    one.lose()
+    worker_c = Receiver(world, workflows=False)
+    worker_a.lose()
     await settle()
-    assert isinstance(two.activations[-1].events[0], e.ActivityFailed)
-    assert not three.activities
+    assert isinstance(worker_b.activations[-1].events[0], e.ActivityFailed)
+    assert not worker_c.activities
 
 
 async def test_query_of_a_lost_worker_is_answered_by_another(world: World) -> None:
-    one = Receiver(world)
+    worker_a = Receiver(world)
     started = await world.start("w")
     await settle()
-    one.complete(started.run_id, c.StartTimer(1, 10**12))
+    worker_a.complete(started.run_id, c.StartTimer(1, 10**12))
     asking = asyncio.create_task(world.call(QueryWorkflow(workflow_id="w", query_name="count")))
     await settle()
-    assert isinstance(one.activations[-1].events[0], e.QueryReceived)
-    two = Receiver(world)
-    one.lose()
+    assert isinstance(worker_a.activations[-1].events[0], e.QueryReceived)
+    worker_b = Receiver(world)
+    worker_a.lose()
     await settle()
-    two.complete(started.run_id, c.StartTimer(1, 10**12))  # replayed first
+    worker_b.complete(started.run_id, c.StartTimer(1, 10**12))  # replayed first
     await settle()
-    query = two.activations[-1].events[0]
+    query = worker_b.activations[-1].events[0]
     assert isinstance(query, e.QueryReceived)
-    two.complete(started.run_id, c.AnswerQuery(query.id, text("7")))
+    worker_b.complete(started.run_id, c.AnswerQuery(query.id, text("7")))
     assert (await asking).result == (text("7"),)
 
 
 async def test_local_activity_of_a_lost_worker_runs_again(world: World) -> None:
-    one = Receiver(world)
+    worker_a = Receiver(world)
     started = await world.start("w")
     await settle()
     local = c.ScheduleLocalActivity(1, "1", "act", ActivitySpec(start_to_close_timeout=60.0))
-    one.complete(started.run_id, local)
+    worker_a.complete(started.run_id, local)
     await settle()
-    assert [task.is_local for task in one.activities] == [True]
-    two = Receiver(world)
-    one.lose()
+    assert [task.is_local for task in worker_a.activities] == [True]
+    worker_b = Receiver(world)
+    worker_a.lose()
     await settle()
-    two.complete(started.run_id, local)
+    worker_b.complete(started.run_id, local)
     await settle()
-    (task,) = two.activities
+    (task,) = worker_b.activities
     assert (task.is_local, task.attempt) == (True, 1)
-    two.handle.complete_activity(ActivityOk(task.token, text("done")))
+    worker_b.handle.complete_activity(ActivityOk(task.token, text("done")))
     await settle()
-    assert two.activations[-1].events == (e.ActivityCompleted(1, text("done"), is_local=True),)
+    assert worker_b.activations[-1].events == (e.ActivityCompleted(1, text("done"), is_local=True),)
 
 
 async def test_worker_receives_only_registered_types(world: World) -> None:
@@ -258,9 +258,9 @@ async def test_worker_receives_only_registered_types(world: World) -> None:
     await settle()
     assert [task.activity_type for task in new.activities] == ["later", "later"]
     assert [task.activity_type for task in old.activities] == ["act"]
-    one = await world.start("w", workflow_type="W")
+    started = await world.start("w", workflow_type="W")
     await settle()
-    old.complete(one.run_id, schedule(1, "later"))
+    old.complete(started.run_id, schedule(1, "later"))
     await settle()
     assert [task.activity_type for task in new.activities] == ["later"] * 3, (
         "it asks for what it does not know"
@@ -274,7 +274,7 @@ async def test_worker_receives_only_registered_types(world: World) -> None:
 async def test_worker_in_a_busy_engine_process_receives_fewer_tasks() -> None:
     world = await World.new()
     world.engine.queues.pollers.handicap = 3.0
-    other = Receiver(world)
+    remote_worker = Receiver(world)
     waiting = [asyncio.create_task(world.activation())]
     for number in range(8):
         await world.start(f"w{number}")
@@ -282,25 +282,25 @@ async def test_worker_in_a_busy_engine_process_receives_fewer_tasks() -> None:
         if waiting[-1].done():
             waiting.append(asyncio.create_task(world.activation()))
     waiting[-1].cancel()
-    assert (len(world.seen), len(other.activations)) == (2, 6)
+    assert (len(world.seen), len(remote_worker.activations)) == (2, 6)
 
 
 async def test_light_load_stays_in_the_engine_process() -> None:
     """Another process receives only what exceeds the slots of the engine's own worker."""
     world = await World.new("another")
-    other, here = Receiver(world), Receiver(world, process_id=0, max_concurrent_workflow_tasks=6)
+    remote_worker, here = Receiver(world), Receiver(world, process_id=0, max_concurrent_workflow_tasks=6)
     world.engine.queues.pollers.handicap = 0.0
     await settle()
     for number in range(8):
         await world.start(f"w{number}")
         await settle()
-    assert (len(here.activations), len(other.activations)) == (6, 2)
+    assert (len(here.activations), len(remote_worker.activations)) == (6, 2)
 
 
 async def test_idle_worker_in_the_engine_process_is_preferred() -> None:
     """Sending to another process costs time, even if its worker registered first."""
     world = await World.new("another")
-    other, here = Receiver(world), Receiver(world, process_id=0)
+    remote_worker, here = Receiver(world), Receiver(world, process_id=0)
     await settle()
     for number in range(3):
         run_id = (await world.start(f"w{number}")).run_id
@@ -308,7 +308,7 @@ async def test_idle_worker_in_the_engine_process_is_preferred() -> None:
         here.complete(run_id, c.CompleteRun(None))
         await settle()
         here.complete(run_id)  # the eviction
-    assert not other.activations
+    assert not remote_worker.activations
 
 
 def processor_use(share: float, control: float) -> ProcessorUse:
@@ -358,14 +358,14 @@ def test_processor_use_is_computed_from_reports() -> None:
 
 
 async def test_attempt_taken_but_not_delivered_goes_to_another_worker(world: World) -> None:
-    one = Receiver(world, activities=False)
-    two = Receiver(world, workflows=False)
+    worker_a = Receiver(world, activities=False)
+    worker_b = Receiver(world, workflows=False)
     started = await world.start("w")
     await settle()
-    one.complete(started.run_id, schedule(1))
-    assert (len(two.handle.poller.active_runs), len(two.handle.poller.attempts)) == (0, 1)
-    two.lose()  # in the same turn of the loop: it was taken, and not given out yet
-    assert not two.activities
-    three = Receiver(world, workflows=False)
+    worker_a.complete(started.run_id, schedule(1))
+    assert (len(worker_b.handle.poller.active_runs), len(worker_b.handle.poller.attempts)) == (0, 1)
+    worker_b.lose()  # in the same turn of the loop: it was taken, and not given out yet
+    assert not worker_b.activities
+    worker_c = Receiver(world, workflows=False)
     await settle()
-    assert [(type(task), task.attempt) for task in three.activities] == [(ActivityTask, 1)]
+    assert [(type(task), task.attempt) for task in worker_c.activities] == [(ActivityTask, 1)]

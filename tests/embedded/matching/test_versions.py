@@ -171,7 +171,7 @@ def test_runs_are_listed_by_version(client: Client) -> None:
         until(lambda: has_run_on(pinned, "1") and has_run_on(moving, "1"))
         client.set_current_version("shop", "2")
         found = client.list_workflows("TemporalWorkerDeploymentVersion = 'shop:1'")
-        assert {each.id for each in found} == {pinned.id, moving.id}
+        assert {run.id for run in found} == {pinned.id, moving.id}
         statuses = {
             described.version.build_id: described.status
             for described in client.describe_deployment("shop").versions
@@ -181,7 +181,7 @@ def test_runs_are_listed_by_version(client: Client) -> None:
             handle.signal(go, "")
             handle.result(timeout=20)
         moved = client.list_workflows("TemporalUsedWorkerDeploymentVersions = 'shop:1'")
-        assert {each.id for each in moved} == {pinned.id, moving.id}
+        assert {run.id for run in moved} == {pinned.id, moving.id}
         statuses = {
             described.version.build_id: described.status
             for described in client.describe_deployment("shop").versions

@@ -150,9 +150,9 @@ def test_errors_round_trip(error: errors.HourglassError) -> None:
 def test_every_service_error_keeps_its_class_and_fields(kind: type[errors.ServiceError]) -> None:
     parameters = signature(kind).parameters.values()
     fields = {
-        each.name: f"the {each.name}"
-        for each in parameters
-        if each.kind is each.KEYWORD_ONLY and each.name != "status"
+        parameter.name: f"the {parameter.name}"
+        for parameter in parameters
+        if parameter.kind is parameter.KEYWORD_ONLY and parameter.name != "status"
     }
     arrived = wire.error_of(wire.problem_of(kind("the message", **fields)))
     assert type(arrived) is kind

@@ -104,7 +104,7 @@ def hours(handle: ScheduleHandle) -> list[int]:
 def statuses(env: Environment, name: str = "s") -> list[WorkflowStatus]:
     """Return the statuses of the workflows of a schedule, oldest first."""
     found = env.client.list_workflows(f"TemporalScheduledById = '{name}'")
-    return [each.status for each in sorted(found, key=lambda each: (each.id, each.start_time))]
+    return [run.status for run in sorted(found, key=lambda run: (run.id, run.start_time))]
 
 
 # --- on virtual time ------------------------------------------------------------------------------------------------

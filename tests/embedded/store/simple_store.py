@@ -146,26 +146,26 @@ class SimpleStore:
         return Stored(changes[-1].run, events) if changes else None
 
     def current(self, workflow_id: str) -> str:
-        found = [run.run_id for run in self._runs().values() if run.started.workflow_id == workflow_id]
-        return found[-1] if found else ""
+        matches = [run.run_id for run in self._runs().values() if run.started.workflow_id == workflow_id]
+        return matches[-1] if matches else ""
 
     def find_request(self, workflow_id: str, request_id: str) -> str:
-        found = [
+        matches = [
             change.run.run_id
             for change in self._changes()
             if change.run.started.workflow_id == workflow_id and request_id in change.request_ids
         ]
-        return found[-1] if found else ""
+        return matches[-1] if matches else ""
 
     def due(
         self, until_ns: int, limit: int, after_ns: int = 0, after_key: int = LAST_KEY
     ) -> Sequence[DueRun]:
-        found = [
+        matches = [
             DueRun(run_id, each.run.started.spec.task_queue, each.wake_ns, key)
             for key, (run_id, each) in enumerate(self._last().items(), 1)
             if each.wake_ns and (each.wake_ns, key) > (after_ns, after_key) and each.wake_ns <= until_ns
         ]
-        return sorted(found, key=lambda due: (due.wake_ns, due.key))[:limit]
+        return sorted(matches, key=lambda due: (due.wake_ns, due.key))[:limit]
 
     def next_due_ns(self, after_ns: int = 0) -> int:
         wakes = [each.wake_ns for each in self._last().values()]
@@ -194,8 +194,8 @@ class SimpleStore:
         return {name: each for name, each in last.items() if each.record is not None}
 
     def schedule(self, schedule_id: str) -> ScheduleRecord | None:
-        found = self._schedules().get(schedule_id)
-        return None if found is None else found.record
+        schedule = self._schedules().get(schedule_id)
+        return None if schedule is None else schedule.record
 
     def schedules(self) -> Sequence[ScheduleEntry]:
         return [

@@ -20,13 +20,13 @@ def test_run_ids_are_unique_time_ordered_uuids() -> None:
     made = [ids.new_id() for _ in range(1000)]
     until = time.time_ns() // 1_000_000
     assert len(set(made)) == 1000
-    assert {(uuid.UUID(each).version, uuid.UUID(each).variant) for each in made} == {(7, uuid.RFC_4122)}
-    assert all(str(uuid.UUID(each)) == each for each in made)
-    times = [uuid.UUID(each).int >> 80 for each in made]
+    assert {(uuid.UUID(run_id).version, uuid.UUID(run_id).variant) for run_id in made} == {(7, uuid.RFC_4122)}
+    assert all(str(uuid.UUID(run_id)) == run_id for run_id in made)
+    times = [uuid.UUID(run_id).int >> 80 for run_id in made]
     assert times == sorted(times)
     assert since <= times[0] <= times[-1] <= until
-    assert len({each[19] for each in made}) == 4, "all variants of the standard"
-    assert len({each[15:18] + each[20:] for each in made}) == 1000
+    assert len({run_id[19] for run_id in made}) == 4, "all variants of the standard"
+    assert len({run_id[15:18] + run_id[20:] for run_id in made}) == 1000
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

@@ -30,12 +30,12 @@ def test_cached_state_is_visible_only_to_its_lane():
     cache = StateCache()
     cache.admit("one")
     cache.admit("two")
-    kept = entry("r")
-    assert cache.put(kept, "one")
-    assert cache.get(kept.key, "two") is None
-    assert cache.remove(kept.key, "two") is None
-    assert cache.get(kept.key, "one") is kept
-    assert cache.remove(kept.key, "one") is kept
+    cached = entry("r")
+    assert cache.put(cached, "one")
+    assert cache.get(cached.key, "two") is None
+    assert cache.remove(cached.key, "two") is None
+    assert cache.get(cached.key, "one") is cached
+    assert cache.remove(cached.key, "one") is cached
     assert len(cache) == 0
 
 
@@ -58,14 +58,14 @@ def test_lane_handover_moves_all_cached_states_but_one_to_the_new_lane():
 def test_lane_handover_copies_journals_without_fibers():
     cache = StateCache()
     cache.admit("old")
-    kept = entry("r")
-    kept.run.activate(start("r", "adds", "r"))
-    cache.put(kept, "old")
+    cached = entry("r")
+    cached.run.activate(start("r", "adds", "r"))
+    cache.put(cached, "old")
     cache.hand_over("old", "new")
-    fresh = cache.get(kept.key, "new")
+    fresh = cache.get(cached.key, "new")
     assert fresh is not None
-    kept.run.activate(on("r", done(1)))
-    kept.run.drop()
+    cached.run.activate(on("r", done(1)))
+    cached.run.drop()
     assert len(fresh.run.state.journal) == 1
     assert fresh.run.live is None
     assert fresh.run.last is not None
@@ -87,9 +87,9 @@ def test_state_cache_separates_task_queues_and_handle_generations():
     cache = StateCache(CacheLimits(states=1))
     cache.admit("lane")
     for queue, generation in (("q", 1), ("q", 2), ("p", 1)):
-        kept = entry("r", queue, generation)
-        cache.put(kept, "lane")
-        assert cache.to_evict(kept) == []
+        cached = entry("r", queue, generation)
+        cache.put(cached, "lane")
+        assert cache.to_evict(cached) == []
     assert len(cache) == 3
     assert [item.key for item in cache.pop_older("q", 2, "lane")] == [Key("q", "r", 1)]
     assert len(cache) == 2
@@ -116,17 +116,17 @@ def test_state_cache_checks_journal_sizes_only_after_significant_growth() -> Non
 def test_two_lanes_share_a_state_cache():
     stage.__init__()  # type: ignore[misc]
     cache = StateCache()
-    one, two = evaluations(cache), evaluations(cache)
-    one.evaluate(start("a", "adds", "a"))
-    two.evaluate(start("b", "adds", "b"))
-    assert (one.counts.cached, two.counts.cached, len(cache)) == (1, 1, 2)
-    one.close()
+    lane_a, lane_b = evaluations(cache), evaluations(cache)
+    lane_a.evaluate(start("a", "adds", "a"))
+    lane_b.evaluate(start("b", "adds", "b"))
+    assert (lane_a.counts.cached, lane_b.counts.cached, len(cache)) == (1, 1, 2)
+    lane_a.close()
     assert len(cache) == 1
-    two.evaluate(on("b", done(1, 1)))
-    assert two.evaluate(on("b", done(2, 1))).completion == completed("b", 2)
-    two.evaluate(evict("b"))
+    lane_b.evaluate(on("b", done(1, 1)))
+    assert lane_b.evaluate(on("b", done(2, 1))).completion == completed("b", 2)
+    lane_b.evaluate(evict("b"))
     assert len(cache) == 0
-    two.close()
+    lane_b.close()
 
 
 def test_state_cache_is_thread_safe_during_lane_handovers():
@@ -138,9 +138,9 @@ def test_state_cache_is_thread_safe_during_lane_handovers():
             owner: object = (lane, 0)
             cache.admit(owner)
             for n in range(300):
-                kept = entry(f"{lane}-{n % 40}")
-                cache.put(kept, owner)
-                cache.to_evict(kept)
+                cached = entry(f"{lane}-{n % 40}")
+                cache.put(cached, owner)
+                cache.to_evict(cached)
                 if n % 7 == 0:
                     cache.remove(Key("q", f"{lane}-{n % 13}"), owner)
                 if n % 50 == 49:
