@@ -70,7 +70,7 @@ class _Attempt:
     """A local activity and the state of its current attempt."""
 
     run: Run
-    wanted: RunLocal
+    request: RunLocal
     ready_ns: int
     number: int
     phase: _Phase = _Phase.STAGED
@@ -84,9 +84,9 @@ class _Attempt:
     @property
     def deadline(self) -> tuple[int, TimeoutType]:
         """The next deadline, and the kind of timeout."""
-        wanted = self.wanted
+        request = self.request
         return local_activities.deadline(
-            wanted.command, wanted.original_schedule_ns, self.ready_ns, self.started_ns
+            request.command, request.original_schedule_ns, self.ready_ns, self.started_ns
         )
 
 
@@ -140,14 +140,14 @@ class LocalAttempts:
         ]
         return [result for result in results if result is not None]
 
-    def submit(self, run: Run, wanted: RunLocal, number: int = 0) -> LocalResult | None:
+    def submit(self, run: Run, request: RunLocal, number: int = 0) -> LocalResult | None:
         """Schedule an attempt of a local activity. Return its result if it has already timed out."""
-        command = wanted.command
+        command = request.command
         now = self._clock.now_ns()
-        when, kind = local_activities.deadline(command, wanted.original_schedule_ns, now, 0)
+        when, kind = local_activities.deadline(command, request.original_schedule_ns, now, 0)
         if when and kind is TimeoutType.SCHEDULE_TO_CLOSE and when <= now:
-            return self._late(wanted, kind, command.attempt)
-        attempt = _Attempt(run, wanted, now, max(command.attempt, 1))
+            return self._late(request, kind, command.attempt)
+        attempt = _Attempt(run, request, now, max(command.attempt, 1))
         self.in_use = True
         self._known.setdefault(run.run_id, {})[command.seq] = attempt
         self._staged += 1
@@ -165,9 +165,9 @@ class LocalAttempts:
             return
         attempt.phase = _Phase.WAITING
         # The time spent waiting for the commit does not count toward any timeout.
-        wanted, late = attempt.wanted, self._clock.now_ns() - attempt.ready_ns
-        if late > to_ns(local_activities.limits(wanted.command)[0]) // NEGLIGIBLE:
-            attempt.wanted = RunLocal(wanted.command, wanted.original_schedule_ns + late)
+        request, late = attempt.request, self._clock.now_ns() - attempt.ready_ns
+        if late > to_ns(local_activities.limits(request.command)[0]) // NEGLIGIBLE:
+            attempt.request = RunLocal(request.command, request.original_schedule_ns + late)
             attempt.ready_ns += late
             self._set_alarm(attempt)
         self._waiting.append(attempt)
@@ -295,7 +295,7 @@ class LocalAttempts:
         return self._task(attempt)
 
     def _task(self, attempt: _Attempt) -> ActivityTask:
-        run, command = attempt.run, attempt.wanted.command
+        run, command = attempt.run, attempt.request.command
         total, _, timeout = local_activities.limits(command)
         return ActivityTask(
             token=attempt.token,
@@ -317,13 +317,13 @@ class LocalAttempts:
             run_id=run.run_id,
             workflow_type=run.started.workflow_type,
             headers=command.headers,
-            scheduled_time_ns=attempt.wanted.original_schedule_ns,
+            scheduled_time_ns=attempt.request.original_schedule_ns,
             current_attempt_scheduled_time_ns=attempt.ready_ns,
             started_time_ns=attempt.started_ns,
         )
 
     def _fail(self, attempt: _Attempt, ending: Ending, failure: Failure) -> None:
-        command = attempt.wanted.command
+        command = attempt.request.command
         delay = local_activities.retry_delay(command.spec.retry_policy, attempt.number, failure)
         if delay is None or attempt.told_to_cancel:
             self._settle(attempt, ending, failure=failure)
@@ -353,24 +353,24 @@ class LocalAttempts:
         self._ended(
             attempt.run.run_id,
             LocalResult(
-                seq=attempt.wanted.command.seq,
+                seq=attempt.request.command.seq,
                 ending=ending,
                 result=result,
                 failure=failure,
                 runtime_ns=self._clock.now_ns() - started if started else 0,
                 attempt=attempt.number,
                 backoff_ns=backoff_ns,
-                original_schedule_ns=attempt.wanted.original_schedule_ns,
+                original_schedule_ns=attempt.request.original_schedule_ns,
             ),
         )
 
-    def _late(self, wanted: RunLocal, kind: TimeoutType, attempt: int) -> LocalResult:
+    def _late(self, request: RunLocal, kind: TimeoutType, attempt: int) -> LocalResult:
         return LocalResult(
-            seq=wanted.command.seq,
+            seq=request.command.seq,
             ending=Ending.TIMED_OUT,
             failure=local_activities.timed_out(kind),
             attempt=attempt,
-            original_schedule_ns=wanted.original_schedule_ns,
+            original_schedule_ns=request.original_schedule_ns,
         )
 
     def _request_cancel(self, attempt: _Attempt) -> None:
@@ -383,7 +383,7 @@ class LocalAttempts:
         self._silence(attempt)
         attempt.phase = _Phase.OVER
         run_id = attempt.run.run_id
-        del self._known[run_id][attempt.wanted.command.seq]
+        del self._known[run_id][attempt.request.command.seq]
         if not self._known[run_id]:
             del self._known[run_id]
 
@@ -405,10 +405,10 @@ class LocalAttempts:
         started now.
         """
         now = self._clock.now_ns()
-        for attempt in [each for known in self._known.values() for each in known.values()]:
-            wanted = attempt.wanted
-            if wanted.original_schedule_ns > now:
-                attempt.wanted = RunLocal(wanted.command, now)
+        for attempt in [entry for attempts in self._known.values() for entry in attempts.values()]:
+            request = attempt.request
+            if request.original_schedule_ns > now:
+                attempt.request = RunLocal(request.command, now)
             attempt.ready_ns = min(attempt.ready_ns, later(now, attempt.pause_ns))
             attempt.started_ns = min(attempt.started_ns, now)
             self._set_alarm(attempt)

@@ -37,7 +37,7 @@ class BadCommand(HourglassError):
 
 
 @dataclass(slots=True)
-class _Wanted:
+class _Request:
     """An activity or timer that is unsent (`event_id` is 0), pending, or over."""
 
     command: c.ScheduleActivity | c.StartTimer
@@ -61,9 +61,9 @@ class Outcomes:
     nexus: NexusOutcomes | None = None
     """The Nexus operations. Set only for replays of histories that a server wrote."""
     _others: ChildOutcomes | None = None
-    _activities: dict[int, _Wanted] = field(default_factory=dict)
-    _timers: dict[int, _Wanted] = field(default_factory=dict)
-    _by_event: dict[int, _Wanted] = field(default_factory=dict)
+    _activities: dict[int, _Request] = field(default_factory=dict)
+    _timers: dict[int, _Request] = field(default_factory=dict)
+    _by_event: dict[int, _Request] = field(default_factory=dict)
     _patches: frozenset[str] = frozenset()
 
     @property
@@ -220,7 +220,7 @@ class Outcomes:
         made.nexus = NexusOutcomes(made.issued)
         return made
 
-    def _finish(self, event_id: int) -> _Wanted | None:
+    def _finish(self, event_id: int) -> _Request | None:
         """Remove the request with this event id. Return it if the worker is still waiting for its outcome."""
         request = self._by_event.pop(event_id, None)
         if request is None:
@@ -271,10 +271,10 @@ class Outcomes:
                 return 0
 
 
-def _enter(table: dict[int, _Wanted], command: c.ScheduleActivity | c.StartTimer) -> None:
+def _enter(table: dict[int, _Request], command: c.ScheduleActivity | c.StartTimer) -> None:
     if command.seq in table:
         raise _number_in_use(command)
-    table[command.seq] = _Wanted(command)
+    table[command.seq] = _Request(command)
 
 
 def _number_in_use(
@@ -283,12 +283,12 @@ def _number_in_use(
     return BadCommand(f"the sequence number {command.seq} of {type(command).__name__} is already in use")
 
 
-def _schedule(wanted: _Wanted) -> c.ScheduleActivity:
-    assert isinstance(wanted.command, c.ScheduleActivity)
-    return wanted.command
+def _schedule(request: _Request) -> c.ScheduleActivity:
+    assert isinstance(request.command, c.ScheduleActivity)
+    return request.command
 
 
-def _failed(request: _Wanted, attributes: h.ActivityTaskFailed | h.ActivityTaskTimedOut) -> Failure:
+def _failed(request: _Request, attributes: h.ActivityTaskFailed | h.ActivityTaskTimedOut) -> Failure:
     timed_out = isinstance(attributes, h.ActivityTaskTimedOut)
     return Failure(
         "Activity task timed out" if timed_out else "Activity task failed",
@@ -304,7 +304,7 @@ def _failed(request: _Wanted, attributes: h.ActivityTaskFailed | h.ActivityTaskT
     )
 
 
-def _cancelled(request: _Wanted, attributes: h.ActivityTaskCanceled | None) -> Failure:
+def _cancelled(request: _Request, attributes: h.ActivityTaskCanceled | None) -> Failure:
     return Failure(
         "Activity cancelled",
         ActivityFailure(

@@ -256,7 +256,7 @@ class Deployments:
             return poller.version == pinned
         return poller.version == self.target(queue, run.started.workflow_id)
 
-    def elsewhere(self, run: Run) -> WorkerDeploymentVersion | None:
+    def unpinned_target(self, run: Run) -> WorkerDeploymentVersion | None:
         """Return the version that a run would move to if its own code did not pin it. Return None if the run would stay,
         or if it has declined that version.
         """

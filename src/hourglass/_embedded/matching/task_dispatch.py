@@ -99,7 +99,7 @@ class TaskDispatch:
     def _start(self, record: LoadedRun, poller: QueuePoller) -> None:
         self._stick(record, poller)
         runs, who = self._runs, poller.identity
-        target = self._deployments.elsewhere(record.run) if self._deployments.in_use else None
+        target = self._deployments.unpinned_target(record.run) if self._deployments.in_use else None
         runs.change(record, tasks.start_task, who, runs.limits, target, to_worker=True)
 
     def take_queries(self, poller: QueuePoller) -> LoadedRun | None:

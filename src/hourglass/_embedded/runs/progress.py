@@ -66,8 +66,8 @@ class ProgressMemory:
         run = self._of_run(run_id)
         self._runs.move_to_end(run_id)
         before = run.size
-        for each in published:
-            _keep(run, publisher, each)
+        for items in published:
+            _keep(run, publisher, items)
         self._size += run.size - before
         while self._size > MOST_BYTES_IN_ALL and len(self._runs) > 1:
             self._forget_oldest()
@@ -81,13 +81,13 @@ class ProgressMemory:
         """
         run = self._runs.get(run_id)
         kept = None if run is None else run.kept.get(name)
-        found: list[PublishedItem] = []
+        new_items: list[PublishedItem] = []
         for item in () if kept is None else kept.items:
             if (item.attempt, item.number) >= seen.get(item.scheduled_event_id, (0, 0)):
-                found.append(item)
-                if len(found) == MOST_IN_AN_ANSWER:
+                new_items.append(item)
+                if len(new_items) == MOST_IN_AN_ANSWER:
                     break
-        return tuple(found)
+        return tuple(new_items)
 
     def news(self, run_id: str) -> Bell:
         """Return the bell that rings when an activity of this run publishes an item."""

@@ -116,7 +116,7 @@ class RunTimers:
         follower = runs.new_run_id() if record.run.deadline_ns else ""
         before = record.run
         # A worker that has the attempt is notified and logs the timeout itself.
-        alone = [each for each in ids if each not in record.attempts] if before.activities else ()
+        alone = [event_id for event_id in ids if event_id not in record.attempts] if before.activities else ()
         runs.change(
             record,
             lambda run, now: transitions.elapse(run, ids, follower, now, task_is_withheld=still),
@@ -176,7 +176,9 @@ class RunTimers:
         now = self._clock.now_ns()
         for record in tuple(self._runs.records()):
             activities = record.run.activities
-            ids = [event_id for event_id, each in activities.items() if _waits_with_a_limit(each, now)]
+            ids = [
+                event_id for event_id, activity in activities.items() if _waits_with_a_limit(activity, now)
+            ]
             if ids:
                 self._put_off(record, ids, since)
 
@@ -186,15 +188,15 @@ class RunTimers:
 
 def _withheld(record: LoadedRun, due: frozenset[int], now: int, *, is_stalled: bool) -> frozenset[int]:
     """Return the activities among `due` that are overdue only because the engine has not sent them to a worker."""
-    found: list[int] = []
+    withheld: list[int] = []
     for event_id in due:
         activity = record.run.activities.get(event_id)
         if activity is None or not 0 < deadline(activity)[0] <= now:
             continue
-        taken = record.attempts.get(event_id)
-        if taken is not None and not taken.handed_out if activity.started_ns else is_stalled:
-            found.append(event_id)
-    return frozenset(found)
+        attempt = record.attempts.get(event_id)
+        if attempt is not None and not attempt.handed_out if activity.started_ns else is_stalled:
+            withheld.append(event_id)
+    return frozenset(withheld)
 
 
 def _only_available(run: Run, ids: Collection[int], now_ns: int) -> bool:

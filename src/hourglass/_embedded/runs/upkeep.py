@@ -108,13 +108,13 @@ class DueRuns:
 
     def read(self, now_ns: int, is_known: Callable[[str], bool]) -> bool:
         """Read the next page of ids from the store. Return whether there may be more."""
-        found = self._runs.store.due(now_ns, PAGE, *self._read_to)
-        for due in found:
+        page = self._runs.store.due(now_ns, PAGE, *self._read_to)
+        for due in page:
             if not is_known(due.run_id) and due not in self:
                 self._waiting.setdefault(due.task_queue, {})[due.run_id] = None
-        if found:
-            self._read_to = (found[-1].wake_ns, found[-1].key)
-        return len(found) == PAGE
+        if page:
+            self._read_to = (page[-1].wake_ns, page[-1].key)
+        return len(page) == PAGE
 
     def read_again(self) -> None:
         """Restart reading from the beginning after the clock has jumped."""
@@ -153,9 +153,9 @@ class StoredBacklog:
         self._waiting: dict[tuple[str, bool], tuple[int, int]] = {}
         place: tuple[int, int] = (0, LAST_KEY)
         looked_at = 0
-        while found := store.due(now_ns, PAGE, *place):
-            place = (found[-1].wake_ns, found[-1].key)
-            for due in found:
+        while page := store.due(now_ns, PAGE, *place):
+            place = (page[-1].wake_ns, page[-1].key)
+            for due in page:
                 looked_at += 1
                 if looked_at > self.MOST:
                     self._count(due.task_queue, False, max(due.wake_ns, AT_ONCE))
@@ -164,7 +164,7 @@ class StoredBacklog:
                     stored = store.load(due.run_id)
                     if stored is not None:
                         self._count_waiting(stored.run)
-            if len(found) < PAGE:
+            if len(page) < PAGE:
                 break
 
     def stats(self, task_queue: str, *, activities: bool) -> QueueStats:

@@ -185,10 +185,10 @@ def rebuild(run_id: str, events: Sequence[h.HistoryEvent], now_ns: int) -> tuple
     return run, tuple(rebuilt.effects.values())
 
 
-def _merge(known: dict[str, Payload], changes: dict[str, Payload]) -> None:
-    known.update(changes)
-    for name in [name for name, value in known.items() if value.encoding == "binary/null"]:
-        del known[name]
+def _merge(merged: dict[str, Payload], changes: dict[str, Payload]) -> None:
+    merged.update(changes)
+    for name in [name for name, value in merged.items() if value.encoding == "binary/null"]:
+        del merged[name]
 
 
 ENGINE = "history-service"
