@@ -7,7 +7,7 @@ from rich.text import Text
 
 from hourglass._tools.cli.console import Column, cut, lines, widths
 
-COLUMNS = (Column("ID"), Column("STATUS", whole=True), Column("TYPE"), Column("STARTED", whole=True))
+COLUMNS = (Column("ID"), Column("STATUS", fixed=True), Column("TYPE"), Column("STARTED", fixed=True))
 LONG = "8dbdaef7-4b64-4054-b992-7986e1293f1a"
 ROWS = [[LONG, "completed", "monthly_invoice_run", "15:45:41"], ["o-1", "running", "order", "15:45:42"]]
 
