@@ -99,7 +99,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
     "argument as an option": (
         lambda c: c.start_workflow(takes_two, one=1),
         UsageError,
-        "'one', which is an argument of workflow takes_two: pass the workflow's own arguments by position",
+        "'one' is an argument of workflow takes_two, not an option of the start: pass the workflow's own arguments",
     ),
     "option of another client": (
         lambda c: c.start_workflow(takes_two, 1, "2", workflow_id="x"),
