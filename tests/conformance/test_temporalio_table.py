@@ -15,7 +15,7 @@ from .scenario import SCENARIOS
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
-_ROW = re.compile(r"^\| `(?P<theirs>[^`]+)` \| (?P<shows>[^|]+) \| (?P<ours>.+) \|$")
+_ROW = re.compile(r"^\| `(?P<temporalio_test>[^`]+)` \| (?P<behaviour>[^|]+) \| (?P<own_tests>.+) \|$")
 _NAME = re.compile(r"`([^`]+)`")
 
 
@@ -23,9 +23,9 @@ _NAME = re.compile(r"`([^`]+)`")
 class Row:
     """A test case of temporalio: its name, what it tests, and our tests of the same; without any, the reason."""
 
-    theirs: str
-    shows: str
-    ours: tuple[str, ...]
+    temporalio_test: str
+    behaviour: str
+    own_tests: tuple[str, ...]
     reason: str = ""
 
 
@@ -34,10 +34,10 @@ def parse_row(line: str) -> Row | None:
     match = _ROW.match(line)
     if match is None:
         return None
-    theirs, shows, ours = match["theirs"], match["shows"], match["ours"]
-    if ours.startswith("—"):
-        return Row(theirs, shows, (), ours.removeprefix("—").strip())
-    return Row(theirs, shows, tuple(_NAME.findall(ours)))
+    temporalio_test, behaviour, own_tests = match["temporalio_test"], match["behaviour"], match["own_tests"]
+    if own_tests.startswith("—"):
+        return Row(temporalio_test, behaviour, (), own_tests.removeprefix("—").strip())
+    return Row(temporalio_test, behaviour, tuple(_NAME.findall(own_tests)))
 
 
 ROWS = [
@@ -68,14 +68,16 @@ def problem(name: str) -> str:
 
 def is_tested_on_every_engine(parse_row: Row) -> bool:
     """Return whether a case is tested on every engine."""
-    return any("/" not in name for name in parse_row.ours)
+    return any("/" not in name for name in parse_row.own_tests)
 
 
-@pytest.mark.parametrize("row", ROWS, ids=[f"{number}-{each.theirs}" for number, each in enumerate(ROWS)])
+@pytest.mark.parametrize(
+    "row", ROWS, ids=[f"{number}-{each.temporalio_test}" for number, each in enumerate(ROWS)]
+)
 def test_table_row_names_existing_tests_or_a_reason(row: Row) -> None:
-    assert [found for found in map(problem, row.ours) if found] == []
-    assert bool(row.ours) != bool(row.reason)
-    assert row.shows.strip()
+    assert [found for found in map(problem, row.own_tests) if found] == []
+    assert bool(row.own_tests) != bool(row.reason)
+    assert row.behaviour.strip()
 
 
 def test_every_line_of_the_table_is_parsed() -> None:
@@ -84,11 +86,11 @@ def test_every_line_of_the_table_is_parsed() -> None:
 
 
 def test_no_temporalio_case_is_listed_twice() -> None:
-    cases = [(row.theirs, row.shows) for row in ROWS]
+    cases = [(row.temporalio_test, row.behaviour) for row in ROWS]
     assert len(set(cases)) == len(cases)
 
 
 def test_at_least_150_temporalio_cases_are_tested_on_every_engine() -> None:
     covered = [row for row in ROWS if is_tested_on_every_engine(row)]
     assert len(covered) >= 150
-    assert len({name for row in covered for name in row.ours if "/" not in name}) >= 100
+    assert len({name for row in covered for name in row.own_tests if "/" not in name}) >= 100
