@@ -66,9 +66,9 @@ def problem(name: str) -> str:
     return ""
 
 
-def is_tested_on_every_engine(parse_row: Row) -> bool:
+def is_tested_on_every_engine(row: Row) -> bool:
     """Return whether a case is tested on every engine."""
-    return any("/" not in name for name in parse_row.own_tests)
+    return any("/" not in name for name in row.own_tests)
 
 
 @pytest.mark.parametrize(
