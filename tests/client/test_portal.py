@@ -84,8 +84,13 @@ def test_shielded_task_continues_after_portal_call_timeout(portal: Portal) -> No
         await release.wait()
         finished.set()
 
+    async def start() -> asyncio.Task[None]:
+        return asyncio.create_task(work())
+
+    task = portal.call(start())  # first: the timeout may pass before the next call begins
+
     async def wait() -> None:
-        await asyncio.shield(asyncio.ensure_future(work()))
+        await asyncio.shield(task)
 
     with pytest.raises(TimeoutError):
         portal.call(wait(), timeout=0.01)
