@@ -504,7 +504,7 @@ class Cursor:
 
 
 _READERS: dict[type[h.Attributes], Callable[[Cursor, h.HistoryEvent, Any], None] | None] = {
-    **dict.fromkeys(h.KINDS, Cursor._read_other),
+    **dict.fromkeys((*h.KINDS, h.UnknownEvent), Cursor._read_other),
     h.WorkflowTaskScheduled: None,
     h.ActivityTaskScheduled: None,
     h.ActivityTaskStarted: None,
