@@ -13,12 +13,9 @@ from collections.abc import Callable
 from dataclasses import is_dataclass
 from enum import Enum
 from functools import cache
-from itertools import compress
-from operator import is_not
 from typing import Any, TypeAlias
 
 import msgspec
-from msgspec.structs import astuple
 
 from hourglass._contract.service import Request
 from hourglass._evaluator.options import INT64, check_text
@@ -27,9 +24,7 @@ from hourglass.errors import UsageError
 
 Check: TypeAlias = Callable[[Any, str], None]
 
-
 _LEAST = -INT64 - 1
-
 
 _PLAIN: tuple[type, ...] = (Payload, Failure)
 """Types that only the converter creates. Their values are not checked."""
@@ -43,23 +38,21 @@ def check_request(request: Request[Any]) -> None:
 
 
 def _check_fields(request: msgspec.Struct) -> None:
-    checks, defaults = _fields(type(request))
-    values = astuple(request)
-    # Most fields have their defaults.
-    for (name, check), value in compress(zip(checks, values, strict=True), map(is_not, values, defaults)):
-        if check is not None:
+    for name, default, check in _checked_fields(type(request)):
+        value = getattr(request, name)
+        if value is not default:
             check(value, name)
 
 
 @cache
-def _fields(kind: type[msgspec.Struct]) -> tuple[tuple[tuple[str, Check | None], ...], tuple[Any, ...]]:
-    """Return the name and the check of each field, and the defaults of the fields."""
+def _checked_fields(kind: type[msgspec.Struct]) -> tuple[tuple[str, Any, Check], ...]:
+    """Return the name, the default and the check of each field that has a check."""
     hints = typing.get_type_hints(kind)
-    fields = msgspec.structs.fields(kind)
-    checks = tuple(
-        (field.name, _check_of(hints[field.name]) if field.name in hints else None) for field in fields
+    return tuple(
+        (field.name, field.default, check)
+        for field in msgspec.structs.fields(kind)
+        if field.name in hints and (check := _check_of(hints[field.name])) is not None
     )
-    return checks, tuple(field.default for field in fields)
 
 
 def _check_of(hint: Any) -> Check | None:
