@@ -6,6 +6,9 @@ from typing import Any
 
 import pytest
 
+from hourglass._evaluator.commands import Completion
+from hourglass._evaluator.events import Activation
+from hourglass._evaluator.state import CommandId
 from hourglass._evaluator.verify import verify_run
 
 from . import shapes
@@ -87,11 +90,17 @@ def test_cost_of_a_chain_of_fibers_is_constant() -> None:
 
 def test_command_ids_of_successive_fibers_stay_short() -> None:
     run = run_of(shapes.relay)
-    pump = Pump(run.activate, shapes.relay, 200)
+    command_ids: set[CommandId] = set()
+
+    def activate(activation: Activation) -> Completion:
+        completion = run.activate(activation)
+        command_ids.update(command_id for command_id, command in run.state.commands)
+        return completion
+
+    pump = Pump(activate, shapes.relay, 200)
     pump.begin()
     pump.finish()
-    command_ids = run.state.command_id_to_seq
-    assert len(command_ids) == 200
+    assert len(command_ids) == 201  # 200 activities and the end of the run
     assert max(len(path) for path, _ in command_ids) <= 40
 
 

@@ -52,16 +52,9 @@ from hourglass._evaluator.messages import (
     parked,
     run_body,
 )
-from hourglass._evaluator.operations import (
-    ActivityOperation,
-    ChildOperation,
-    NexusOperation,
-    Timer,
-    nexus_error,
-)
+from hourglass._evaluator.operations import Timer, nexus_error
 from hourglass._evaluator.scheduler import FAILED, PENDING, RESOLVED
 from hourglass._evaluator.state import ACTIVITY, CANCEL, CHILD, NEXUS, SIGNAL, TIMER
-from hourglass.converter import Failure, Payload
 from hourglass.errors import (
     Cancelled,
     CancelledError,
@@ -311,47 +304,66 @@ def _run_started(live: LiveRun, _: RunStarted) -> None:
 
 def _timer_fired(live: LiveRun, event: TimerFired) -> None:
     # A signal handler may have cancelled the timer earlier in this activation.
-    timer: Timer | None = live.resolve((TIMER, event.seq), None)
+    timer: Timer | None = live.resolve((TIMER, event.seq))
     if timer is not None:
         timer.fired()
 
 
-def _activity(live: LiveRun, seq: int, result: Payload | Failure | None) -> ActivityOperation:
-    operation: ActivityOperation | None = live.resolve((ACTIVITY, seq), result)
+_WORDS = {
+    ACTIVITY: "activity",
+    CHILD: "child workflow",
+    NEXUS: "Nexus operation",
+    SIGNAL: "signal to another workflow",
+    CANCEL: "cancel request to another workflow",
+}
+
+
+def _take(live: LiveRun, kind: str, seq: int) -> Any:
+    """Return the operation that waits for this outcome. It is no longer pending."""
+    operation = live.resolve((kind, seq))
     if operation is None:
-        raise _unknown("activity", seq)
+        raise _unknown(kind, seq)
     return operation
 
 
-def _activity_completed(live: LiveRun, event: ActivityCompleted) -> None:
-    _activity(live, event.seq, event.result).settle(RESOLVED, event.result)
+def _completes(kind: str) -> Callable[[LiveRun, Any], None]:
+    def apply(live: LiveRun, event: ActivityCompleted | ChildCompleted | NexusCompleted) -> None:
+        _take(live, kind, event.seq).settle(RESOLVED, event.result)
+
+    return apply
 
 
-def _activity_failed(live: LiveRun, event: ActivityFailed | ActivityCancelled) -> None:
-    _activity(live, event.seq, event.failure).settle(FAILED, event.failure)
+def _fails(kind: str) -> Callable[[LiveRun, Any], None]:
+    def apply(
+        live: LiveRun, event: ActivityFailed | ActivityCancelled | ChildFailed | ChildCancelled | NexusFailed
+    ) -> None:
+        _take(live, kind, event.seq).settle(FAILED, event.failure)
+
+    return apply
 
 
 def _activity_backed_off(live: LiveRun, event: ActivityBackedOff) -> None:
-    _activity(live, event.seq, None).back_off(event)
+    _take(live, ACTIVITY, event.seq).back_off(event)
+
+
+def _started(live: LiveRun, kind: str, seq: int) -> Any:
+    operation = live.pending.get((kind, seq))
+    if operation is None:
+        raise _unknown(kind, seq)
+    operation.start.resolve()
+    return operation
 
 
 def _child_started(live: LiveRun, event: ChildStarted) -> None:
-    child: ChildOperation[Any] | None = live.pending.get((CHILD, event.seq))
-    if child is None:
-        raise _unknown("child workflow", event.seq)
-    child.first_run_id = event.run_id
-    child.start.resolve()
+    _started(live, CHILD, event.seq).first_run_id = event.run_id
 
 
-def _child(live: LiveRun, seq: int, result: Payload | Failure | None) -> ChildOperation[Any]:
-    child: ChildOperation[Any] | None = live.resolve((CHILD, seq), result)
-    if child is None:
-        raise _unknown("child workflow", seq)
-    return child
+def _nexus_started(live: LiveRun, event: NexusStarted) -> None:
+    _started(live, NEXUS, event.seq).token = event.token
 
 
 def _child_start_failed(live: LiveRun, event: ChildStartFailed) -> None:
-    child = _child(live, event.seq, None)
+    child = _take(live, CHILD, event.seq)
     if event.invalid_override:
         child.start.fail(InvalidVersioningOverrideError("Invalid versioning override"))
         child.settle(RESOLVED, None)
@@ -370,65 +382,27 @@ def _child_start_failed(live: LiveRun, event: ChildStartFailed) -> None:
 
 
 def _child_start_cancelled(live: LiveRun, event: ChildStartCancelled) -> None:
-    child = _child(live, event.seq, event.failure)
+    child = _take(live, CHILD, event.seq)
     child.start.fail(live.converter.from_failure(event.failure))
     child.settle(RESOLVED, None)
 
 
-def _child_completed(live: LiveRun, event: ChildCompleted) -> None:
-    _child(live, event.seq, event.result).settle(RESOLVED, event.result)
-
-
-def _child_failed(live: LiveRun, event: ChildFailed | ChildCancelled) -> None:
-    _child(live, event.seq, event.failure).settle(FAILED, event.failure)
-
-
-def _nexus_started(live: LiveRun, event: NexusStarted) -> None:
-    operation: NexusOperation[Any] | None = live.pending.get((NEXUS, event.seq))
-    if operation is None:
-        raise _unknown("Nexus operation", event.seq)
-    operation.token = event.token
-    operation.start.resolve()
-
-
-def _nexus(live: LiveRun, seq: int, result: Payload | Failure | None) -> NexusOperation[Any]:
-    operation: NexusOperation[Any] | None = live.resolve((NEXUS, seq), result)
-    if operation is None:
-        raise _unknown("Nexus operation", seq)
-    return operation
-
-
 def _nexus_start_failed(live: LiveRun, event: NexusStartFailed) -> None:
-    operation = _nexus(live, event.seq, event.failure)
+    operation = _take(live, NEXUS, event.seq)
     operation.start.fail(nexus_error(operation.command, live.converter.from_failure(event.failure)))
 
 
-def _nexus_completed(live: LiveRun, event: NexusCompleted) -> None:
-    _nexus(live, event.seq, event.result).settle(RESOLVED, event.result)
+def _answers(kind: str) -> Callable[[LiveRun, Any], None]:
+    def apply(live: LiveRun, event: ExternalSignalResolved | ExternalCancelResolved) -> None:
+        answer = _take(live, kind, event.seq)
+        if answer.state != PENDING:
+            return
+        if event.failure is None:
+            answer.resolve()
+        else:
+            answer.fail(live.converter.from_failure(event.failure))
 
-
-def _nexus_failed(live: LiveRun, event: NexusFailed) -> None:
-    _nexus(live, event.seq, event.failure).settle(FAILED, event.failure)
-
-
-def _answer(live: LiveRun, key: tuple[str, int], kind: str, failure: Failure | None) -> None:
-    answer = live.resolve(key, failure)
-    if answer is None:
-        raise _unknown(kind, key[1])
-    if answer.future.state != PENDING:
-        return
-    if failure is None:
-        answer.future.resolve()
-    else:
-        answer.future.fail(live.converter.from_failure(failure))
-
-
-def _external_signal_resolved(live: LiveRun, event: ExternalSignalResolved) -> None:
-    _answer(live, (SIGNAL, event.seq), "signal to another workflow", event.failure)
-
-
-def _external_cancel_resolved(live: LiveRun, event: ExternalCancelResolved) -> None:
-    _answer(live, (CANCEL, event.seq), "cancel request to another workflow", event.failure)
+    return apply
 
 
 def _signal_received(live: LiveRun, event: SignalReceived) -> None:
@@ -447,10 +421,10 @@ def _cancel_requested(live: LiveRun, event: CancelRequested) -> None:
 
 
 def _unknown(kind: str, seq: int) -> NondeterminismError:
+    expected = f"{_WORDS[kind]} number {seq}"
     return NondeterminismError(
-        f"the history contains the outcome of {kind} number {seq}, which the workflow code did not start: the code has "
-        "changed",
-        expected=f"{kind} number {seq}",
+        f"the history contains the outcome of {expected}, which the workflow code did not start: the code has changed",
+        expected=expected,
         produced="no such command",
     )
 
@@ -458,22 +432,22 @@ def _unknown(kind: str, seq: int) -> NondeterminismError:
 APPLY: dict[type[Event], Callable[[LiveRun, Any], None]] = {
     RunStarted: _run_started,
     TimerFired: _timer_fired,
-    ActivityCompleted: _activity_completed,
-    ActivityFailed: _activity_failed,
-    ActivityCancelled: _activity_failed,
+    ActivityCompleted: _completes(ACTIVITY),
+    ActivityFailed: _fails(ACTIVITY),
+    ActivityCancelled: _fails(ACTIVITY),
     ActivityBackedOff: _activity_backed_off,
     ChildStarted: _child_started,
     ChildStartFailed: _child_start_failed,
     ChildStartCancelled: _child_start_cancelled,
-    ChildCompleted: _child_completed,
-    ChildFailed: _child_failed,
-    ChildCancelled: _child_failed,
+    ChildCompleted: _completes(CHILD),
+    ChildFailed: _fails(CHILD),
+    ChildCancelled: _fails(CHILD),
     NexusStarted: _nexus_started,
     NexusStartFailed: _nexus_start_failed,
-    NexusCompleted: _nexus_completed,
-    NexusFailed: _nexus_failed,
-    ExternalSignalResolved: _external_signal_resolved,
-    ExternalCancelResolved: _external_cancel_resolved,
+    NexusCompleted: _completes(NEXUS),
+    NexusFailed: _fails(NEXUS),
+    ExternalSignalResolved: _answers(SIGNAL),
+    ExternalCancelResolved: _answers(CANCEL),
     SignalReceived: _signal_received,
     UpdateReceived: _update_received,
     CancelRequested: _cancel_requested,

@@ -34,7 +34,7 @@ from hourglass._evaluator.context import LiveRun
 from hourglass._evaluator.event_loop import Awaited, timer_summary
 from hourglass._evaluator.events import ActivityBackedOff
 from hourglass._evaluator.fibers import require_fiber
-from hourglass._evaluator.operations import activity_error, check_known
+from hourglass._evaluator.operations import activity_command, activity_error, next_attempt
 from hourglass._evaluator.options import CallSettings
 from hourglass._evaluator.scheduler import RESOLVED
 from hourglass._evaluator.specs import Payloads
@@ -100,14 +100,7 @@ class ActivityHandle(asyncio.Task[R], Generic[R]):
         """
         command = self._command
         assert isinstance(command, ScheduleLocalActivity)
-        seq = self._run.accumulator.number(ACTIVITY)
-        self._command = msgspec.structs.replace(
-            command,
-            seq=seq,
-            activity_id=str(seq) if command.activity_id == str(command.seq) else command.activity_id,
-            attempt=event.attempt,
-            original_schedule_time_ns=event.original_schedule_time_ns,
-        )
+        self._command = next_attempt(self._run, command, event)
         self._backoff = event.backoff
         self._answer.set_result((_PauseError, None))
         self._answer = self._run.loop.create_future()
@@ -194,15 +187,6 @@ class ChildHandle(asyncio.Task[R], Generic[R]):
         self._run.issue(command, self._run.loop.fiber)
 
 
-class _AwaitedAnswer:
-    """The pending answer to a signal or cancel request sent to another workflow."""
-
-    __slots__ = ("future",)
-
-    def __init__(self, run: LiveRun) -> None:
-        self.future = Awaited(run.loop)
-
-
 async def _wait_for_answer(
     run: LiveRun,
     future: asyncio.Future[Any],
@@ -246,21 +230,7 @@ def start_activity(
 ) -> ActivityHandle[Any]:
     """Schedule an activity and return its task."""
     run = require_fiber("starting activity", activity_type).run
-    if local:
-        check_known(run, activity_type, settings)
-    seq = run.accumulator.number(ACTIVITY)
-    note = run.converter.encode(settings.summary) if settings.summary else None
-    kind = ScheduleLocalActivity if local else ScheduleActivity
-    command = kind(
-        seq,
-        settings.activity_id or str(seq),
-        activity_type,
-        settings.spec,
-        arguments,
-        headers or {},
-        note,
-        event_groups=settings.event_groups,
-    )
+    command = activity_command(run, activity_type, arguments, settings, local=local, headers=headers)
     return handle_type(run, command, return_type)
 
 
@@ -282,19 +252,19 @@ async def signal_external(command: SignalExternalWorkflow) -> None:
     """Send a signal to another workflow and wait until it is delivered. `command` has no sequence number yet."""
     run = require_fiber("signalling another workflow").run
     fiber, seq = run.loop.fiber, run.accumulator.number(SIGNAL)
-    answer = _AwaitedAnswer(run)
+    answer = Awaited(run.loop)
     run.issue(msgspec.structs.replace(command, seq=seq), fiber, (SIGNAL, seq), answer)
-    await _wait_for_answer(run, answer.future.future, lambda _: run.issue(CancelSignalExternal(seq), fiber))
+    await _wait_for_answer(run, answer.future, lambda _: run.issue(CancelSignalExternal(seq), fiber))
 
 
 async def cancel_external(workflow_id: str, run_id: str, reason: str) -> None:
     """Request the cancellation of another workflow and wait until the request is delivered."""
     run = require_fiber("cancelling another workflow").run
     seq = run.accumulator.number(CANCEL)
-    answer = _AwaitedAnswer(run)
+    answer = Awaited(run.loop)
     command = RequestCancelExternal(seq=seq, workflow_id=workflow_id, run_id=run_id, reason=reason)
     run.issue(command, run.loop.fiber, (CANCEL, seq), answer)
-    await answer.future.future
+    await answer.future
 
 
 async def sleep(duration: float, summary: str = "") -> None:

@@ -47,7 +47,6 @@ from hourglass._evaluator.state import CommandAccumulator, Numbered, State
 from hourglass.converter import (
     ActivitySerializationContext,
     Converter,
-    Failure,
     NexusSerializationContext,
     Payload,
     WorkflowSerializationContext,
@@ -376,11 +375,9 @@ class LiveRun:
             self.sites.append(call_site() if at is None else at)
         return command
 
-    def resolve(self, key: Numbered, result: Payload | Failure | None) -> Any:
-        """Store the result of a numbered command. Return the operation that waits for the result, or None if no
-        operation waits.
-        """
-        self.accumulator.resolved(key, result)
+    def resolve(self, key: Numbered) -> Any:
+        """Remove a numbered command that has its result. Return the operation that waits for the result, or None."""
+        self.state.pending_resolvers.pop(key, None)
         return self.pending.pop(key, None)
 
     def raise_unavailable(self, fiber: FiberTask[Any], what: str) -> NoReturn:

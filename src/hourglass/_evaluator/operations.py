@@ -78,8 +78,7 @@ class Timer:
         """Cancel the timer. If the timer has already fired in this activation, its callback is not called."""
         run = self.run
         self.callback = None
-        if not run.dead and run.pending.pop((TIMER, self.seq), None) is not None:
-            run.accumulator.resolved((TIMER, self.seq), None)
+        if not run.dead and run.resolve((TIMER, self.seq)) is not None:
             run.issue(CancelTimer(self.seq, event_groups=self.groups), self.fiber)
 
 
@@ -259,16 +258,8 @@ class ActivityOperation(RemoteOperation[Any]):
         next attempt when the timer fires.
         """
         assert isinstance(self.command, ScheduleLocalActivity)
-        self.seq = self.run.accumulator.number(ACTIVITY)
-        self.command = msgspec.structs.replace(
-            self.command,
-            seq=self.seq,
-            activity_id=str(self.seq)
-            if self.command.activity_id == str(self.command.seq)
-            else self.command.activity_id,
-            attempt=event.attempt,
-            original_schedule_time_ns=event.original_schedule_time_ns,
-        )
+        self.command = next_attempt(self.run, self.command, event)
+        self.seq = self.command.seq
         self.answered = FAILED
         self.answer = None
         self.pause = Future(self.scheduler)
@@ -400,15 +391,6 @@ def nexus_error(
     return wrapped
 
 
-class _Answer:
-    """The pending answer to a signal or cancel request sent to another workflow."""
-
-    __slots__ = ("future",)
-
-    def __init__(self, run: LiveRun) -> None:
-        self.future = Future(run.scheduler)
-
-
 def start_activity(
     activity_type: str,
     arguments: Payloads,
@@ -421,29 +403,54 @@ def start_activity(
 ) -> Task[Any]:
     """Schedule an activity and return its task."""
     fiber = require_fiber("starting activity", activity_type)
-    run = fiber.run
-    if local:
-        check_known(run, activity_type, settings)
-    seq = run.accumulator.number(ACTIVITY)
-    note = run.converter.encode(settings.summary) if settings.summary else None
-    kind = ScheduleLocalActivity if local else ScheduleActivity
-    command = kind(
-        seq,
-        settings.activity_id or str(seq),
-        activity_type,
-        settings.spec,
-        arguments,
-        headers or {},
-        note,
-        event_groups=settings.event_groups,
-    )
+    command = activity_command(fiber.run, activity_type, arguments, settings, local=local, headers=headers)
     operation = operation_type(fiber, command, return_type)
     if fiber.scope is not None:
         fiber.scope.add(operation)
     return operation
 
 
-def check_known(run: LiveRun, activity_type: str, settings: CallSettings) -> None:
+def activity_command(
+    run: LiveRun,
+    activity_type: str,
+    arguments: Payloads,
+    settings: CallSettings,
+    *,
+    local: bool,
+    headers: dict[str, Payload] | None,
+) -> ScheduleActivity | ScheduleLocalActivity:
+    """Return the command that schedules an activity, with the next number."""
+    if local:
+        _check_known(run, activity_type, settings)
+    seq = run.accumulator.number(ACTIVITY)
+    kind = ScheduleLocalActivity if local else ScheduleActivity
+    return kind(
+        seq,
+        settings.activity_id or str(seq),
+        activity_type,
+        settings.spec,
+        arguments,
+        headers or {},
+        run.converter.encode(settings.summary) if settings.summary else None,
+        event_groups=settings.event_groups,
+    )
+
+
+def next_attempt(
+    run: LiveRun, command: ScheduleLocalActivity, event: ActivityBackedOff
+) -> ScheduleLocalActivity:
+    """Return the command that schedules the next attempt of a local activity, with the next number."""
+    seq = run.accumulator.number(ACTIVITY)
+    return msgspec.structs.replace(
+        command,
+        seq=seq,
+        activity_id=str(seq) if command.activity_id == str(command.seq) else command.activity_id,
+        attempt=event.attempt,
+        original_schedule_time_ns=event.original_schedule_time_ns,
+    )
+
+
+def _check_known(run: LiveRun, activity_type: str, settings: CallSettings) -> None:
     """Raise `UsageError`, which fails the workflow task, for a new local activity that is not registered on the
     worker.
 
@@ -545,10 +552,10 @@ def signal_external(command: SignalExternalWorkflow) -> None:
     fiber = require_fiber("signalling another workflow")
     run = fiber.run
     seq = run.accumulator.number(SIGNAL)
-    answer = _Answer(run)
+    answer = Future(run.scheduler)
     run.issue(msgspec.structs.replace(command, seq=seq), fiber, (SIGNAL, seq), answer)
     _wait_through_cancellation(
-        fiber, answer.future, lambda: run.issue(CancelSignalExternal(seq), fiber), reraise=False
+        fiber, answer, lambda: run.issue(CancelSignalExternal(seq), fiber), reraise=False
     )
 
 
@@ -557,10 +564,10 @@ def cancel_external(workflow_id: str, run_id: str, reason: str) -> None:
     fiber = require_fiber("cancelling another workflow")
     run = fiber.run
     seq = run.accumulator.number(CANCEL)
-    answer = _Answer(run)
+    answer = Future(run.scheduler)
     command = RequestCancelExternal(seq=seq, workflow_id=workflow_id, run_id=run_id, reason=reason)
     run.issue(command, fiber, (CANCEL, seq), answer)
-    wait_for(answer.future)
+    wait_for(answer)
 
 
 def _wait_through_cancellation(

@@ -23,7 +23,6 @@ from hourglass._evaluator.commands import (
     FailRun,
 )
 from hourglass._evaluator.events import Activation, SignalReceived
-from hourglass.converter import Failure, Payload
 
 PathStep: TypeAlias = int | str
 CommandId: TypeAlias = tuple[tuple[PathStep, ...], int]
@@ -37,10 +36,12 @@ NEXUS = "nexus"
 
 
 NOTHING: dict[Any, Any] = {}
-"""A shared placeholder for every empty table of a state; never written to. An idle run has five of them."""
+"""A shared placeholder for every empty table of a state; never written to. An idle run has three of them."""
 
 
-_nothing: Callable[[], Any] = repeat(NOTHING).__next__  # a C function, because each state calls it five times
+_nothing: Callable[[], Any] = repeat(
+    NOTHING
+).__next__  # a C function, because each state calls it three times
 
 
 class State(msgspec.Struct):
@@ -52,8 +53,6 @@ class State(msgspec.Struct):
     journal: list[Activation] = []
     next_seq: dict[str, int] = msgspec.field(default_factory=_nothing)
     pending_resolvers: dict[Numbered, CommandId] = msgspec.field(default_factory=_nothing)
-    command_id_to_seq: dict[CommandId, Numbered] = msgspec.field(default_factory=_nothing)
-    resolved_results: dict[Numbered, Payload | Failure | None] = msgspec.field(default_factory=_nothing)
     signals: dict[str, deque[SignalReceived]] = msgspec.field(default_factory=_nothing)
     result: CompleteRun | FailRun | CancelRun | ContinueAsNew | None = None
     commands: Sequence[tuple[CommandId, Command]] = ()
@@ -103,22 +102,9 @@ class CommandAccumulator:
     def register_assignments(self, key: Numbered, command_id: CommandId) -> None:
         """Register a numbered command, so that its result can be assigned to the fiber that issued the command."""
         state = self.state
-        if state.command_id_to_seq is NOTHING:
-            state.pending_resolvers, state.command_id_to_seq = {}, {}
+        if state.pending_resolvers is NOTHING:
+            state.pending_resolvers = {}
         state.pending_resolvers[key] = command_id
-        state.command_id_to_seq[command_id] = key
-
-    def resolved(self, key: Numbered, result: Payload | Failure | None) -> CommandId | None:
-        """Store the result of a numbered command. Return its command id, or None if no such command is
-        pending.
-        """
-        state = self.state
-        command_id = state.pending_resolvers.pop(key, None)
-        if command_id is not None:
-            if state.resolved_results is NOTHING:
-                state.resolved_results = {}
-            state.resolved_results[key] = result
-        return command_id
 
     def flush(self) -> tuple[Command, ...]:
         """Return the commands of this activation in the order of issue. The state stores them newest first."""
