@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import pytest
 
 TIME_LIMIT = 60.0
 """In seconds."""
 
+CoroutineTest = Callable[[], Coroutine[Any, Any, None]]
 
-def run_on_new_loop(test: Callable[[], Awaitable[None]]) -> None:
+
+def run_on_new_loop(test: CoroutineTest) -> None:
     """Run a test on a new event loop; fail if it exceeds the limit."""
 
     async def limited() -> None:
@@ -23,7 +26,7 @@ def run_on_new_loop(test: Callable[[], Awaitable[None]]) -> None:
 
 
 def run_coroutine_test(
-    item: pytest.Function, run: Callable[[Callable[[], Awaitable[None]]], None] = run_on_new_loop
+    item: pytest.Function, run: Callable[[CoroutineTest], None] = run_on_new_loop
 ) -> bool | None:
     """Run a test if it is a coroutine function; called by the hook `pytest_pyfunc_call` of a `conftest.py`."""
     test = item.obj

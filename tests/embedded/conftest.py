@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
 
 import pytest
 
@@ -37,16 +38,14 @@ def world(runner: asyncio.Runner, store: Store) -> Iterator[World]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a coroutine test with a `world` on the loop of that world."""
+    """Run a coroutine test on the loop of its `world`, and close the worlds that it has opened."""
     runner = pyfuncitem.funcargs.get("runner")
-    if runner is None:
-        return None
 
-    def run(test: Callable[[], Awaitable[None]]) -> None:
+    def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
         async def limited() -> None:
             async with asyncio.timeout(TIME_LIMIT):
-                await test()
+                await World.closing(test())
 
-        runner.run(limited())
+        asyncio.run(limited()) if runner is None else runner.run(limited())
 
     return run_coroutine_test(pyfuncitem, run)

@@ -8,15 +8,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from tests.embedded.stores import memory_store
 from tests.polled import PolledEngine
 from tests.specs import made
 
-from hourglass._contract.handle import ActivityCancel, ActivityItem, ActivityTask, Handle, HandleConfig
-from hourglass._contract.service import Request
-from hourglass._contract.workflows import GetHistory, Started, StartWorkflow, WaitForClose
+from hourglass._contract.handle import (
+    ActivityCancel,
+    ActivityItem,
+    ActivityOk,
+    ActivityTask,
+    AttemptFailed,
+    Handle,
+    HandleConfig,
+)
+from hourglass._contract.service import Nothing, Request
+from hourglass._contract.workflows import GetHistory, SignalWorkflow, Started, StartWorkflow, WaitForClose
 from hourglass._embedded import EngineConnection, RealClock, VirtualClock
 from hourglass._embedded.activations.handle import EngineHandle
 from hourglass._embedded.engine import Engine
@@ -26,7 +34,7 @@ from hourglass._embedded.runs.run import LoadedRun, run_wake_ns
 from hourglass._embedded.store.store import Store
 from hourglass._embedded.transitions.run import Run
 from hourglass._embedded.transitions.size_limits import Limits
-from hourglass._evaluator.commands import Command, Succeeded, TaskFailed
+from hourglass._evaluator.commands import Command, ScheduleActivity, Succeeded, TaskFailed
 from hourglass._evaluator.events import Activation, Event, RunEvicted
 from hourglass._history.events import kind_of
 from hourglass.converter import ApplicationFailure, Failure, Payload
@@ -46,10 +54,16 @@ def app_failure(message: str, type: str = "Oops", **more: Any) -> Failure:
     return Failure(message, ApplicationFailure(type=type, **more))
 
 
+def activity(seq: int = 1, **options: Any) -> ScheduleActivity:
+    """Return a command that schedules an activity of type `a`, whose id is its number."""
+    named = {"activity_id": str(seq), "activity_type": "a", "start_to_close_timeout": 60.0, **options}
+    return made(ScheduleActivity, seq=seq, **named)
+
+
 def run_async(body: Callable[[], Coroutine[Any, Any, T]]) -> T:
     async def limited() -> T:
         async with asyncio.timeout(20):
-            return await body()
+            return await World.closing(body())
 
     return asyncio.run(limited())
 
@@ -60,8 +74,20 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
+async def start_waiting(call: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    """Start a call that may have to wait, and let it run as far as it can."""
+    task = asyncio.create_task(call)
+    await settle()
+    return task
+
+
 class World:
-    """An engine on a virtual clock, a handle, and the activations that its worker received."""
+    """An engine on a virtual clock, a handle, and the activations that its worker received.
+
+    Worlds that a coroutine test leaves open are closed at its end.
+    """
+
+    opened: ClassVar[list[World]] = []
 
     def __init__(self, connection: EngineConnection, clock: VirtualClock, handle: PolledEngine) -> None:
         self.connection = connection
@@ -69,6 +95,7 @@ class World:
         self.handle = handle
         self.seen: list[Activation] = []
         self.journals: dict[str, list[Event]] = {}
+        self.opened.append(self)
 
     @staticmethod
     async def new(
@@ -128,17 +155,34 @@ class World:
         options: dict[str, Any] = {"workflow_type": "W", "task_queue": "q", "request_id": "", **more}
         return await self.connection.call(made(StartWorkflow, workflow_id=workflow_id, **options))
 
+    async def begin(self, workflow_id: str = "w", **options: Any) -> str:
+        """Start a run and receive its first activation. Return its run id."""
+        run_id = (await self.start(workflow_id, **options)).run_id
+        await self.activation()
+        return run_id
+
     async def start_run(self, *commands: Command, **options: Any) -> str:
         """Start a run and complete its first workflow task with these commands. Return its run id."""
-        run_id = (await self.start(**options)).run_id
-        await self.activation()
+        run_id = await self.begin(**options)
         await self.complete(run_id, *commands)
         return run_id
+
+    async def signal(self, name: str = "s", request_id: str = "", workflow_id: str = "w") -> Nothing:
+        request = SignalWorkflow(workflow_id=workflow_id, signal_name=name, request_id=request_id)
+        return await self.call(request)
 
     async def activation(self) -> Activation:
         activation = await self.handle.poll_activation()
         self.seen.append(activation)
         return activation
+
+    async def eviction(self) -> RunEvicted:
+        """Receive an eviction and confirm it."""
+        activation = await self.activation()
+        (event,) = activation.events
+        assert isinstance(event, RunEvicted)
+        await self.complete(activation.run_id)
+        return event
 
     async def complete(self, run_id: str, *commands: Command, flags: tuple[int, ...] = ()) -> None:
         await self.handle.complete_activation(Succeeded(run_id, commands, flags))
@@ -164,6 +208,12 @@ class World:
         assert isinstance(item, ActivityTask)
         return item
 
+    async def succeed(self, task: ActivityTask, result: Payload | None = None) -> None:
+        await self.handle.complete_activity(ActivityOk(task.token, result))
+
+    async def fail_attempt(self, task: ActivityTask, failure: Failure) -> None:
+        await self.handle.complete_activity(AttemptFailed(task.token, failure))
+
     async def cancel(self) -> ActivityCancel:
         item: ActivityItem = await self.handle.poll_activity()
         assert isinstance(item, ActivityCancel)
@@ -184,8 +234,28 @@ class World:
     def kinds(self, workflow_id: str = "w") -> list[str]:
         return [kind_of(event.attributes) for event in self.record(workflow_id).events]
 
+    def crash(self) -> None:
+        """Drop the engine as the end of its process does, without closing it."""
+        self.engine.runs.stop()
+        self.engine._upkeep.close()
+        self.opened.remove(self)
+
     async def close(self) -> None:
-        await self.connection.close()
+        if self in self.opened:
+            self.opened.remove(self)
+            await self.connection.close()
+
+    @classmethod
+    async def closing(cls, body: Coroutine[Any, Any, T]) -> T:
+        """Run a test, and close the worlds that it has left open."""
+        try:
+            result = await body
+        except BaseException:
+            cls.opened.clear()
+            raise
+        while cls.opened:
+            await cls.opened[-1].close()
+        return result
 
 
 async def open_engine(

@@ -24,7 +24,7 @@ from hourglass.converter import Payload, default_converter
 from hourglass.errors import DecodeError, HistoryError, HourglassError, ServiceError
 from hourglass.testing import Environment
 
-from .memory_world import World, settle, text
+from .memory_world import World, start_waiting, text
 
 _FUZZ = settings(
     max_examples=cases(40, 5000),
@@ -96,8 +96,7 @@ def test_damaged_request_is_rejected_or_valid(data: st.DataObject, request: s.Re
     async def body() -> None:
         world = await World.new()
         if decoded is not None:
-            calling = asyncio.ensure_future(world.call(decoded))
-            await settle()
+            calling = await start_waiting(world.call(decoded))
             calling.cancel()
             (outcome,) = await asyncio.gather(calling, return_exceptions=True)
             assert not isinstance(outcome, Exception) or isinstance(outcome, HourglassError), outcome

@@ -367,8 +367,7 @@ class Engines(RuleBasedStateMachine):
 
     async def _crash(self) -> None:
         await settle()
-        self.world.engine.runs.stop()
-        self.world.engine._upkeep.close()
+        self.world.crash()
         self.store = self.reopened()
         self.world = await World.new(store=self.store, clock=self.clock, opened=True)
 

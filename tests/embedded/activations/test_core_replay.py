@@ -21,7 +21,7 @@ from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 from temporalio.workflow import ActivityCancellationType
 from tests.specs import made
 
-from hourglass._contract.handle import ActivityOk, AttemptCancelled, AttemptFailed
+from hourglass._contract.handle import AttemptCancelled
 from hourglass._contract.workflows import CancelWorkflow, SignalWorkflow, TerminateWorkflow
 from hourglass._embedded.activations.cursor import seed_of
 from hourglass._evaluator import commands as c
@@ -71,14 +71,14 @@ async def drive_steps(world: World) -> None:
         run_id, made(c.ScheduleActivity, seq=1, activity_id="1", **act, arguments=(text("a"),)), flags=(1001,)
     )
     task = await world.activity()
-    await world.handle.complete_activity(ActivityOk(task.token, text("ok")))
+    await world.succeed(task, text("ok"))
     await world.activation()
     await world.complete(
         run_id, c.SetPatchMarker("new-way"), made(c.ScheduleActivity, seq=2, activity_id="2", **act)
     )
     task = await world.activity()
     failure = app_failure("no", non_retryable=True)
-    await world.handle.complete_activity(AttemptFailed(task.token, failure))
+    await world.fail_attempt(task, failure)
     await world.activation()
     once = RetryRule(maximum_attempts=1)
     await world.complete(run_id, made(c.ScheduleActivity, seq=3, activity_id="3", **act, retry_policy=once))
@@ -166,7 +166,7 @@ async def drive_cancelling(world: World) -> None:
             await world.cancel()
             await world.handle.complete_activity(end)
         if kind is specs.ActivityCancellationType.ABANDON:
-            await world.handle.complete_activity(ActivityOk(task.token))
+            await world.succeed(task)
     world.clock.advance(1)
     await _expect_event(world, e.TimerFired)
     await world.complete(run_id, c.RequestCancelActivity(4))

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Coroutine
-from typing import Any
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,7 +19,7 @@ from hourglass._evaluator.specs import ActivitySpec, StartSpec
 from hourglass._history import events as h
 from hourglass.converter import Payload
 
-from ..memory_world import World, settle, text
+from ..memory_world import World, settle, start_waiting, text
 from ..store.store_conformance import NOW, Life, activity
 
 LIMITS = Limits()
@@ -46,12 +42,6 @@ def life_with_started_task() -> Life:
 
 def started_attempts(step: Change) -> list[int]:
     return [event_id for event_id, activity in step.run.activities.items() if activity.started_ns]
-
-
-async def start_waiting(call: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-    task = asyncio.ensure_future(call)
-    await settle()
-    return task
 
 
 def test_eager_attempts_write_the_same_events_as_separate_starts() -> None:
@@ -124,7 +114,6 @@ async def test_dispatch_policy_applies_to_eager_attempts() -> None:
     policy.is_selective = False
     world.engine.queues.wake_all()
     assert isinstance(await poll, ActivityTask)
-    await world.close()
 
 
 async def test_queued_attempts_are_dispatched_before_eager_ones() -> None:
@@ -143,7 +132,6 @@ async def test_queued_attempts_are_dispatched_before_eager_ones() -> None:
         seen.append(poll.result().run_id)
         await world.handle.complete_activity(ActivityOk(poll.result().token, text("r")))
     assert seen == ids
-    await world.close()
 
 
 async def test_activity_result_during_a_workflow_task_is_delivered_in_the_next_task(world: World) -> None:
@@ -151,7 +139,7 @@ async def test_activity_result_during_a_workflow_task_is_delivered_in_the_next_t
     items = [await world.handle.poll_activity() for _ in range(2)]
     poll = await start_waiting(world.activation())
     for item in items:
-        await world.handle.complete_activity(ActivityOk(item.token, text(item.token.decode()[-3:-1])))
+        await world.succeed(item, text(item.token.decode()[-3:-1]))
     first = await poll
     await world.complete(run_id)
     second = await world.activation()

@@ -15,7 +15,7 @@ from hourglass._evaluator import commands as c
 from hourglass._evaluator import events as e
 from hourglass._evaluator.commands import Succeeded
 
-from ..memory_world import World, settle, text
+from ..memory_world import World, settle, start_waiting, text
 
 DONE = c.CompleteRun(text("done"))
 
@@ -46,8 +46,7 @@ async def test_error_after_a_completion_does_not_reject_the_completion(
     caplog.set_level(logging.CRITICAL, "hourglass")
     await world.start()
     activation = await world.activation()
-    poll = asyncio.ensure_future(world.handle.poll_activation())
-    await settle()
+    poll = await start_waiting(world.handle.poll_activation())
     world.engine.queues.of("q").tasks.put("unknown run", 3)  # so that the poller searches for a task
     break_once(monkeypatch, type(world.engine.tasks), "take")
     assert world.handle.forgets(Succeeded(activation.run_id, (DONE,)))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
-from hourglass._contract.workflows import QueryWorkflow, SignalWorkflow
+from hourglass._contract.workflows import QueryWorkflow
 from hourglass._evaluator import commands as c
 from hourglass._evaluator import events as e
 from hourglass._evaluator.commands import Succeeded
 
-from ..memory_world import World, settle, text
+from ..memory_world import World, start_waiting, text
 from ..store.store_conformance import activity
 
 DONE = c.CompleteRun(text("done"))
@@ -49,14 +49,14 @@ async def test_polling_worker_receives_an_eviction_for_a_closed_run(world: World
 async def test_open_run_stays_cached_after_a_completion(world: World) -> None:
     run_id = (await first_activation(world)).run_id
     assert not world.handle.forgets(Succeeded(run_id, (activity(1),)))
-    await world.call(SignalWorkflow(workflow_id="w", signal_name="s", request_id="1"))
+    await world.signal("s", "1")
     (activation,) = world.handle.take_all()
     assert [type(event) for event in activation.events] == [e.SignalReceived]
 
 
 async def test_close_rejected_because_of_a_new_signal_evicts_the_run(world: World) -> None:
     run_id = (await first_activation(world)).run_id
-    await world.call(SignalWorkflow(workflow_id="w", signal_name="s", request_id="1"))
+    await world.signal("s", "1")
     assert not world.handle.forgets(Succeeded(run_id, (DONE,)))
     assert evictions(world.handle.take_all()) == ["UNHANDLED_COMMAND"]
     world.handle.forgets(Succeeded(run_id))
@@ -66,8 +66,7 @@ async def test_close_rejected_because_of_a_new_signal_evicts_the_run(world: Worl
 
 async def test_pending_query_is_answered_before_a_closed_run_is_evicted(world: World) -> None:
     run_id = (await first_activation(world)).run_id
-    call = asyncio.ensure_future(world.call(QueryWorkflow(workflow_id="w", query_name="q")))
-    await settle()
+    call = await start_waiting(world.call(QueryWorkflow(workflow_id="w", query_name="q")))
     assert not world.handle.forgets(Succeeded(run_id, (DONE,)))
     (activation,) = world.handle.take_all()
     (query,) = activation.events
@@ -81,16 +80,14 @@ async def test_pending_query_is_answered_before_a_closed_run_is_evicted(world: W
 async def test_query_sees_the_same_history_length_live_and_in_replay(world: World) -> None:
     first = await first_activation(world)
     world.handle.forgets(Succeeded(first.run_id, (activity(1),), (7,)))
-    query_of_live_run = asyncio.ensure_future(world.call(QueryWorkflow(workflow_id="w", query_name="q")))
-    await settle()
+    query_of_live_run = await start_waiting(world.call(QueryWorkflow(workflow_id="w", query_name="q")))
     (live,) = world.handle.take_all()
     assert live.history_length == first.history_length
     world.handle.forgets(Succeeded(first.run_id))
     world.handle.request_eviction(first.run_id)
     world.handle.take_all()
     world.handle.forgets(Succeeded(first.run_id))
-    query_of_replayed_run = asyncio.ensure_future(world.call(QueryWorkflow(workflow_id="w", query_name="q")))
-    await settle()
+    query_of_replayed_run = await start_waiting(world.call(QueryWorkflow(workflow_id="w", query_name="q")))
     world.handle.take_all()
     world.handle.forgets(Succeeded(first.run_id, (activity(1),), (7,)))
     (replayed,) = world.handle.take_all()

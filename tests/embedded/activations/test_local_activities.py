@@ -14,13 +14,11 @@ from tests.specs import made
 from hourglass._contract.handle import (
     ActivityCancel,
     ActivityDeferred,
-    ActivityOk,
     ActivityTask,
     AttemptCancelled,
-    AttemptFailed,
     Shutdown,
 )
-from hourglass._contract.workflows import QueryWorkflow, SignalWorkflow, TerminateWorkflow
+from hourglass._contract.workflows import QueryWorkflow, TerminateWorkflow
 from hourglass._evaluator import commands as c
 from hourglass._evaluator import events as e
 from hourglass._evaluator.specs import RetryRule
@@ -28,7 +26,7 @@ from hourglass.converter import ApplicationFailure, CanceledFailure, Failure
 from hourglass.errors import TimeoutType
 from hourglass.workflow import ActivityCancellationType
 
-from ..memory_world import World, app_failure, settle, text
+from ..memory_world import World, app_failure, settle, start_waiting, text
 from ..runs.test_recovery import next_epoch
 
 Kind = ActivityCancellationType
@@ -43,9 +41,7 @@ def local(seq: int = 1, **more: Any) -> c.ScheduleLocalActivity:
 async def complete_run(world: World, run_id: str) -> None:
     await world.activation()
     await world.complete(run_id, c.CompleteRun(text("end")))
-    evicted = await world.activation()
-    assert isinstance(evicted.events[0], e.RunEvicted)
-    await world.complete(run_id)
+    await world.eviction()
 
 
 async def next_event(world: World) -> e.Event:
@@ -55,7 +51,7 @@ async def next_event(world: World) -> e.Event:
 
 async def signal_by_heartbeat(world: World) -> None:
     """Send a signal, which reaches the run with the next heartbeat of its workflow task."""
-    await world.call(SignalWorkflow(workflow_id="w", signal_name="s", request_id="r"))
+    await world.signal("s", "r")
     world.clock.advance(8)
     assert isinstance(await next_event(world), e.SignalReceived)
 
@@ -74,7 +70,7 @@ async def test_local_activity_result_is_recorded_in_the_same_workflow_task(world
     task = await world.activity()
     assert (task.is_local, task.activity_type, task.arguments, task.attempt) == (True, "a", (text("x"),), 1)
     assert (task.run_id, task.workflow_id, task.spec.task_queue) == (run_id, "w", "q")
-    await world.handle.complete_activity(ActivityOk(task.token, text("y")))
+    await world.succeed(task, text("y"))
     assert await next_event(world) == e.ActivityCompleted(1, text("y"), is_local=True)
     await world.complete(run_id, c.CompleteRun(text("end")))
     assert world.kinds() == [
@@ -103,13 +99,13 @@ async def test_local_activity_with_short_backoff_retries_within_the_task(world: 
     for number in (1, 2):
         task = await world.activity()
         assert task.attempt == number
-        await world.handle.complete_activity(AttemptFailed(task.token, app_failure("no")))
+        await world.fail_attempt(task, app_failure("no"))
         await settle()
         assert world.is_idle, "only time can move things on"
         world.clock.advance(2.0 * number)
     task = await world.activity()
     assert task.attempt == 3
-    await world.handle.complete_activity(AttemptFailed(task.token, app_failure("never")))
+    await world.fail_attempt(task, app_failure("never"))
     assert await next_event(world) == e.ActivityFailed(1, app_failure("never"), is_local=True)
     await world.complete(run_id, c.CompleteRun(text("end")))
     assert [marker["attempt"] for marker in await markers(world)] == [3]
@@ -126,7 +122,7 @@ async def test_local_activity_with_short_backoff_retries_within_the_task(world: 
 async def test_nonretryable_failure_ends_a_local_activity(world: World, failure: Failure) -> None:
     await world.start_run(local(retry_policy=RetryRule(non_retryable_error_types=("Never",))))
     task = await world.activity()
-    await world.handle.complete_activity(AttemptFailed(task.token, failure))
+    await world.fail_attempt(task, failure)
     assert await next_event(world) == e.ActivityFailed(1, failure, is_local=True)
 
 
@@ -135,7 +131,7 @@ async def test_local_activity_with_long_backoff_waits_by_a_timer(world: World) -
     run_id = await world.start_run(local(local_retry_threshold=0.5))
     task = await world.activity()
     scheduled_ns = world.clock.now_ns()
-    await world.handle.complete_activity(AttemptFailed(task.token, app_failure("no")))
+    await world.fail_attempt(task, app_failure("no"))
     event = await next_event(world)
     assert event == e.ActivityBackedOff(1, 2, 1.0, scheduled_ns)
     await world.complete(run_id, c.StartTimer(1, 1_000_000_000))
@@ -162,13 +158,13 @@ async def test_local_activity_fails_on_each_timeout(world: World, limit: Timeout
     assert event.failure.cause.info.type is limit  # type: ignore[union-attr]
     if task is not None:
         assert await world.cancel() == ActivityCancel(task.token, "TIMED_OUT")
-        await world.handle.complete_activity(ActivityOk(task.token, text("too late")))
+        await world.succeed(task, text("too late"))
 
 
 async def test_schedule_to_close_timeout_ends_the_backoff_of_a_local_activity(world: World) -> None:
     await world.start_run(local(schedule_to_close_timeout=5.0, retry_policy=RetryRule(initial_interval=7.0)))
     task = await world.activity()
-    await world.handle.complete_activity(AttemptFailed(task.token, app_failure("no")))
+    await world.fail_attempt(task, app_failure("no"))
     world.clock.advance(5)
     event = await next_event(world)
     assert isinstance(event, e.ActivityFailed)
@@ -180,9 +176,8 @@ async def test_local_attempts_are_limited_by_slots() -> None:
     await world.start_run(local(1), local(2))
     first = await world.activity()
     assert world.handle._local.next_item() is None
-    await world.handle.complete_activity(ActivityOk(first.token))
+    await world.succeed(first)
     assert (await world.activity()).activity_id == "2"
-    await world.close()
 
 
 @pytest.mark.parametrize("kind", Kind)
@@ -213,7 +208,7 @@ async def test_local_activity_is_not_retried_after_cancellation(world: World) ->
     await signal_by_heartbeat(world)
     await world.complete(run_id, c.RequestCancelLocalActivity(1))
     await world.cancel()
-    await world.handle.complete_activity(AttemptFailed(task.token, app_failure("broke")))
+    await world.fail_attempt(task, app_failure("broke"))
     assert await next_event(world) == e.ActivityFailed(1, app_failure("broke"), is_local=True)
 
 
@@ -222,7 +217,7 @@ async def test_long_local_activity_heartbeats_its_workflow_task(world: World) ->
     run_id = await world.start_run(local())
     task = await world.activity()
     world.clock.advance(7.9)
-    await world.call(SignalWorkflow(workflow_id="w", signal_name="s", request_id="r"))
+    await world.signal("s", "r")
     assert world.kinds()[-1] == "WorkflowTaskStarted"
     world.clock.advance(0.1)
     event = await next_event(world)
@@ -233,7 +228,7 @@ async def test_long_local_activity_heartbeats_its_workflow_task(world: World) ->
         await settle()
         world.clock.advance(8)
     await settle()
-    await world.handle.complete_activity(ActivityOk(task.token, text("y")))
+    await world.succeed(task, text("y"))
     await polling
     assert world.kinds()[1:] == [
         *TASK,
@@ -253,9 +248,9 @@ async def test_local_activity_result_without_a_started_task_is_delivered_with_th
     run_id = await world.start_run(local())
     task = await world.activity()
     world.clock.advance(8)
-    await world.handle.complete_activity(ActivityOk(task.token, text("y")))
+    await world.succeed(task, text("y"))
     assert not world.handle._cache.ready.items
-    await world.call(SignalWorkflow(workflow_id="w", signal_name="s", request_id="r"))
+    await world.signal("s", "r")
     activation = await world.activation()
     assert [type(event) for event in activation.events] == [e.SignalReceived, e.ActivityCompleted]
     await world.complete(run_id, c.CompleteRun(text("end")))
@@ -265,15 +260,14 @@ async def test_local_activity_result_without_a_started_task_is_delivered_with_th
 async def test_query_is_answered_at_the_heartbeat_of_a_workflow_task(world: World) -> None:
     run_id = await world.start_run(local())
     task = await world.activity()
-    query = asyncio.create_task(world.call(QueryWorkflow(workflow_id="w", query_name="q")))
-    await settle()
+    query = await start_waiting(world.call(QueryWorkflow(workflow_id="w", query_name="q")))
     assert not world.handle._cache.ready.items
     world.clock.advance(8)
     query_event = await next_event(world)
     assert isinstance(query_event, e.QueryReceived)
     await world.complete(run_id, c.AnswerQuery(query_event.id, text("so")))
     assert (await query).result == (text("so"),)
-    await world.handle.complete_activity(ActivityOk(task.token, text("y")))
+    await world.succeed(task, text("y"))
     await complete_run(world, run_id)
 
 
@@ -282,7 +276,7 @@ async def test_unrecorded_local_activity_runs_again_after_a_crash() -> None:
     first = await World.new()
     run_id = await first.start_run(local(1))
     task = await first.activity()
-    await first.handle.complete_activity(ActivityOk(task.token, text("one")))
+    await first.succeed(task, text("one"))
     await first.activation()
     await first.complete(run_id, local(2))
     await first.activity()
@@ -296,19 +290,18 @@ async def test_unrecorded_local_activity_runs_again_after_a_crash() -> None:
     await world.complete(run_id, local(2))
     again = await world.activity()
     assert (again.activity_id, again.attempt) == ("2", 1)
-    await world.handle.complete_activity(ActivityOk(again.token, text("two")))
+    await world.succeed(again, text("two"))
     assert await next_event(world) == e.ActivityCompleted(2, text("two"), is_local=True)
-    await world.close()
 
 
 async def test_replay_delivers_local_results_in_their_original_activations() -> None:
     world = await World.new(max_cached_workflows=0)
     run_id = await world.start_run(local(1), local(2), local(3))
     tasks = [await world.activity() for _ in range(3)]
-    await world.handle.complete_activity(ActivityOk(tasks[1].token, text("2")))
+    await world.succeed(tasks[1], text("2"))
     assert await next_event(world) == e.ActivityCompleted(2, text("2"), is_local=True)
     for task in (tasks[2], tasks[0]):
-        await world.handle.complete_activity(ActivityOk(task.token, text("x")))
+        await world.succeed(task, text("x"))
     await world.complete(run_id)
     live = await world.activation()
     assert [event.seq for event in live.events] == [3, 1]  # type: ignore[union-attr]
@@ -328,7 +321,6 @@ async def test_replay_delivers_local_results_in_their_original_activations() -> 
     assert replayed.timestamp_ns == live.timestamp_ns
     await world.complete(run_id, c.StartTimer(1, 1))
     assert await next_event(world) == e.TimerFired(1)
-    await world.close()
 
 
 @pytest.mark.parametrize("change", [{"activity_type": "b"}, {"activity_id": "other"}, None])
@@ -336,7 +328,7 @@ async def test_changed_local_activity_is_nondeterminism(change: dict[str, str] |
     world = await World.new(max_cached_workflows=0)
     run_id = await world.start_run(local())
     task = await world.activity()
-    await world.handle.complete_activity(ActivityOk(task.token, text("y")))
+    await world.succeed(task, text("y"))
     await world.activation()
     await world.complete(run_id, c.StartTimer(1, 1))
     await next_event(world)
@@ -352,7 +344,6 @@ async def test_changed_local_activity_is_nondeterminism(change: dict[str, str] |
     evicted = await next_event(world)
     assert isinstance(evicted, e.RunEvicted)
     assert evicted.reason == "NONDETERMINISM"
-    await world.close()
 
 
 async def test_closing_a_run_cancels_its_local_activities(world: World) -> None:
@@ -361,7 +352,7 @@ async def test_closing_a_run_cancels_its_local_activities(world: World) -> None:
     await signal_by_heartbeat(world)
     await world.complete(run_id, c.CompleteRun(text("end")))
     assert await world.cancel() == ActivityCancel(task.token, "CANCELLED")
-    await world.handle.complete_activity(ActivityOk(task.token, text("late")))
+    await world.succeed(task, text("late"))
     assert "MarkerRecorded" not in world.kinds()
     assert world.kinds()[-1] == "WorkflowExecutionCompleted"
 
@@ -373,13 +364,13 @@ async def test_terminating_a_run_cancels_its_local_activity(world: World) -> Non
     assert isinstance(await next_event(world), e.RunEvicted)
     assert await world.cancel() == ActivityCancel(task.token, "CANCELLED")
     await world.complete(run_id)
-    await world.handle.complete_activity(ActivityOk(task.token))
+    await world.succeed(task)
 
 
 async def test_worker_shutdown_hands_over_pending_local_retries(world: World) -> None:
     await world.start_run(local())
     task = await world.activity()
-    await world.handle.complete_activity(AttemptFailed(task.token, app_failure("no")))
+    await world.fail_attempt(task, app_failure("no"))
     world.handle.initiate_shutdown()
     for poll in (world.handle.poll_activation, world.handle.poll_activity):
         with pytest.raises(Shutdown):
@@ -392,7 +383,7 @@ async def test_worker_shutdown_waits_for_running_local_attempts(world: World) ->
     run_id = await world.start_run(local())
     task = await world.activity()
     world.handle.initiate_shutdown()
-    await world.handle.complete_activity(ActivityOk(task.token, text("y")))
+    await world.succeed(task, text("y"))
     assert isinstance(await next_event(world), e.ActivityCompleted)
     await world.complete(run_id, c.CompleteRun(text("end")))
     assert isinstance(await next_event(world), e.RunEvicted)
@@ -410,7 +401,7 @@ async def test_eviction_abandons_a_running_local_activity(world: World) -> None:
     world.handle.request_eviction(run_id)
     assert isinstance(await next_event(world), e.RunEvicted)
     assert isinstance(await world.cancel(), ActivityCancel)
-    await world.handle.complete_activity(ActivityOk(task.token, text("lost")))
+    await world.succeed(task, text("lost"))
     await world.complete(run_id)
     assert isinstance((await world.activation()).events[0], e.RunStarted)
     await world.complete(run_id, local())

@@ -210,6 +210,5 @@ def test_replayed_activations_equal_the_live_ones(seed: int, cache: int) -> None
         if not record.run.is_open:
             assert not isinstance(await world.call(WaitForClose(workflow_id="w")), StillOpen)
             assert (record.run.activities, record.run.timers, record.run.task) == ({}, {}, None)
-        await world.close()
 
     run_async(body)

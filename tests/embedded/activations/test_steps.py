@@ -33,7 +33,7 @@ from hourglass._evaluator.events import Activation, ActivityCompleted, RunEvicte
 from hourglass._evaluator.specs import ActivitySpec, StartSpec
 from hourglass.errors import WorkflowAlreadyStartedError, WorkflowNotFoundError
 
-from ..memory_world import World, run_async, settle, text
+from ..memory_world import World, run_async, settle, start_waiting, text
 from ..store.scripted_store import ScriptedStore
 from ..store.store_conformance import Life
 
@@ -182,8 +182,7 @@ async def test_repeated_execute_workflow_returns_the_same_result(world: World) -
     request = StartWorkflow(
         workflow_id="w", workflow_type="W", request_id="one", spec=StartSpec(task_queue="q")
     )
-    call = asyncio.ensure_future(answer_request(world.engine, ExecuteWorkflow(start=request)))
-    await settle()
+    call = await start_waiting(answer_request(world.engine, ExecuteWorkflow(start=request)))
     assert not call.done()
     await worker.run_to_completion(signals=0)
     answer = await call
@@ -206,7 +205,6 @@ async def test_execute_workflow_returns_after_the_close_is_durable() -> None:
     assert not call.done()
     store.commit()
     assert (await call).run_id == run_id
-    await world.close()
 
 
 async def test_execute_workflow_is_rejected_after_the_conflicting_start_is_durable() -> None:
@@ -217,12 +215,10 @@ async def test_execute_workflow_is_rejected_after_the_conflicting_start_is_durab
         workflow_id="w", workflow_type="W", request_id="two", spec=StartSpec(task_queue="q")
     )
     await settle()
-    call = asyncio.ensure_future(answer_request(world.engine, ExecuteWorkflow(start=request)))
-    await settle()
+    call = await start_waiting(answer_request(world.engine, ExecuteWorkflow(start=request)))
     assert not call.done()
     assert not started.done()
     store.commit()
     with pytest.raises(WorkflowAlreadyStartedError):
         await call
     await started
-    await world.close()

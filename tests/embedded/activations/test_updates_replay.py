@@ -116,6 +116,5 @@ def test_replayed_activations_with_updates_equal_the_live_ones(seed: int, cache:
             and not isinstance(call, (ServiceError, asyncio.CancelledError))
         ]
         assert not unexpected
-        await world.close()
 
     run_async(body)

@@ -22,7 +22,7 @@ from hourglass._embedded.runs import upkeep
 from hourglass._embedded.store.store import Store
 from hourglass._evaluator import commands as c
 
-from ..memory_world import World, run_async, settle
+from ..memory_world import World, run_async, start_waiting
 
 DONE = c.CompleteRun(None)
 
@@ -156,7 +156,6 @@ async def test_backlog_is_loaded_as_it_is_served(monkeypatch: pytest.MonkeyPatch
         await world.complete(activation.run_id)
     assert len(seen) == 200
     assert most <= 25 + 5  # a slice every second comes in any case
-    await world.close()
 
 
 async def test_new_workflow_does_not_wait_for_the_backlog(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,7 +170,6 @@ async def test_new_workflow_does_not_wait_for_the_backlog(monkeypatch: pytest.Mo
         await world.complete(activation.run_id)
         ahead += 1
     assert ahead <= 3
-    await world.close()
 
 
 async def test_queue_without_a_worker_does_not_delay_other_queues(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,7 +185,6 @@ async def test_queue_without_a_worker_does_not_delay_other_queues(monkeypatch: p
     for _ in range(3):
         world.engine._upkeep.tick()
     assert len(world.engine.queues.of("q").tasks) == before + 12
-    await world.close()
 
 
 async def test_run_is_loaded_from_behind_the_backlog_of_another_queue(
@@ -206,7 +203,6 @@ async def test_run_is_loaded_from_behind_the_backlog_of_another_queue(
         served += 1
     assert served < 30
     assert world.engine.queue_stats("q", activities=False).backlog > 0
-    await world.close()
 
 
 async def test_new_worker_loads_the_remaining_backlog_of_its_queue(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,7 +218,6 @@ async def test_new_worker_loads_the_remaining_backlog_of_its_queue(monkeypatch: 
         seen.add(activation.run_id)
         await handle.complete_activation(c.Succeeded(activation.run_id, (c.StartTimer(1, 10**15),), ()))
     assert len(seen) == 60
-    await world.close()
 
 
 async def test_backlog_waits_while_the_store_is_behind(
@@ -235,12 +230,10 @@ async def test_backlog_waits_while_the_store_is_behind(
     run_id = (await world.start("new")).run_id
     poll = asyncio.create_task(world.activation())
     assert (await poll).run_id == run_id
-    poll = asyncio.create_task(world.activation())
-    await settle()
+    poll = await start_waiting(world.activation())
     assert not poll.done()
     behind = False
     assert (await poll).run_id != run_id
-    await world.close()
 
 
 def test_simultaneous_timers_do_not_block_the_event_loop() -> None:

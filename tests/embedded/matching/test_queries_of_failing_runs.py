@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
-from hourglass._contract.workflows import QueryAnswer, QueryWorkflow, SignalWorkflow
+from hourglass._contract.workflows import QueryAnswer, QueryWorkflow
 from hourglass._evaluator import commands as c
 from hourglass._evaluator import events as e
 from hourglass.errors import ServiceError
 
-from ..memory_world import World, settle, text
+from ..memory_world import World, settle, start_waiting, text
 
 QUERY = QueryWorkflow(workflow_id="w", query_name="q")
 
@@ -20,9 +20,7 @@ async def fail_task(world: World, run_id: str) -> None:
     """Fail the next workflow task of the run, and advance the clock to its retry."""
     assert (await world.activation()).run_id == run_id
     await world.fail(run_id)
-    evicted = await world.activation()
-    assert isinstance(evicted.events[0], e.RunEvicted)
-    await world.complete(run_id)
+    await world.eviction()
     world.clock.advance(60)
     await settle()
 
@@ -30,9 +28,8 @@ async def fail_task(world: World, run_id: str) -> None:
 async def start_query(world: World) -> tuple[str, asyncio.Future[QueryAnswer]]:
     """Start a run that has a second task, and query it. Return the run id and the pending answer."""
     run_id = await world.start_run()
-    await world.call(SignalWorkflow(workflow_id="w", signal_name="s", request_id=""))
-    waiting = asyncio.ensure_future(world.call(QUERY))
-    await settle()
+    await world.signal()
+    waiting = await start_waiting(world.call(QUERY))
     return run_id, waiting
 
 

@@ -20,7 +20,7 @@ from hourglass._evaluator.events import Activation
 from hourglass._evaluator.specs import ActivitySpec, RetryRule
 from hourglass._history.events import kind_of
 
-from ..memory_world import World, settle, text
+from ..memory_world import World, settle, start_waiting, text
 
 
 class Receiver:
@@ -212,8 +212,7 @@ async def test_query_of_a_lost_worker_is_answered_by_another(world: World) -> No
     started = await world.start("w")
     await settle()
     worker_a.complete(started.run_id, c.StartTimer(1, 10**12))
-    asking = asyncio.create_task(world.call(QueryWorkflow(workflow_id="w", query_name="count")))
-    await settle()
+    asking = await start_waiting(world.call(QueryWorkflow(workflow_id="w", query_name="count")))
     assert isinstance(worker_a.activations[-1].events[0], e.QueryReceived)
     worker_b = Receiver(world)
     worker_a.lose()

@@ -223,9 +223,7 @@ async def tick(world: World, clocks: Clocks) -> None:
 
 
 async def complete_workflow(world: World, workflow_id: str) -> None:
-    run_id = (await world.start(workflow_id)).run_id
-    await world.activation()
-    await world.complete(run_id, c.CompleteRun(text("paid")))
+    run_id = await world.start_run(c.CompleteRun(text("paid")), workflow_id=workflow_id)
     await world.activation()
     await world.complete(run_id)
 
@@ -255,7 +253,6 @@ async def test_temporary_clock_jump_does_not_trigger_retention() -> None:
     await tick(world, clocks)
     with pytest.raises(WorkflowAlreadyStartedError):
         await world.call(again)
-    await world.close()
 
 
 async def test_clock_jump_after_a_kill_is_not_trusted() -> None:
@@ -263,8 +260,7 @@ async def test_clock_jump_after_a_kill_is_not_trusted() -> None:
     clocks, store = Clocks(), memory_store()
     world = await open_world(clocks, store)
     await complete_workflow(world, "paid")
-    world.engine.runs.stop()  # as if killed: nothing more is written
-    world.engine._upkeep.close()
+    world.crash()
     clocks.wall += 31 * DAY
     client = await open_engine(clocks.restart(), store, recovered=False)
     await client.call(made(StartWorkflow, workflow_id="w", request_id="1", workflow_type="W", task_queue="q"))
@@ -272,7 +268,6 @@ async def test_clock_jump_after_a_kill_is_not_trusted() -> None:
     for _ in range(3):
         await tick(world, clocks)
     assert (await store.count("WorkflowId = 'paid'")).count == 1
-    await world.close()
 
 
 async def test_retention_deletes_closed_runs_after_a_month() -> None:
@@ -285,7 +280,6 @@ async def test_retention_deletes_closed_runs_after_a_month() -> None:
     clocks.advance_in_steps(2 * DAY)
     await tick(world, clocks)
     assert (await store.count("")).count == 0
-    await world.close()
 
 
 def event_times(world: World, workflow_id: str) -> list[int]:
@@ -298,14 +292,10 @@ async def test_timer_started_during_a_jump_restarts_when_it_is_reverted() -> Non
     clocks, store = Clocks(), memory_store()
     world = await open_world(clocks, store)
     start = clocks.wall
-    before = (await world.start("before")).run_id
-    await world.activation()
-    await world.complete(before, c.StartTimer(1, 8 * HOUR))
+    before = await world.start_run(c.StartTimer(1, 8 * HOUR), workflow_id="before")
     clocks.advance(TICK, 5 * HOUR)
     await tick(world, clocks)
-    within = (await world.start("within")).run_id
-    await world.activation()
-    await world.complete(within, c.StartTimer(1, 10 * SECOND))
+    within = await world.start_run(c.StartTimer(1, 10 * SECOND), workflow_id="within")
     clocks.advance(TICK, -5 * HOUR)
     await tick(world, clocks)
     timers = {
@@ -320,7 +310,6 @@ async def test_timer_started_during_a_jump_restarts_when_it_is_reverted() -> Non
     assert "TimerFired" in world.kinds("within")
     assert "TimerFired" not in world.kinds("before")
     assert event_times(world, "within") == sorted(event_times(world, "within"))
-    await world.close()
 
 
 async def test_timer_stored_during_a_jump_fires_after_a_restart() -> None:
@@ -328,9 +317,7 @@ async def test_timer_stored_during_a_jump_fires_after_a_restart() -> None:
     world = await open_world(clocks, store)
     clocks.advance(TICK, 5 * HOUR)
     await tick(world, clocks)
-    run_id = (await world.start("within")).run_id
-    await world.activation()
-    await world.complete(run_id, c.StartTimer(1, 10 * SECOND))
+    await world.start_run(c.StartTimer(1, 10 * SECOND), workflow_id="within")
     await world.close()
     clocks.wall -= 5 * HOUR
     world = await open_world(clocks, store)
@@ -339,7 +326,6 @@ async def test_timer_stored_during_a_jump_fires_after_a_restart() -> None:
     await tick(world, clocks)
     await settle()
     assert "TimerFired" in world.kinds("within")
-    await world.close()
 
 
 async def test_internal_delays_ignore_the_wall_clock() -> None:

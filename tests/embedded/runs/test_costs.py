@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from tests.embedded.stores import memory_store, open_sqlite
-from tests.specs import made
 
 from hourglass._contract import schedules as sc
 from hourglass._contract import workflows as wf
@@ -28,7 +27,7 @@ from hourglass._evaluator import events as e
 from hourglass._evaluator.specs import StartSpec
 from hourglass._worker.lanes import cache as runtime_cache
 
-from ..memory_world import World, run_async
+from ..memory_world import World, activity, run_async
 from ..schedules.test_schedules import hourly
 from ..store.run_changes import Story
 
@@ -49,7 +48,6 @@ async def test_one_retention_tick_deletes_all_expired_runs(monkeypatch: pytest.M
         while (await world.call(wf.ListWorkflows())).workflows:  # noqa: ASYNC110 - no event tells
             await asyncio.sleep(0.01)
     assert world.engine._upkeep._forgetting is None
-    await world.close()
 
 
 async def test_retention_waits_for_a_busy_store_thread(
@@ -173,15 +171,8 @@ def test_schedule_pages_read_only_their_schedules(monkeypatch: pytest.MonkeyPatc
         reads = 0
         assert await list_all() == ["s60", *(name for name in names if name != "s30")]
         assert reads == 60 + 2
-        await world.close()
 
     run_async(body)
-
-
-def _activity(seq: int = 1) -> c.ScheduleActivity:
-    return made(
-        c.ScheduleActivity, seq=seq, activity_id=str(seq), activity_type="a", start_to_close_timeout=9.0
-    )
 
 
 async def test_busy_runs_exceed_the_cache_limit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,11 +196,10 @@ async def test_busy_runs_exceed_the_cache_limit(monkeypatch: pytest.MonkeyPatch)
                 return evicted
 
     for name in "abcd":
-        assert await begin(name, _activity()) == []
+        assert await begin(name, activity()) == []
     assert len(await begin("e", c.StartTimer(1, 10**12))) == 1  # now there are more than memory allows
     sleeper = world.record("e")
-    assert sleeper.run.run_id in await begin("f", _activity())
-    await world.close()
+    assert sleeper.run.run_id in await begin("f", activity())
 
 
 def test_cache_size_follows_the_memory_limit(monkeypatch: pytest.MonkeyPatch) -> None:

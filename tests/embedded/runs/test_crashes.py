@@ -128,8 +128,7 @@ class Life:
             self.unanswered.append(request_id)
         await asyncio.gather(*self.pending_requests.values(), return_exceptions=True)
         self.pending_requests = {}
-        self.world.engine.runs.stop()
-        self.world.engine._upkeep.close()
+        self.world.crash()
         self.check_acknowledged()
         await self.begin_process()
 

@@ -21,7 +21,6 @@ from hourglass._contract import schedule_specs as ss
 from hourglass._contract import schedules as sc
 from hourglass._contract import service as s
 from hourglass._contract import workflows as wf
-from hourglass._contract.handle import AttemptFailed
 from hourglass._embedded import VirtualClock
 from hourglass._embedded.clock import LATEST_NS, later, storable, to_ns
 from hourglass._embedded.multiprocess import wire
@@ -30,7 +29,7 @@ from hourglass._evaluator.retries import backoff
 from hourglass._evaluator.specs import RetryRule
 from hourglass.errors import ServiceError
 
-from ..memory_world import World, app_failure, text
+from ..memory_world import World, activity, app_failure, text
 
 LONGEST = 292 * 365 * 86400.0  # what the public API lets pass
 TODAY = 1_800_000_000 * SECOND
@@ -67,14 +66,8 @@ def starts(**options: Any) -> Scenario:
     return scenario
 
 
-def activity(**options: Any) -> c.ScheduleActivity:
-    return made(
-        c.ScheduleActivity,
-        seq=1,
-        activity_id="1",
-        activity_type="a",
-        **{"start_to_close_timeout": LONGEST, **options},
-    )
+def far_activity(**options: Any) -> c.ScheduleActivity:
+    return activity(**{"start_to_close_timeout": LONGEST, **options})
 
 
 def child(**options: Any) -> c.StartChildWorkflow:
@@ -87,7 +80,7 @@ def fails_activity(commands: c.Command, **failure: Any) -> Scenario:
     async def scenario(world: World) -> None:
         await completes_with(commands)(world)
         task = await world.activity()
-        await world.handle.complete_activity(AttemptFailed(task.token, app_failure("no", **failure)))
+        await world.fail_attempt(task, app_failure("no", **failure))
 
     return scenario
 
@@ -134,13 +127,15 @@ ALWAYS = RetryRule(initial_interval=LONGEST, backoff_coefficient=1e300)
 
 SCENARIOS: dict[str, Scenario] = {
     "timer": completes_with(c.StartTimer(1, int(LONGEST) * SECOND)),
-    "schedule_to_close": completes_with(activity(schedule_to_close_timeout=LONGEST)),
-    "schedule_to_start": completes_with(activity(schedule_to_start_timeout=LONGEST, task_queue="unserved")),
-    "start_to_close": completes_with(activity()),
-    "heartbeat": completes_with(activity(heartbeat_timeout=LONGEST)),
-    "retry": fails_activity(activity(retry_policy=RARE)),
-    "retry_coefficient": fails_activity(activity(retry_policy=ALWAYS)),
-    "next_retry_delay": fails_activity(activity(), next_retry_delay=LONGEST),
+    "schedule_to_close": completes_with(far_activity(schedule_to_close_timeout=LONGEST)),
+    "schedule_to_start": completes_with(
+        far_activity(schedule_to_start_timeout=LONGEST, task_queue="unserved")
+    ),
+    "start_to_close": completes_with(far_activity()),
+    "heartbeat": completes_with(far_activity(heartbeat_timeout=LONGEST)),
+    "retry": fails_activity(far_activity(retry_policy=RARE)),
+    "retry_coefficient": fails_activity(far_activity(retry_policy=ALWAYS)),
+    "next_retry_delay": fails_activity(far_activity(), next_retry_delay=LONGEST),
     "child_execution": completes_with(child(execution_timeout=LONGEST)),
     "child_run": completes_with(child(run_timeout=LONGEST)),
     "child_retry": completes_with(child(retry_policy=RARE)),
@@ -253,4 +248,3 @@ async def test_numbers_above_64_bits_are_rejected(tmp_path: Path) -> None:
     assert [summary.schedule_id for summary in (await world.call(sc.ListSchedules())).schedules] == []
     await world.start("other")
     assert (await world.activation()).run_id
-    await world.close()

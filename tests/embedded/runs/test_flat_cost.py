@@ -9,10 +9,9 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.specs import made
 
 from hourglass._contract import workflows as wf
-from hourglass._contract.handle import ActivityOk, ActivityTask
+from hourglass._contract.handle import ActivityTask
 from hourglass._embedded import VirtualClock
 from hourglass._embedded.runs.run import Wakes, activity_wake_ns, run_wake_ns, timer_wake_ns
 from hourglass._embedded.store.memory import MemoryStore
@@ -23,7 +22,7 @@ from hourglass._evaluator import commands as c
 from hourglass._evaluator import events as e
 
 from ..activations.test_replay_equals_live import Life
-from ..memory_world import World, run_async, text
+from ..memory_world import World, activity, run_async, text
 from ..stores import Noted
 
 ROOMY = Limits(pending=10**6, history_events=10**6)
@@ -50,7 +49,7 @@ async def step_costs(world: World, run_id: str, tasks: list[ActivityTask]) -> li
     costs = []
     for task in tasks:
         with Calls() as calls:
-            await world.handle.complete_activity(ActivityOk(task.token, text("r")))
+            await world.succeed(task, text("r"))
             await world.handle.poll_activation()
             await world.complete(run_id)
         costs.append(calls.count)
@@ -61,16 +60,7 @@ async def test_step_cost_is_constant_with_many_activities() -> None:
     store = Noted()
     world = await World.new(store=store, limits=ROOMY, max_concurrent_activities=10_000)
     run_id = await world.start_run(
-        *[
-            made(
-                c.ScheduleActivity,
-                seq=seq,
-                activity_id=str(seq),
-                activity_type="a",
-                start_to_close_timeout=60.0 + seq,
-            )
-            for seq in range(1, 3001)
-        ]
+        *[activity(seq, start_to_close_timeout=60.0 + seq) for seq in range(1, 3001)]
     )
     with Calls() as first:
         tasks = [await world.activity()]
@@ -82,7 +72,6 @@ async def test_step_cost_is_constant_with_many_activities() -> None:
     costs = await step_costs(world, run_id, tasks)
     assert max(costs[10:]) <= min(costs) * 1.5
     assert {len(change.touched) for change in store.changes[-100:]} == {0, 1}
-    await world.close()
 
 
 async def test_signal_cost_is_constant() -> None:
@@ -95,7 +84,6 @@ async def test_signal_cost_is_constant() -> None:
             await world.call(request)
         costs.append(calls.count)
     assert max(costs[10:]) <= min(costs) * 1.2
-    await world.close()
 
 
 async def test_timer_cost_is_constant() -> None:
@@ -109,15 +97,14 @@ async def test_timer_cost_is_constant() -> None:
         assert (await world.activation()).events == (e.TimerFired(seq),)
         await world.complete(run_id)
     assert max(costs[10:]) <= min(costs) * 1.5
-    await world.close()
 
 
 # --- what is kept to make it so ---------------------------------------------------------------------------
 
 
 def _item_wake_ns(run: Run, event_id: int, now: int) -> int:
-    activity = run.activities.get(event_id)
-    return timer_wake_ns(run, event_id) if activity is None else activity_wake_ns(activity, now)
+    pending = run.activities.get(event_id)
+    return timer_wake_ns(run, event_id) if pending is None else activity_wake_ns(pending, now)
 
 
 def _all_ids(run: Run) -> list[int]:
@@ -165,7 +152,6 @@ def test_touched_ids_and_wake_times_are_exact(seed: int, lazy: bool) -> None:
         world = await World.new(store=store, clock=Lazy() if lazy else None)
         await Life(world, seed).live(40)
         assert store.checked > 1
-        await world.close()
 
     run_async(body)
 

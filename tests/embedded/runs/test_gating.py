@@ -7,7 +7,6 @@ Activations have no effect but their completion: they are delivered ahead of com
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
 from typing import Any
 
 import pytest
@@ -25,7 +24,6 @@ from hourglass._contract import workflows as wf
 from hourglass._contract.handle import (
     ActivityCancel,
     ActivityDeferred,
-    ActivityOk,
     ActivityTask,
     HandleBroken,
     HandleConfig,
@@ -52,14 +50,8 @@ from hourglass.errors import (
 )
 from hourglass.workflow import ActivityCancellationType
 
-from ..memory_world import World, run_async, settle, text
+from ..memory_world import World, activity, run_async, settle, start_waiting, text
 from ..store.scripted_store import ScriptedStore
-
-
-async def start_waiting(task: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-    made = asyncio.create_task(task)
-    await settle()
-    return made
 
 
 @pytest.fixture
@@ -77,24 +69,13 @@ async def start_durably(world: World, store: ScriptedStore) -> str:
     return str((await start).run_id)
 
 
-def activity(seq: int = 1, **more: Any) -> c.ScheduleActivity:
-    return made(
-        c.ScheduleActivity,
-        seq=seq,
-        activity_id=str(seq),
-        activity_type="a",
-        start_to_close_timeout=60.0,
-        **more,
-    )
-
-
 async def test_answers_to_clients_wait_for_the_commit(world: World, store: ScriptedStore) -> None:
     start = await start_waiting(world.start())
     assert not start.done()
     store.commit()
     run_id = (await start).run_id
     calls = [
-        await start_waiting(world.call(wf.SignalWorkflow(workflow_id="w", signal_name="s", request_id="r"))),
+        await start_waiting(world.signal("s", "r")),
         await start_waiting(world.call(wf.DescribeWorkflow(workflow_id="w"))),
         await start_waiting(world.call(wf.ListWorkflows())),
         await start_waiting(world.call(wf.CountWorkflows())),
@@ -126,7 +107,7 @@ async def test_each_step_takes_one_commit(world: World, store: ScriptedStore) ->
         item = await attempt
         attempt = await start_waiting(world.handle.poll_activity())
         task = await start_waiting(world.activation())
-        await world.handle.complete_activity(ActivityOk(item.token, text("r")))
+        await world.succeed(item, text("r"))
         assert (await task).events == (e.ActivityCompleted(seq, text("r")),)
     assert store.commits - before == 5
     attempt.cancel()
@@ -215,9 +196,7 @@ async def test_cancellation_is_delivered_after_its_attempt(world: World, store: 
     waits = ActivityCancellationType.WAIT_CANCELLATION_COMPLETED
     await world.complete(run_id, activity(cancellation_type=waits))
     poll = await start_waiting(world.handle.poll_activity())
-    signalled = await start_waiting(
-        world.call(wf.SignalWorkflow(workflow_id="w", signal_name="s", request_id=""))
-    )
+    signalled = await start_waiting(world.signal())
     await world.activation()
     store.commit()
     await signalled
@@ -264,9 +243,7 @@ async def test_store_failure_ends_the_engine(world: World, store: ScriptedStore)
     run_id = (await world.activation()).run_id
     await world.complete(run_id, activity())
     polls = [await start_waiting(world.handle.poll_activity())]
-    signal = await start_waiting(
-        world.call(wf.SignalWorkflow(workflow_id="w", signal_name="s", request_id=""))
-    )
+    signal = await start_waiting(world.signal())
     store.die("no such disk")
     await settle()
     for poll in polls:
@@ -297,7 +274,6 @@ async def test_store_failure_is_detected_by_the_tick() -> None:
     world.engine._upkeep.tick()
     await settle()
     assert world.engine.failed is not None
-    await world.close()
 
 
 async def test_closing_a_connection_closes_only_its_own_handles() -> None:
@@ -324,9 +300,7 @@ async def test_nearly_full_store_rejects_new_runs(world: World, store: ScriptedS
     with pytest.raises(StorageError, match="8 MB are left"):
         await world.start(id_conflict_policy=wf.IdConflictPolicy.TERMINATE_EXISTING)
     assert (await world.start(request_id="r")).run_id == (await first).run_id
-    signal = await start_waiting(
-        world.call(wf.SignalWorkflow(workflow_id="w", signal_name="s", request_id=""))
-    )
+    signal = await start_waiting(world.signal())
     store.commit()
     assert await signal == s.Nothing()
 
@@ -474,7 +448,6 @@ async def test_cancellation_by_heartbeat_waits_until_the_run_end_is_durable(
     store.commit()
     await end
     assert isinstance(await poll, ActivityCancel)
-    await world.close()
 
 
 _STEPS = st.lists(

@@ -15,7 +15,7 @@ from tests.specs import made
 from hourglass._contract import schedule_specs as ss
 from hourglass._contract import schedules as sc
 from hourglass._contract import workflows as wf
-from hourglass._contract.handle import ActivityCancel, ActivityOk
+from hourglass._contract.handle import ActivityCancel
 from hourglass._contract.workflows import UpdateWorkflow
 from hourglass._embedded import VirtualClock
 from hourglass._embedded.store.store import Rejection
@@ -24,10 +24,9 @@ from hourglass._evaluator import commands as c
 from hourglass._evaluator import events as e
 from hourglass.errors import StorageError
 
-from ..memory_world import World, settle, text
+from ..memory_world import World, activity, settle, start_waiting, text
 
 DONE = c.CompleteRun(text("done"))
-ACTIVITY = made(c.ScheduleActivity, seq=1, activity_id="1", activity_type="a", start_to_close_timeout=60.0)
 
 
 async def open_world(path: Path, **more: Any) -> tuple[World, Spoiled]:
@@ -46,17 +45,16 @@ async def test_parked_run_is_logged_and_other_runs_continue(
     caplog.set_level(logging.ERROR, "hourglass")
     world, store = await open_world(tmp_path / "a.db")
     bad, good = await world.start("bad"), await world.start("good")
-    waiting = asyncio.ensure_future(world.call(wf.WaitForClose(workflow_id="bad")))
-    await settle()
+    waiting = await start_waiting(world.call(wf.WaitForClose(workflow_id="bad")))
     first = {(await world.activation()).run_id, (await world.activation()).run_id}
     assert first == {bad.run_id, good.run_id}
     store.spoils = has_timer  # type: ignore[method-assign]
     await world.complete(bad.run_id, c.StartTimer(1, 5_000_000_000))
-    await world.complete(good.run_id, ACTIVITY)
+    await world.complete(good.run_id, activity())
     task = await world.activity()
     with pytest.raises(StorageError, match=f"parked .*run {bad.run_id} cannot be written"):
         await waiting
-    await world.handle.complete_activity(ActivityOk(task.token, text("1")))
+    await world.succeed(task, text("1"))
     evicted = ended = False
     while not (evicted and ended):
         activation = await world.activation()
@@ -73,7 +71,6 @@ async def test_parked_run_is_logged_and_other_runs_continue(
     assert bad.run_id in messages[0]
     assert "'bad'" in messages[0]
     assert world.engine.failed is None
-    await world.close()
 
 
 async def parked_run(path: Path) -> tuple[World, str]:
@@ -83,8 +80,7 @@ async def parked_run(path: Path) -> tuple[World, str]:
     await world.activation()
     store.spoils = has_timer  # type: ignore[method-assign]
     await world.complete(started.run_id, c.StartTimer(1, 5_000_000_000))
-    assert isinstance((await world.activation()).events[0], e.RunEvicted)
-    await world.complete(started.run_id)
+    await world.eviction()
     return world, started.run_id
 
 
@@ -104,7 +100,6 @@ async def test_run_parked_by_the_store_can_be_described_and_terminated(tmp_path:
             await world.call(request)
     await world.call(wf.TerminateWorkflow(workflow_id="bad", reason="enough"))
     assert await world.outcome("bad") == wf.RunTerminated("enough")
-    await world.close()
 
 
 async def test_run_parked_by_the_store_is_retried_after_reopening(tmp_path: Path) -> None:
@@ -119,7 +114,6 @@ async def test_run_parked_by_the_store_is_retried_after_reopening(tmp_path: Path
     await again.activation()
     await again.complete(run_id, DONE)
     assert isinstance(await again.outcome("bad"), wf.RunCompleted)
-    await again.close()
 
 
 async def test_parking_a_run_cancels_its_attempts(tmp_path: Path) -> None:
@@ -127,7 +121,7 @@ async def test_parking_a_run_cancels_its_attempts(tmp_path: Path) -> None:
     world, store = await open_world(tmp_path / "a.db")
     started = await world.start("bad")
     await world.activation()
-    await world.complete(started.run_id, ACTIVITY)
+    await world.complete(started.run_id, activity())
     task = await world.activity()
     store.spoils = lambda run: run.cancel_requested  # type: ignore[method-assign]
     with pytest.raises(StorageError, match="cannot be written"):
@@ -135,10 +129,9 @@ async def test_parking_a_run_cancels_its_attempts(tmp_path: Path) -> None:
     item = await world.handle.poll_activity()
     assert isinstance(item, ActivityCancel)
     assert item.token == task.token
-    await world.handle.complete_activity(ActivityOk(task.token, text("1")))
+    await world.succeed(task, text("1"))
     await settle()
     assert "ActivityTaskCompleted" in world.kinds("bad")
-    await world.close()
 
 
 async def test_signal_after_parking_is_stored(tmp_path: Path) -> None:
@@ -171,7 +164,6 @@ async def test_signal_after_parking_is_stored(tmp_path: Path) -> None:
     again, _ = await open_world(tmp_path / "a.db")
     record = again.record("bad")
     assert "fresh" in str(record.events) + str(record.run.held)
-    await again.close()
 
 
 def _held_signals(world: World) -> int:
@@ -186,7 +178,6 @@ async def test_unstorable_start_is_rejected_and_its_id_stays_free(tmp_path: Path
         await world.start("w", workflow_type="Bad")
     started = await world.start("w")
     assert (await world.activation()).run_id == started.run_id
-    await world.close()
 
 
 async def test_parent_with_unstorable_child_is_parked_without_starting_it(tmp_path: Path) -> None:
@@ -208,7 +199,6 @@ async def test_parent_with_unstorable_child_is_parked_without_starting_it(tmp_pa
     assert isinstance(await world.outcome("other"), wf.RunCompleted)
     await settle()
     assert world.engine.current("child") is None
-    await world.close()
 
 
 async def test_unstorable_schedule_update_is_rejected(tmp_path: Path) -> None:
@@ -226,4 +216,3 @@ async def test_unstorable_schedule_update_is_rejected(tmp_path: Path) -> None:
     paused = sc.EngineSchedule(action=action, spec=spec, state=ss.ScheduleState(paused=True))
     await world.call(sc.UpdateSchedule(schedule_id="s", schedule=paused, request_id="3"))
     assert (await world.call(sc.DescribeSchedule(schedule_id="s"))).schedule.state.paused
-    await world.close()

@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 from tests.polled import PolledEngine
-from tests.specs import made
 
 from hourglass._contract import activities as ac
 from hourglass._contract import workflows as wf
-from hourglass._contract.handle import ActivityDeferred, ActivityOk, ActivityTask, HandleConfig
+from hourglass._contract.handle import ActivityDeferred, ActivityTask, HandleConfig
 from hourglass._embedded import VirtualClock
 from hourglass._embedded.store.memory import MemoryStore
 from hourglass._embedded.store.store import AT_ONCE
@@ -22,37 +21,23 @@ from hourglass._history import events as h
 from hourglass.converter import TimeoutFailure
 from hourglass.errors import RetryState, TimeoutType, WorkflowAlreadyStartedError
 
-from ..memory_world import World, settle, text
+from ..memory_world import World, activity, settle, text
 
 DAY = 86_400
-
-
-def activity(seq: int = 1, attempts: int = 0, **more: Any) -> c.ScheduleActivity:
-    options = {"start_to_close_timeout": 60.0, **more}
-    return made(
-        c.ScheduleActivity,
-        seq=seq,
-        activity_id=str(seq),
-        activity_type="a",
-        retry_policy=RetryRule(maximum_attempts=attempts),
-        **options,
-    )
+ONCE = RetryRule(maximum_attempts=1)
 
 
 async def next_epoch(world: World, **more: Any) -> World:
     """Drop the process without closing it, and open its store with another one."""
     store, clock = world.engine.store, VirtualClock(world.clock.now_ns())
-    world.engine.runs.stop()
-    world.engine._upkeep.close()
+    world.crash()
     return await World.new(store=store, clock=clock, opened=True, **more)
 
 
 async def test_task_in_backoff_is_offered_after_a_restart() -> None:
     """The next process may have fixed code; timers keep their times."""
     first = await World.new()
-    sleeping = (await first.start("sleeping")).run_id
-    await first.activation()
-    await first.complete(sleeping, c.StartTimer(1, 60 * 10**9))
+    sleeping = await first.start_run(c.StartTimer(1, 60 * 10**9), workflow_id="sleeping")
     parked = (await first.start("parked")).run_id
     for _ in range(2):
         await first.activation()
@@ -68,7 +53,6 @@ async def test_task_in_backoff_is_offered_after_a_restart() -> None:
     assert await world.outcome("parked") == wf.RunCompleted((text("fixed"),))
     asleep = world.record(run_id=sleeping)
     assert asleep.run.task is None
-    await world.close()
 
 
 async def test_workflow_task_in_progress_times_out_after_a_restart() -> None:
@@ -86,22 +70,19 @@ async def test_workflow_task_in_progress_times_out_after_a_restart() -> None:
     assert (again.events, again.is_replaying) == ((e.TimerFired(1),), False)
     await world.complete(run_id, c.CompleteRun(text("r")))
     assert await world.outcome() == wf.RunCompleted((text("r"),))
-    await world.close()
 
 
 async def test_signal_held_during_a_task_is_delivered_after_a_restart() -> None:
     first = await World.new()
-    run_id = (await first.start()).run_id
-    await first.activation()
-    await first.call(wf.SignalWorkflow(workflow_id="w", signal_name="s", request_id="r"))
+    run_id = await first.begin()
+    await first.signal("s", "r")
     world = await next_epoch(first)
     assert world.kinds()[3:] == ["WorkflowTaskTimedOut", "WorkflowExecutionSignaled", "WorkflowTaskScheduled"]
     activation = await world.activation()
     assert [type(event) for event in activation.events] == [e.RunStarted, e.SignalReceived]
-    await world.call(wf.SignalWorkflow(workflow_id="w", signal_name="s", request_id="r"))
+    await world.signal("s", "r")
     await world.complete(run_id, c.CompleteRun(text("r")))
     assert await world.outcome() == wf.RunCompleted((text("r"),))
-    await world.close()
 
 
 async def test_attempt_in_progress_is_retried_with_its_heartbeat_details() -> None:
@@ -120,31 +101,28 @@ async def test_attempt_in_progress_is_retried_with_its_heartbeat_details() -> No
     assert failure is not None
     assert "process" in failure.message
     assert failure.info == TimeoutFailure(TimeoutType.HEARTBEAT)
-    await world.close()
 
 
 async def test_attempt_without_retries_fails_after_a_restart() -> None:
     first = await World.new()
-    run_id = await first.start_run(activity(attempts=1))
+    run_id = await first.start_run(activity(retry_policy=ONCE))
     await first.activity()
     world = await next_epoch(first)
     assert world.kinds()[-2:] == ["ActivityTaskTimedOut", "WorkflowTaskScheduled"]
     await world.activation()
-    await world.complete(run_id, activity(attempts=1))
+    await world.complete(run_id, activity(retry_policy=ONCE))
     (failed,) = (await world.activation()).events
     assert isinstance(failed, e.ActivityFailed)
     assert failed.failure.info is not None
     assert failed.failure.info.retry_state is RetryState.MAXIMUM_ATTEMPTS_REACHED  # type: ignore[union-attr]
     assert world.engine.attempts.take(world.handle.poller) is None
-    await world.close()
 
 
 async def test_undelivered_attempt_keeps_its_number_after_a_restart() -> None:
     first = await World.new()
-    await first.start_run(activity(attempts=1))
+    await first.start_run(activity(retry_policy=ONCE))
     world = await next_epoch(first)
     assert (await world.activity()).attempt == 1
-    await world.close()
 
 
 async def test_attempt_is_reserved_until_its_worker_has_claimed_it() -> None:
@@ -167,13 +145,12 @@ async def test_attempt_is_reserved_until_its_worker_has_claimed_it() -> None:
     engine.lose_unclaimed()
     assert engine.attempts.take(world.handle.poller) is None
     await world.call(ac.CompleteActivity(token=others.token, result=text("late")))
-    await world.close()
 
 
 async def test_async_completion_survives_a_restart() -> None:
     """The activity is not retried, and keeps its timeout."""
     first = await World.new()
-    run_id = await first.start_run(activity(1), activity(2, attempts=1))
+    run_id = await first.start_run(activity(1), activity(2, retry_policy=ONCE))
     tokens = {}
     for _ in range(2):
         item = await first.activity()
@@ -183,13 +160,12 @@ async def test_async_completion_survives_a_restart() -> None:
     assert world.kinds()[-1] == "ActivityTaskScheduled"
     await world.call(ac.CompleteActivity(token=tokens["1"], result=text("late")))
     await world.activation()
-    await world.complete(run_id, activity(1), activity(2, attempts=1))
+    await world.complete(run_id, activity(1), activity(2, retry_policy=ONCE))
     assert (await world.activation()).events == (e.ActivityCompleted(1, text("late")),)
     await world.complete(run_id)
     world.clock.advance(60)
     (timed_out,) = (await world.activation()).events
     assert isinstance(timed_out, e.ActivityFailed)
-    await world.close()
 
 
 async def test_timers_and_timeouts_elapse_during_downtime() -> None:
@@ -206,24 +182,22 @@ async def test_timers_and_timeouts_elapse_during_downtime() -> None:
     assert isinstance(await world.outcome("late"), wf.RunTimedOut)
     record = world.record("late")
     assert "WorkflowTaskTimedOut" not in [type(event.attributes).__name__ for event in record.events]
-    await world.close()
 
 
 async def test_repeated_requests_are_recognised_after_a_restart() -> None:
     first = await World.new()
     run_id = (await first.start(request_id="a", signal_name="s")).run_id
-    await first.call(wf.SignalWorkflow(workflow_id="w", signal_name="t", request_id="b"))
+    await first.signal("t", "b")
     world = await next_epoch(first)
     assert (await world.start(request_id="a", signal_name="s")).run_id == run_id
-    await world.call(wf.SignalWorkflow(workflow_id="w", signal_name="t", request_id="b"))
+    await world.signal("t", "b")
     assert world.kinds().count("WorkflowExecutionSignaled") == 2
     with pytest.raises(WorkflowAlreadyStartedError):
         await world.start(request_id="other")
     activation = await world.activation()
     await world.complete(activation.run_id, c.CompleteRun(text("r")))
-    await world.call(wf.SignalWorkflow(workflow_id="w", signal_name="t", request_id="b"))
+    await world.signal("t", "b")
     assert (await world.start(request_id="a", signal_name="s")).run_id == run_id
-    await world.close()
 
 
 async def test_repeated_start_returns_the_first_run_of_a_chain() -> None:
@@ -233,7 +207,6 @@ async def test_repeated_start_returns_the_first_run_of_a_chain() -> None:
     current = world.record()
     assert current.run.run_id != run_id
     assert (await world.start(request_id="a")).run_id == run_id
-    await world.close()
 
 
 async def test_continue_as_new_is_one_change() -> None:
@@ -247,7 +220,6 @@ async def test_continue_as_new_is_one_change() -> None:
     world = await World.new(store=Counting())
     await world.start_run(c.ContinueAsNew(workflow_type="W"))
     assert changes == [1, 1, 2]
-    await world.close()
 
 
 async def test_event_times_never_go_back_after_a_restart() -> None:
@@ -256,11 +228,10 @@ async def test_event_times_never_go_back_after_a_restart() -> None:
     early = VirtualClock(first.clock.now_ns() - DAY * 10**9)
     first.engine.runs.stop()
     world = await World.new(store=first.engine.store, clock=early, opened=True)
-    await world.call(wf.SignalWorkflow(workflow_id="w", signal_name="s", request_id=""))
+    await world.signal()
     record = world.record(run_id=run_id)
     times = [event.time_ns for event in record.events]
     assert times == sorted(times)
-    await world.close()
 
 
 async def test_recovery_does_not_change_an_idle_run(world: World) -> None:
@@ -282,7 +253,6 @@ async def test_all_runs_in_progress_are_recovered() -> None:
     world = await next_epoch(first, max_concurrent_workflow_tasks=1000)
     assert {(await world.activation()).run_id for _ in range(500)} == ids
     await settle()
-    await world.close()
 
 
 async def test_completed_activity_does_not_run_again_after_a_restart() -> None:
@@ -290,7 +260,7 @@ async def test_completed_activity_does_not_run_again_after_a_restart() -> None:
     run_id = await first.start_run(activity())
     item = await first.activity()
     assert isinstance(item, ActivityTask)
-    await first.handle.complete_activity(ActivityOk(item.token, text("r")))
+    await first.succeed(item, text("r"))
     world = await next_epoch(first)
     record = world.record(run_id=run_id)
     assert isinstance(record.events[6].attributes, h.ActivityTaskCompleted)
@@ -298,4 +268,3 @@ async def test_completed_activity_does_not_run_again_after_a_restart() -> None:
     await world.complete(run_id, activity())
     assert (await world.activation()).events == (e.ActivityCompleted(1, text("r")),)
     assert world.engine.attempts.take(world.handle.poller) is None
-    await world.close()

@@ -15,7 +15,7 @@ from hourglass._evaluator import events as e
 from hourglass.converter import Failure
 from hourglass.errors import ConnectionFailedError, QueryFailedError, ServiceError, ServiceTimeoutError
 
-from ..memory_world import World, settle, text
+from ..memory_world import World, settle, start_waiting, text
 
 DAY = 86_400
 
@@ -53,8 +53,7 @@ async def test_thirty_day_timer_fires_on_virtual_time(world: World) -> None:
 
 
 async def test_signals_precede_other_events_of_an_activation(world: World) -> None:
-    run_id = (await world.start()).run_id
-    await world.activation()
+    run_id = await world.begin()
     await world.complete(run_id, c.StartTimer(1, 10**9), flags=(1001,))
     world.clock.advance(1)
     await world.call(signal("late", "r1"))
@@ -65,8 +64,7 @@ async def test_signals_precede_other_events_of_an_activation(world: World) -> No
 
 
 async def test_signal_during_a_workflow_task_schedules_another_task(world: World) -> None:
-    run_id = (await world.start()).run_id
-    await world.activation()
+    run_id = await world.begin()
     await world.call(signal())
     await world.complete(run_id, c.StartTimer(1, 10**9))
     assert world.kinds()[3:] == [
@@ -79,14 +77,11 @@ async def test_signal_during_a_workflow_task_schedules_another_task(world: World
 
 
 async def test_close_with_unhandled_events_evicts_and_repeats_the_task(world: World) -> None:
-    run_id = (await world.start()).run_id
-    await world.activation()
+    run_id = await world.begin()
     await world.call(signal())
     await world.complete(run_id, c.StartTimer(1, 10**9), c.CompleteRun(text("early")))
-    (evicted,) = (await world.activation()).events
-    assert isinstance(evicted, e.RunEvicted)
+    evicted = await world.eviction()
     assert evicted.reason == "UNHANDLED_COMMAND"
-    await world.complete(run_id)
     again = await world.activation()
     assert [type(event) for event in again.events] == [e.RunStarted, e.SignalReceived]
     assert not again.is_replaying
@@ -118,10 +113,8 @@ async def test_failing_workflow_task_is_retried_with_backoff(world: World) -> No
             activation = await world.activation()
         assert (activation.events, activation.is_replaying) == ((e.TimerFired(1),), False)
         await world.fail(run_id)
-        (evicted,) = (await world.activation()).events
-        assert isinstance(evicted, e.RunEvicted)
+        evicted = await world.eviction()
         assert evicted.reason == "LANG_FAIL"
-        await world.complete(run_id)
     assert world.kinds().count("WorkflowTaskFailed") == 1
     description = await world.call(wf.DescribeWorkflow(workflow_id="w"))
     assert description.task_attempt == 4
@@ -129,8 +122,7 @@ async def test_failing_workflow_task_is_retried_with_backoff(world: World) -> No
 
 async def test_timed_out_workflow_task_is_redelivered(world: World) -> None:
     """The late completion is rejected."""
-    run_id = (await world.start()).run_id
-    await world.activation()
+    run_id = await world.begin()
     world.clock.advance(10)
     assert world.kinds()[-1] == "WorkflowTaskTimedOut"
     await world.complete(run_id, c.CompleteRun(text("late")))
@@ -150,21 +142,17 @@ async def test_nondeterminism_is_detected_on_replay() -> None:
     world.clock.advance(1)
     await world.activation()
     await world.complete(run_id, c.ScheduleActivity(seq=1, activity_id="1", activity_type="other"))
-    (evicted,) = (await world.activation()).events
-    assert isinstance(evicted, e.RunEvicted)
+    evicted = await world.eviction()
     assert evicted.reason == "NONDETERMINISM"
     assert "timer number 1" in evicted.message
     assert "activity other" in evicted.message
-    await world.close()
 
 
 async def test_invalid_command_fails_the_workflow_task(world: World) -> None:
-    run_id = (await world.start()).run_id
-    await world.activation()
+    run_id = await world.begin()
     child = made(c.StartChildWorkflow, seq=1, workflow_id="c", workflow_type="C", cron_schedule="@dayly")
     await world.complete(run_id, child)
-    (evicted,) = (await world.activation()).events
-    assert isinstance(evicted, e.RunEvicted)
+    evicted = await world.eviction()
     assert evicted.reason == "FATAL"
     assert world.kinds()[-1] == "WorkflowTaskFailed"
     failed = (await world.history())[-1]
@@ -174,8 +162,7 @@ async def test_invalid_command_fails_the_workflow_task(world: World) -> None:
 
 async def test_duplicate_command_number_fails_the_workflow_task(world: World) -> None:
     await world.start_run(c.StartTimer(1, 1), c.StartTimer(1, 2))
-    (evicted,) = (await world.activation()).events
-    assert isinstance(evicted, e.RunEvicted)
+    evicted = await world.eviction()
     assert "already in use" in evicted.message
     assert not world.is_idle
 
@@ -185,8 +172,7 @@ async def test_duplicate_command_number_fails_the_workflow_task(world: World) ->
 
 async def test_query_waits_for_the_scheduled_workflow_task(world: World) -> None:
     run_id = (await world.start()).run_id
-    call = asyncio.create_task(world.call(wf.QueryWorkflow(workflow_id="w", query_name="state")))
-    await settle()
+    call = await start_waiting(world.call(wf.QueryWorkflow(workflow_id="w", query_name="state")))
     assert isinstance((await world.activation()).events[0], e.RunStarted)
     await world.complete(run_id, c.StartTimer(1, 10**9))
     before = world.kinds()
@@ -206,8 +192,7 @@ async def test_closed_run_is_replayed_for_a_query(world: World) -> None:
     await world.complete(run_id, *commands)
     await world.activation()
     await world.complete(run_id)
-    call = asyncio.create_task(world.call(wf.QueryWorkflow(workflow_id="w", query_name="state")))
-    await settle()
+    call = await start_waiting(world.call(wf.QueryWorkflow(workflow_id="w", query_name="state")))
     replayed = await world.activation()
     assert [type(event) for event in replayed.events] == [e.RunStarted, e.PatchNoticed]
     assert replayed.is_replaying
@@ -217,8 +202,7 @@ async def test_closed_run_is_replayed_for_a_query(world: World) -> None:
     await world.complete(run_id, c.AnswerQuery(query.id, failure=Failure("no such query")))
     with pytest.raises(QueryFailedError, match="no such query"):
         await call
-    (evicted,) = (await world.activation()).events
-    assert isinstance(evicted, e.RunEvicted)
+    await world.eviction()
 
 
 async def test_query_without_a_worker_times_out(world: World) -> None:
@@ -245,8 +229,7 @@ async def test_query_waits_for_the_first_workflow_task(world: World) -> None:
     """The query is rejected if the run closes before its first task."""
     await world.start(start_delay=60.0)
     query = wf.QueryWorkflow(workflow_id="w", query_name="state")
-    call = asyncio.create_task(world.call(query))
-    await settle()
+    call = await start_waiting(world.call(query))
     assert world.kinds() == ["WorkflowExecutionStarted"]
     assert not call.done()
     await world.call(wf.TerminateWorkflow(workflow_id="w"))
@@ -261,9 +244,7 @@ async def test_query_waits_for_the_first_workflow_task(world: World) -> None:
 
 async def test_full_cache_evicts_the_least_recently_used_run() -> None:
     world = await World.new(max_cached_workflows=1)
-    first = (await world.start("a")).run_id
-    await world.activation()
-    await world.complete(first, c.StartTimer(1, 10**9))
+    first = await world.start_run(c.StartTimer(1, 10**9), workflow_id="a")
     second = (await world.start("b")).run_id
     evicted = await world.activation()
     assert (evicted.run_id, type(evicted.events[0])) == (first, e.RunEvicted)
@@ -275,7 +256,6 @@ async def test_full_cache_evicts_the_least_recently_used_run() -> None:
     await world.complete(second)
     replayed = await world.activation()
     assert (replayed.run_id, replayed.is_replaying) == (first, True)
-    await world.close()
 
 
 async def test_cached_runs_move_to_another_handle_at_shutdown(world: World) -> None:
@@ -294,11 +274,9 @@ async def test_cached_runs_move_to_another_handle_at_shutdown(world: World) -> N
 
 async def test_shutdown_waits_for_activations_in_progress() -> None:
     world = await World.new()
-    run_id = (await world.start()).run_id
-    await world.activation()
+    run_id = await world.begin()
     world.handle.initiate_shutdown()
-    poll = asyncio.create_task(world.handle.poll_activation())
-    await settle()
+    poll = await start_waiting(world.handle.poll_activation())
     assert not poll.done()
     await world.complete(run_id, c.StartTimer(1, 10**9))
     with pytest.raises(Shutdown):
@@ -309,8 +287,7 @@ async def test_shutdown_waits_for_activations_in_progress() -> None:
 
 
 async def test_cancelled_poll_loses_no_activation(world: World) -> None:
-    poll = asyncio.create_task(world.handle.poll_activation())
-    await settle()
+    poll = await start_waiting(world.handle.poll_activation())
     poll.cancel()
     await world.start()
     await settle()

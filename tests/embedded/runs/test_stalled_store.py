@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from tests.specs import made
 
-from hourglass._contract.handle import ActivityCancel, ActivityOk
+from hourglass._contract.handle import ActivityCancel
 from hourglass._evaluator import commands as c
 from hourglass._evaluator.specs import RetryRule
 
-from ..memory_world import World, settle, text
+from ..memory_world import World, activity, settle, start_waiting, text
 from ..store.scripted_store import ScriptedStore
 
 MINUTE = 60.0
@@ -36,10 +36,9 @@ async def start_run(store: ScriptedStore, world: World, *commands: c.Command) ->
     return run_id
 
 
-def activity(seq: int = 1, **limits: Any) -> c.ScheduleActivity:
-    return made(
-        c.ScheduleActivity, seq=seq, activity_id=str(seq), activity_type="a", retry_policy=ONCE, **limits
-    )
+def once(seq: int = 1, **limits: Any) -> c.ScheduleActivity:
+    """Return an activity without retries that has only these timeouts."""
+    return activity(seq, retry_policy=ONCE, **{"start_to_close_timeout": None, **limits})
 
 
 LIMITS = [
@@ -55,9 +54,8 @@ async def undelivered_attempt(
 ) -> tuple[World, asyncio.Future[Any]]:
     """Return a world with an attempt that waits for a commit, and the poll that will receive it."""
     world = await World.new(store=store, opened=True)
-    await start_run(store, world, activity(**limits))
-    poll = asyncio.ensure_future(world.activity())
-    await settle()
+    await start_run(store, world, once(**limits))
+    poll = await start_waiting(world.activity())
     return world, poll
 
 
@@ -77,7 +75,7 @@ async def test_attempt_waiting_for_a_commit_does_not_time_out(limits: dict[str, 
     assert task.started_time_ns == world.clock.now_ns()
     world.clock.advance(min(limits.values()) * 0.9)
     assert "ActivityTaskTimedOut" not in world.kinds()
-    await world.handle.complete_activity(ActivityOk(task.token, text("r")))
+    await world.succeed(task, text("r"))
     assert world.kinds()[-3:-1] == ["ActivityTaskStarted", "ActivityTaskCompleted"]
     await with_commits(store, world.close())
 
@@ -98,11 +96,10 @@ async def test_schedule_to_start_timeout_pauses_while_the_store_is_stalled() -> 
     store = ScriptedStore()
     world = await World.new(store=store, opened=True, max_concurrent_activities=1)
     activities = [
-        activity(seq, schedule_to_close_timeout=500.0, schedule_to_start_timeout=10.0) for seq in (1, 2)
+        once(seq, schedule_to_close_timeout=500.0, schedule_to_start_timeout=10.0) for seq in (1, 2)
     ]
     await start_run(store, world, *activities)
-    poll = asyncio.ensure_future(world.activity())
-    await settle()
+    poll = await start_waiting(world.activity())
     world.clock.advance(4.0)
     world.engine._upkeep.tick()
     world.clock.advance(MINUTE)
@@ -114,14 +111,14 @@ async def test_schedule_to_start_timeout_pauses_while_the_store_is_stalled() -> 
     assert "ActivityTaskTimedOut" not in world.kinds()
     world.clock.advance(2.0)
     assert "ActivityTaskTimedOut" in world.kinds()  # the second: no worker was free for it
-    await world.handle.complete_activity(ActivityOk(task.token, text("r")))
+    await world.succeed(task, text("r"))
     await with_commits(store, world.close())
 
 
 async def test_running_attempt_times_out_while_the_store_is_stalled() -> None:
     store = ScriptedStore()
     world = await World.new(store=store, opened=True)
-    await start_run(store, world, activity(start_to_close_timeout=5.0))
+    await start_run(store, world, once(start_to_close_timeout=5.0))
     task = await with_commits(store, world.activity())
     await settle()
     world.clock.advance(6.0)
@@ -137,10 +134,9 @@ async def test_undelivered_attempt_is_returned_with_its_full_schedule_to_start_t
     store = ScriptedStore()
     world = await World.new(store=store, opened=True)
     run_id = await start_run(
-        store, world, activity(schedule_to_close_timeout=30.0, schedule_to_start_timeout=10.0)
+        store, world, once(schedule_to_close_timeout=30.0, schedule_to_start_timeout=10.0)
     )
-    poll = asyncio.ensure_future(world.handle.poll_activity())
-    await settle()
+    poll = await start_waiting(world.handle.poll_activity())
     world.clock.advance(MINUTE)
     world.handle.initiate_shutdown()
     store.commit()
@@ -157,8 +153,7 @@ async def test_undelivered_attempt_is_returned_with_its_full_schedule_to_start_t
 async def test_local_activity_waiting_for_a_commit_does_not_time_out() -> None:
     store = ScriptedStore()
     world = await World.new(store=store, opened=True)
-    starting = asyncio.ensure_future(world.start(task_timeout=120.0))
-    await settle()
+    starting = await start_waiting(world.start(task_timeout=120.0))
     activation = await world.activation()  # given out ahead of the disk
     local = made(
         c.ScheduleLocalActivity,
@@ -169,8 +164,7 @@ async def test_local_activity_waiting_for_a_commit_does_not_time_out() -> None:
         schedule_to_start_timeout=2.0,
     )
     await world.complete(activation.run_id, local)
-    poll = asyncio.ensure_future(world.activity())
-    await settle()
+    poll = await start_waiting(world.activity())
     for _ in range(6):
         world.clock.advance(5.0)
         await settle()
@@ -180,6 +174,6 @@ async def test_local_activity_waiting_for_a_commit_does_not_time_out() -> None:
     assert task.is_local
     await starting
     world.clock.advance(4.5)
-    await world.handle.complete_activity(ActivityOk(task.token, text("r")))
+    await world.succeed(task, text("r"))
     await world.activation()
     await with_commits(store, world.close())

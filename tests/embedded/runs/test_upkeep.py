@@ -22,12 +22,13 @@ from hourglass._embedded import RealClock
 from hourglass._embedded.store.store import AT_ONCE, Store
 from hourglass._evaluator import commands as c
 from hourglass._evaluator import events as e
-from hourglass._evaluator.specs import ActivitySpec, RetryRule
+from hourglass._evaluator.specs import RetryRule
 from hourglass.converter import Payload
 from hourglass.errors import WorkflowNotFoundError
 
-from ..memory_world import World, app_failure, settle, text
+from ..memory_world import World, activity, app_failure, settle, start_waiting, text
 from ..store.scripted_store import ScriptedStore
+from .test_stalled_store import with_commits
 
 DAY = 86_400
 LIMIT = 60.0
@@ -35,10 +36,7 @@ LIMIT = 60.0
 
 
 async def sleeping_run(world: World, workflow_id: str = "w", seconds: int = DAY, **more: Any) -> str:
-    run_id = (await world.start(workflow_id, **more)).run_id
-    await world.activation()
-    await world.complete(run_id, c.StartTimer(1, seconds * 10**9))
-    return run_id
+    return await world.start_run(c.StartTimer(1, seconds * 10**9), workflow_id=workflow_id, **more)
 
 
 async def evict(world: World, run_id: str) -> None:
@@ -77,7 +75,6 @@ async def test_sleeping_run_is_evicted_and_wakes_in_time() -> None:
     tick(world)
     assert in_memory(world) == set()
     assert await world.outcome() == wf.RunCompleted((text("r"),))
-    await world.close()
 
 
 async def test_many_sleeping_runs_wake_in_order() -> None:
@@ -93,37 +90,26 @@ async def test_many_sleeping_runs_wake_in_order() -> None:
     assert in_memory(world) == set(ids[:500])
     world.clock.advance(100)
     assert in_memory(world) == set(ids)
-    await world.close()
 
 
 async def test_run_in_use_stays_in_memory() -> None:
     store = ScriptedStore()
     world = await World.new(store=store, opened=True, max_cached_workflows=0)
-
-    async def with_commits(work: Any) -> Any:
-        task = asyncio.create_task(work)
-        while not task.done():
-            await settle()
-            store.commit()
-        return await task
-
-    run_id = (await with_commits(world.start())).run_id
-    await with_commits(world.activation())
-    act = made(c.ScheduleActivity, seq=1, activity_id="1", activity_type="a", start_to_close_timeout=9.0)
-    await world.complete(run_id, act)
-    await with_commits(world.activation())
+    run_id = (await with_commits(store, world.start())).run_id
+    await with_commits(store, world.activation())
+    await world.complete(run_id, activity(start_to_close_timeout=9.0))
+    await with_commits(store, world.activation())
     await world.complete(run_id)
     store.commit()
     tick(world)
     assert in_memory(world) == {run_id}  # offered
-    item = await with_commits(world.activity())
+    item = await with_commits(store, world.activity())
     tick(world)
     assert in_memory(world) == {run_id}  # in hand
     await world.handle.complete_activity(ActivityDeferred(item.token))
     tick(world)
     assert in_memory(world) == {run_id}  # not durable
-    waiting = asyncio.create_task(world.call(wf.WaitForClose(workflow_id="w")))
-    await settle()
+    waiting = await start_waiting(world.call(wf.WaitForClose(workflow_id="w")))
     store.commit()
     tick(world)
     assert in_memory(world) == {run_id}  # a call waits
@@ -131,10 +117,9 @@ async def test_run_in_use_stays_in_memory() -> None:
     await settle()
     tick(world)
     assert in_memory(world) == set()
-    signal = world.call(wf.SignalWorkflow(workflow_id="w", signal_name="s", request_id="r"))
-    await with_commits(signal)
+    signal = world.signal("s", "r")
+    await with_commits(store, signal)
     assert in_memory(world) == {run_id}
-    await world.close()
 
 
 async def test_description_without_run_id_shows_the_latest_run() -> None:
@@ -151,7 +136,6 @@ async def test_description_without_run_id_shows_the_latest_run() -> None:
     assert isinstance(await world.outcome(run_id=first), wf.RunTerminated)
     assert in_memory(world) == {first}
     assert (await world.call(wf.DescribeWorkflow(workflow_id="w"))).summary.run_id == second
-    await world.close()
 
 
 async def test_describing_a_run_writes_nothing() -> None:
@@ -167,7 +151,6 @@ async def test_describing_a_run_writes_nothing() -> None:
         tick(world)
         assert in_memory(world) == set()
     assert store.appended == []
-    await world.close()
 
 
 async def test_closed_runs_are_deleted_after_the_retention() -> None:
@@ -185,7 +168,6 @@ async def test_closed_runs_are_deleted_after_the_retention() -> None:
     with pytest.raises(WorkflowNotFoundError):
         await world.outcome("closed")
     assert [summary.run_id for summary in (await world.call(wf.ListWorkflows())).workflows] == [open_id]
-    await world.close()
 
 
 async def test_stored_wake_time_is_exact() -> None:
@@ -194,15 +176,8 @@ async def test_stored_wake_time_is_exact() -> None:
     run_id = (await world.start()).run_id
     assert [due.run_id for due in store.due(AT_ONCE, 9)] == [run_id]
     await world.activation()
-    act = made(
-        c.ScheduleActivity,
-        seq=1,
-        activity_id="1",
-        activity_type="a",
-        start_to_close_timeout=100.0,
-        heartbeat_timeout=10.0,
-        retry_policy=RetryRule(initial_interval=50.0, maximum_attempts=3),
-    )
+    rule = RetryRule(initial_interval=50.0, maximum_attempts=3)
+    act = activity(start_to_close_timeout=100.0, heartbeat_timeout=10.0, retry_policy=rule)
     await world.complete(run_id, act)
     assert [due.run_id for due in store.due(AT_ONCE, 9)] == [run_id]  # offered
     item = await world.activity()
@@ -217,7 +192,6 @@ async def test_stored_wake_time_is_exact() -> None:
     assert store.next_due_ns() == start + 68 * 10**9
     world.clock.advance(50)
     assert [due.run_id for due in store.due(AT_ONCE, 9)] == [run_id]
-    await world.close()
 
 
 async def test_upkeep_ticks_from_opening_to_closing() -> None:
@@ -301,6 +275,15 @@ def place(runner: asyncio.Runner) -> Iterator[Place]:
     runner.run(place.connection.close())
 
 
+async def fail_task_twice(handle: PolledEngine, run_id: str) -> None:
+    """Fail a workflow task and its first retry, which is immediate."""
+    for _ in range(2):
+        await handle.poll_activation()
+        await handle.complete_activation(c.TaskFailed(run_id, app_failure("bug")))
+        await handle.poll_activation()  # the eviction
+        await handle.complete_activation(c.Succeeded(run_id))
+
+
 @pytest.mark.parametrize("ahead", [2.0, 90.0, 3 * 3600.0])
 async def test_task_scheduled_while_the_clock_was_ahead_is_available(place: Place, ahead: float) -> None:
     place.set_clock(ahead)
@@ -327,11 +310,7 @@ async def test_failing_task_is_retried_after_the_clock_was_set_back(place: Place
     place.set_clock(20.0)
     handle = await place.open_handle()
     run_id = await place.start()
-    for _ in range(2):
-        await handle.poll_activation()
-        await handle.complete_activation(c.TaskFailed(run_id, app_failure("bug")))
-        await handle.poll_activation()  # the eviction
-        await handle.complete_activation(c.Succeeded(run_id))
+    await fail_task_twice(handle, run_id)
     await handle.finalize()
     place.pass_time(12.0)  # its pause of ten seconds is over
     record = place.engine.runs.in_memory(run_id)
@@ -351,9 +330,7 @@ async def _with_retry(place: Place, pause: float) -> Handle:
     run_id = await place.start()
     await handle.poll_activation()
     rule = RetryRule(initial_interval=pause, backoff_coefficient=1.0)
-    spec = made(ActivitySpec, start_to_close_timeout=60.0, retry_policy=rule)
-    command = made(c.ScheduleActivity, seq=1, activity_id="1", activity_type="a", spec=spec)
-    await handle.complete_activation(c.Succeeded(run_id, (command,)))
+    await handle.complete_activation(c.Succeeded(run_id, (activity(retry_policy=rule),)))
     first = await handle.poll_activity()
     await handle.complete_activity(AttemptFailed(first.token, app_failure("not yet")))
     return handle
@@ -373,11 +350,7 @@ async def test_activity_retry_due_by_a_clock_jump_is_available(place: Place, pau
 async def test_task_retry_due_by_a_clock_jump_is_available(place: Place) -> None:
     handle = await place.open_handle()
     run_id = await place.start()
-    for _ in range(2):  # the first is tried again at once
-        await handle.poll_activation()
-        await handle.complete_activation(c.TaskFailed(run_id, app_failure("bug")))
-        await handle.poll_activation()  # the eviction
-        await handle.complete_activation(c.Succeeded(run_id))
+    await fail_task_twice(handle, run_id)
     place.set_clock(2 * 3600.0)
     async with asyncio.timeout(LIMIT):
         assert (await handle.poll_activation()).run_id == run_id
@@ -403,14 +376,12 @@ async def test_activity_timeout_is_restored_when_a_clock_jump_is_reverted(place:
     handle = await place.open_handle()
     run_id = await place.start()
     await handle.poll_activation()
-    spec = made(ActivitySpec, start_to_close_timeout=60.0)
-    command = made(c.ScheduleActivity, seq=1, activity_id="1", activity_type="a", spec=spec)
-    await handle.complete_activation(c.Succeeded(run_id, (command,)))
+    await handle.complete_activation(c.Succeeded(run_id, (activity(),)))
     await handle.poll_activity()
     record = place.engine.runs.in_memory(run_id)
     assert record is not None
-    (activity,) = record.run.activities.values()
-    due = activity.started_ns + 60 * 10**9
+    (attempt,) = record.run.activities.values()
+    due = attempt.started_ns + 60 * 10**9
     place.set_clock(3 * 3600.0 - 0.5)
     record.wakes.put_off(record.run.activities, place.engine.clock.now_ns() + 5 * 10**9)
     place.set_clock(0.0)

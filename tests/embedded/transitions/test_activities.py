@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 from tests.specs import made
 
 from hourglass._contract.activities import CompleteActivity, HeartbeatActivity
 from hourglass._contract.handle import (
     ActivityDeferred,
-    ActivityOk,
     ActivityTask,
     AttemptCancelled,
-    AttemptFailed,
 )
 from hourglass._contract.workflows import DescribeWorkflow, RunCompleted, TerminateWorkflow
 from hourglass._evaluator import commands as c
@@ -23,7 +19,7 @@ from hourglass.converter import ActivityFailure, CanceledFailure, Failure, Paylo
 from hourglass.errors import RetryState, ServiceError, TimeoutType
 from hourglass.workflow import ActivityCancellationType
 
-from ..memory_world import World, app_failure, settle, text
+from ..memory_world import World, app_failure, settle, start_waiting, text
 
 
 def schedule(seq: int = 1, **more: object) -> c.ScheduleActivity:
@@ -36,7 +32,7 @@ async def test_sequence_of_activities_writes_the_history_of_temporal(world: Worl
     for seq in (1, 2, 3):
         task = await world.activity()
         assert (task.activity_id, task.attempt, task.workflow_id) == (str(seq), 1, "w")
-        await world.handle.complete_activity(ActivityOk(task.token, text(f"r{seq}")))
+        await world.succeed(task, text(f"r{seq}"))
         activation = await world.activation()
         assert activation.events == (e.ActivityCompleted(seq, text(f"r{seq}")),)
         assert not activation.is_replaying
@@ -61,13 +57,13 @@ async def test_failed_attempt_is_retried_with_backoff(world: World) -> None:
     for attempt, wait in ((1, 1.0), (2, 2.0), (3, 4.0)):
         task = await world.activity()
         assert task.attempt == attempt
-        await world.handle.complete_activity(AttemptFailed(task.token, app_failure("no")))
+        await world.fail_attempt(task, app_failure("no"))
         world.clock.advance(wait - 0.001)
         assert not list(world.engine.queues.waiting_attempts())
         world.clock.advance(0.001)
     task = await world.activity()
     assert task.attempt == 4
-    await world.handle.complete_activity(ActivityOk(task.token, text("ok")))
+    await world.succeed(task, text("ok"))
     assert (await world.activation()).events == (e.ActivityCompleted(1, text("ok")),)
     assert world.kinds().count("ActivityTaskStarted") == 1
 
@@ -86,7 +82,7 @@ async def test_final_failure_is_wrapped_like_cores(
 ) -> None:
     await world.start_run(schedule(retry_policy=rule, schedule_to_close_timeout=30.0))
     task = await world.activity()
-    await world.handle.complete_activity(AttemptFailed(task.token, failure))
+    await world.fail_attempt(task, failure)
     info = ActivityFailure(
         activity_type="act",
         activity_id="1",
@@ -103,9 +99,8 @@ async def test_retry_is_stored_together_with_its_attempt(world: World) -> None:
     """A due retry is no change of its own: one change is stored when a worker receives the attempt."""
     await world.start_run(schedule(retry_policy=RetryRule()))
     task = await world.activity()
-    await world.handle.complete_activity(AttemptFailed(task.token, app_failure("no")))
-    poll = asyncio.ensure_future(world.handle.poll_activity())
-    await settle()
+    await world.fail_attempt(task, app_failure("no"))
+    poll = await start_waiting(world.handle.poll_activity())
     before = world.engine.runs.writes.appended
     world.clock.advance(1.0)
     second = await poll
@@ -113,7 +108,7 @@ async def test_retry_is_stored_together_with_its_attempt(world: World) -> None:
     assert second.attempt == 2
     assert world.engine.runs.writes.appended == before + 1
 
-    await world.handle.complete_activity(AttemptFailed(second.token, app_failure("no")))
+    await world.fail_attempt(second, app_failure("no"))
     world.clock.advance(2.0)
     await settle()
     record = world.record()
@@ -127,7 +122,7 @@ async def test_retry_is_stored_together_with_its_attempt(world: World) -> None:
 async def test_next_retry_delay_of_a_failure_replaces_the_backoff_once(world: World) -> None:
     await world.start_run(schedule())
     task = await world.activity()
-    await world.handle.complete_activity(AttemptFailed(task.token, app_failure("no", next_retry_delay=77.0)))
+    await world.fail_attempt(task, app_failure("no", next_retry_delay=77.0))
     before = world.clock.now_ns()
     assert world.clock.advance_to_next()
     assert world.clock.now_ns() - before == 77 * 10**9
@@ -245,7 +240,6 @@ async def test_heartbeat_details_reach_the_next_attempt() -> None:
     world.clock.advance(1)
     again = await world.activity()
     assert (again.attempt, again.heartbeat_details) == (2, (text("cursor"),))
-    await world.close()
 
 
 async def test_late_result_of_a_timed_out_attempt_is_dropped(world: World) -> None:
@@ -256,9 +250,9 @@ async def test_late_result_of_a_timed_out_attempt_is_dropped(world: World) -> No
     await world.cancel()
     now = await world.activity()
     assert now.attempt == 2
-    await world.handle.complete_activity(ActivityOk(late.token, text("late")))
+    await world.succeed(late, text("late"))
     assert world.connection.engine.current("w").run.task is None  # type: ignore[union-attr]
-    await world.handle.complete_activity(ActivityOk(now.token, text("now")))
+    await world.succeed(now, text("now"))
     assert (await world.activation()).events == (e.ActivityCompleted(1, text("now")),)
 
 
@@ -320,7 +314,7 @@ async def test_abandoned_activity_resolves_immediately(world: World) -> None:
     assert (await world.activation()).events == (_cancelled_immediately(),)
     await world.complete(run_id)
     assert "ActivityTaskCancelRequested" not in world.kinds()
-    await world.handle.complete_activity(ActivityOk(task.token, None))
+    await world.succeed(task)
     await settle()
     assert world.handle.stepper.next_activation() is None
 
@@ -364,7 +358,7 @@ async def test_attempt_of_a_terminated_run_is_cancelled(world: World) -> None:
     await world.call(TerminateWorkflow(workflow_id="w"))
     cancel = await world.cancel()
     assert (cancel.token, cancel.reason) == (task.token, "NOT_FOUND")
-    await world.handle.complete_activity(ActivityOk(task.token, None))
+    await world.succeed(task)
     assert world.kinds()[-1] == "WorkflowExecutionTerminated"
 
 
@@ -384,8 +378,7 @@ async def test_heartbeats_are_throttled_without_losing_the_last_details() -> Non
     assert recorded() == (text("49"),)
     world.handle.heartbeat(task.token, (text("50"),))
     assert recorded() == (text("49"),)
-    await world.handle.complete_activity(AttemptFailed(task.token, app_failure("no")))
+    await world.fail_attempt(task, app_failure("no"))
     world.clock.advance(1)
     again = await world.activity()
     assert (again.attempt, again.heartbeat_details) == (2, (text("50"),))
-    await world.close()

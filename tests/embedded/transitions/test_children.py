@@ -66,7 +66,6 @@ def test_parents_and_children_agree_and_replay(seed: int, cache: int) -> None:
         for change in store.changes:
             disk.append(change)
             check_agreement(stored_runs(disk))
-        await world.close()
 
     run_async(body)
 
@@ -91,7 +90,6 @@ def test_parents_and_children_agree_after_a_crash_at_any_change(seed: int, data:
             successor.known[record.run.run_id] = family.known.get(record.run.run_id, [])
         await successor.live(12)
         check_agreement(stored_runs(disk))
-        await again.close()
 
     run_async(body)
 
@@ -103,8 +101,7 @@ async def test_child_and_parent_change_together() -> None:
     """A child's start, its end, and the end of its parent are each one change of the store."""
     store = Noted()
     world = await World.new(store=store)
-    parent = (await world.start()).run_id
-    await world.activation()
+    parent = await world.begin()
     before = len(store.changes)
     await world.complete(parent, child())
     started = store.changes[before:]
@@ -117,7 +114,6 @@ async def test_child_and_parent_change_together() -> None:
     await world.complete(child_run, c.CompleteRun(text("done")))
     ended = store.changes[before]
     assert {each.run.run_id for each in (ended, *ended.also)} == {parent, child_run}
-    await world.close()
 
 
 def family_script(journal: list[e.Event], new: Sequence[e.Event]) -> list[c.Command]:
@@ -177,7 +173,6 @@ async def test_pending_child_is_restored_from_a_file(tmp_path: Path) -> None:
     assert [(summary.workflow_id, summary.root_workflow_id) for summary in summaries] == [("c", "w")]
     while not isinstance(await world.outcome(), RunCompleted):
         await world.step(family_script)
-    await world.close()
 
 
 # --- rules ------------------------------------------------------------------------------------------------------------
@@ -200,20 +195,17 @@ async def test_pending_child_is_restored_from_a_file(tmp_path: Path) -> None:
 async def test_too_many_pending_requests_fail_the_task(command: Any, name: str) -> None:
     """The limit itself is allowed."""
     world = await World.new(limits=Limits(pending=2))
-    run_id = (await world.start()).run_id
-    await world.activation()
+    run_id = await world.begin()
     many = [command(seq) if command is not child else child(seq, f"c{seq}") for seq in (1, 2, 3)]
     await world.complete(run_id, *many)
     assert world.kinds()[-1] == "WorkflowTaskFailed"
     assert name.encode() in (await world.history())[-1]
     assert world.engine.current("c1") is None
-    assert isinstance((await world.activation()).events[0], e.RunEvicted)
-    await world.complete(run_id)
+    await world.eviction()
     await world.activation()
     await world.complete(run_id, *many[:2])
     assert world.kinds().count("WorkflowTaskFailed") == 1
     assert world.kinds().count("WorkflowTaskCompleted") == 1
-    await world.close()
 
 
 async def test_cancelling_a_child_in_its_starting_task_fails_the_task(world: World) -> None:
@@ -254,7 +246,6 @@ async def test_termination_ends_all_descendants_in_one_change() -> None:
     assert last.run.final == h.WorkflowExecutionTerminated(
         reason="by parent close policy", identity="history-service"
     )
-    await world.close()
 
 
 async def test_unreadable_run_does_not_affect_its_parent(caplog: pytest.LogCaptureFixture) -> None:
@@ -273,7 +264,6 @@ async def test_unreadable_run_does_not_affect_its_parent(caplog: pytest.LogCaptu
     (signal,) = of_kind(seen, e.ExternalSignalResolved)
     assert signal.failure.info.type == "ExternalWorkflowExecutionNotFound"
     assert "cannot be read" in caplog.text
-    await world.close()
 
 
 async def test_child_failure_is_reported_once_to_its_parent() -> None:
@@ -302,4 +292,3 @@ async def test_child_failure_is_reported_once_to_its_parent() -> None:
     assert first.failure.cause == app_failure("sad")
     record = world.record(run_id=parent)
     assert sum(isinstance(event.attributes, o.ChildEnd) for event in record.events) == 1
-    await world.close()

@@ -13,7 +13,7 @@ from hourglass._evaluator.specs import RetryRule
 from hourglass.client import IdReusePolicy
 from hourglass.errors import ServiceError, WorkflowAlreadyStartedError, WorkflowNotFoundError
 
-from ..memory_world import World, app_failure, settle, text
+from ..memory_world import World, app_failure, start_waiting, text
 
 
 def signal(name: str = "s", request_id: str = "") -> wf.SignalWorkflow:
@@ -102,8 +102,7 @@ async def test_history_request_waits_for_new_events(world: World) -> None:
     page = await world.call(wf.GetHistory(workflow_id="w", wait_new=True))
     assert (len(page.events), page.next_page_token) == (2, b"2")
     more = wf.GetHistory(workflow_id="w", wait_new=True, next_page_token=page.next_page_token)
-    waiting = asyncio.create_task(world.call(more))
-    await settle()
+    waiting = await start_waiting(world.call(more))
     assert not waiting.done()
     await world.activation()
     assert len((await waiting).events) == 1

@@ -8,15 +8,14 @@ import pytest
 from tests.specs import made
 
 from hourglass._contract import workflows as wf
-from hourglass._contract.handle import ActivityOk
 from hourglass._evaluator import commands as c
 from hourglass._evaluator import events as e
 from hourglass.errors import ServiceError
 
-from ..memory_world import World, text
+from ..memory_world import World, activity, text
 
 SECOND = 10**9
-ACTIVITY = made(c.ScheduleActivity, seq=1, activity_id="1", activity_type="act", start_to_close_timeout=5.0)
+ACTIVITY = activity(start_to_close_timeout=5.0)
 CHILD = made(c.StartChildWorkflow, seq=1, workflow_id="child", workflow_type="c")
 SIGNAL = c.SignalExternalWorkflow(seq=1, workflow_id="other", signal_name="s")
 
@@ -28,7 +27,7 @@ async def history_of(*commands: c.Command, task: bool = False) -> tuple[bytes, .
     world = await World.new()
     await world.start_run(*commands)
     if task:
-        await world.call(wf.SignalWorkflow(workflow_id="w", signal_name="s", request_id=""))
+        await world.signal()
         await world.activation()
     page = await world.call(wf.GetHistory(workflow_id="w"))
     await world.close()
@@ -45,7 +44,7 @@ async def test_imported_run_continues(world: World) -> None:
     run_id = (await import_history(world, events)).run_id
     task = await world.activity()
     assert (task.activity_id, task.run_id) == ("1", run_id)
-    await world.handle.complete_activity(ActivityOk(task.token, text("ok")))
+    await world.succeed(task, text("ok"))
     activation = await world.activation()
     assert isinstance(activation.events[0], e.RunStarted)
     assert activation.is_replaying

@@ -24,7 +24,7 @@ from hourglass._history import events as h
 from hourglass.converter import Payload
 from hourglass.errors import ServiceError
 
-from ..memory_world import World, app_failure, settle, text
+from ..memory_world import World, activity, app_failure, settle, text
 
 
 def signal(number: int = 0, size: int = 1) -> wf.SignalWorkflow:
@@ -34,10 +34,7 @@ def signal(number: int = 0, size: int = 1) -> wf.SignalWorkflow:
 
 
 def schedule(count: int) -> list[c.Command]:
-    return [
-        made(c.ScheduleActivity, seq=seq, activity_id=str(seq), activity_type="a", start_to_close_timeout=9.0)
-        for seq in range(1, count + 1)
-    ]
+    return [activity(seq) for seq in range(1, count + 1)]
 
 
 def test_default_limits_equal_temporals() -> None:
@@ -57,7 +54,6 @@ async def test_run_with_too_many_events_is_terminated() -> None:
     assert world.kinds()[-2:] == ["WorkflowExecutionSignaled", "WorkflowExecutionTerminated"]
     assert len(world.kinds()) == 22
     assert await world.outcome() == wf.RunTerminated(TOO_MANY_EVENTS)
-    await world.close()
 
 
 async def test_run_with_too_large_a_history_is_terminated() -> None:
@@ -66,18 +62,14 @@ async def test_run_with_too_large_a_history_is_terminated() -> None:
     await world.call(signal(1, 6000))
     record = world.record(run_id=run_id)
     assert record.run.history_size > 6000
-    (evicted,) = (await world.activation()).events
-    assert isinstance(evicted, e.RunEvicted)
+    await world.eviction()
     assert await world.outcome() == wf.RunTerminated(TOO_LARGE_HISTORY)
-    await world.close()
 
 
 async def test_too_many_pending_activities_fail_the_task() -> None:
     world = await World.new(limits=Limits(pending=3))
     run_id = await world.start_run(*schedule(4))
-    (evicted,) = (await world.activation()).events
-    assert isinstance(evicted, e.RunEvicted)
-    await world.complete(run_id)
+    await world.eviction()
     assert world.kinds()[-1] == "WorkflowTaskFailed"
     record = world.record(run_id=run_id)
     failed = record.events[-1].attributes
@@ -89,7 +81,6 @@ async def test_too_many_pending_activities_fail_the_task() -> None:
     await world.activation()
     await world.complete(run_id, *schedule(3))
     assert len(record.run.activities) == 3
-    await world.close()
 
 
 LARGE = Payload(b"x" * 101)
@@ -121,7 +112,6 @@ async def test_invalid_commands_fail_the_task(commands: list[c.Command], cause: 
     assert failed.failure is not None
     assert message in failed.failure.message
     assert record.run.activities == {}
-    await world.close()
 
 
 async def test_oversized_payload_is_rejected() -> None:
@@ -146,7 +136,6 @@ async def test_oversized_payload_is_rejected() -> None:
             await world.call(request)
     await world.start(arguments=(Payload(b"x" * 60), Payload(b"x" * 40)))
     await world.call(signal(size=100))
-    await world.close()
 
 
 @pytest.mark.parametrize("limits", [Limits(suggest_events=6), Limits(suggest_bytes=2000)])
@@ -163,7 +152,6 @@ async def test_continue_as_new_is_suggested_for_a_long_history(limits: Limits) -
     task_started = record.events[-1].attributes
     assert isinstance(task_started, h.WorkflowTaskStarted)
     assert task_started.history_size == activation.history_size
-    await world.close()
 
 
 async def test_too_many_held_events_fail_the_task_and_are_delivered() -> None:
@@ -180,20 +168,16 @@ async def test_too_many_held_events_fail_the_task_and_are_delivered() -> None:
     assert isinstance(failed, h.WorkflowTaskFailed)
     assert failed.cause == h.FORCE_CLOSE_COMMAND
     await world.complete(run_id, c.CompleteRun(text("early")))
-    (evicted,) = (await world.activation()).events
-    assert isinstance(evicted, e.RunEvicted)
-    await world.complete(run_id)
+    await world.eviction()
     await world.activation()  # the first task again
     await world.complete(run_id, *(c.StartTimer(seq, 10**9) for seq in range(11)))
     again = await world.activation()
     assert [type(event) for event in again.events] == [e.SignalReceived, *[e.TimerFired] * 11]
-    await world.close()
 
 
 async def test_signals_wait_while_too_many_events_are_held() -> None:
     world = await World.new(limits=Limits(held_events=3))
-    run_id = (await world.start()).run_id
-    await world.activation()
+    run_id = await world.begin()
     await world.call(signal(99))
     await world.complete(run_id, c.ContinueAsNew())  # rejected: as on a server the task is repeated
     await world.activation()
@@ -212,14 +196,12 @@ async def test_signals_wait_while_too_many_events_are_held() -> None:
         "WorkflowTaskScheduled",
         *["WorkflowExecutionSignaled"] * 2,
     ]
-    await world.close()
 
 
 async def test_number_of_signals_is_limited() -> None:
     """A repeated signal is acknowledged again."""
     world = await World.new(limits=Limits(signals=3))
-    run_id = (await world.start()).run_id
-    await world.activation()
+    run_id = await world.begin()
     for number in range(3):  # these are held until the task ends
         await world.call(signal(number))
     with pytest.raises(ServiceError, match=TOO_MANY_SIGNALS) as caught:
@@ -230,7 +212,6 @@ async def test_number_of_signals_is_limited() -> None:
     with pytest.raises(ServiceError, match=TOO_MANY_SIGNALS):
         await world.start(signal_name="s")
     assert world.kinds().count("WorkflowExecutionSignaled") == 3
-    await world.close()
 
 
 async def test_oversized_task_completion_terminates_its_run() -> None:
@@ -251,7 +232,6 @@ async def test_oversized_task_completion_terminates_its_run() -> None:
         other = await world.activation()
     await world.complete(other.run_id, c.CompleteRun(text("done")))
     assert isinstance(await world.outcome("other"), wf.RunCompleted)
-    await world.close()
 
 
 async def test_large_held_events_fail_the_task_before_they_fill_a_row() -> None:
@@ -263,7 +243,6 @@ async def test_large_held_events_fail_the_task_before_they_fill_a_row() -> None:
     assert "WorkflowTaskFailed" in world.kinds()
     record = world.record()
     assert len(record.run.held) < 11
-    await world.close()
 
 
 def test_default_sizes_fit_into_a_row_of_sqlite() -> None:
@@ -276,8 +255,7 @@ async def test_signal_above_the_limit_fails_in_the_sending_workflow() -> None:
     world = await World.new(limits=Limits(signals=1))
     await world.start(task_queue="elsewhere")
     await world.call(signal(1))
-    sender = (await world.start("sender")).run_id
-    await world.activation()
+    sender = await world.begin("sender")
     send = c.SignalExternalWorkflow(seq=1, workflow_id="w", signal_name="s")
     await world.complete(sender, send)
     (event,) = (await world.activation()).events
@@ -285,4 +263,3 @@ async def test_signal_above_the_limit_fails_in_the_sending_workflow() -> None:
     assert event.failure is not None
     assert "signal limit was exceeded" in event.failure.message
     assert b"SIGNAL_COUNT_LIMIT_EXCEEDED" in b"".join(await world.history("sender"))
-    await world.close()

@@ -31,7 +31,7 @@ from hourglass._history.events import WorkflowExecutionSignaled
 from hourglass.client import IdReusePolicy
 from hourglass.errors import ServiceError, WorkflowNotFoundError
 
-from ..memory_world import World, app_failure, settle, text
+from ..memory_world import World, app_failure, settle, start_waiting, text
 
 DAY = 86_400.0
 
@@ -48,9 +48,7 @@ def update(update_id: str = "u", **more: Any) -> UpdateWorkflow:
 
 async def start_update(world: World, *args: Any, **more: Any) -> asyncio.Task[UpdateState]:
     """Send an update, which is admitted."""
-    call = asyncio.ensure_future(world.call(update(*args, **more)))
-    await settle()
-    return call
+    return await start_waiting(world.call(update(*args, **more)))
 
 
 async def next_task(world: World) -> e.Activation:
@@ -115,7 +113,6 @@ async def test_update_id_is_unique_along_a_chain(another_owner: bool) -> None:
         polled = await world.call(PollUpdate(workflow_id="w", update_id="u"))
         assert polled == again
     assert count_events(world, "WorkflowExecutionUpdateAccepted") == 1
-    await world.close()
 
 
 async def test_outcome_of_an_update_is_found_after_its_chain_closed(world: World) -> None:
@@ -174,7 +171,6 @@ async def test_update_id_is_forgotten_with_its_run() -> None:
     call = await start_update(world)
     await complete_update(world, "u", "second")
     assert (await call).result == text("second")
-    await world.close()
 
 
 @pytest.mark.parametrize("delivered", [False, True])
@@ -208,7 +204,6 @@ async def test_updates_over_the_in_flight_limit_move_to_the_next_run() -> None:
         await settle()
     assert [(await call).result for call in calls] == [text(f"u{number}") for number in range(9)]
     assert count_events(world, "WorkflowExecutionUpdateAccepted") == 9
-    await world.close()
 
 
 async def test_update_is_aborted_when_its_run_closes(world: World) -> None:
@@ -278,8 +273,7 @@ async def test_repeated_update_call_has_the_first_outcome(unfinished: bool, anot
     world = await World.new(store=store)
     await world.start()
     request = update(request_id="call")
-    call = asyncio.ensure_future(world.call(request))
-    await settle()
+    call = await start_waiting(world.call(request))
     activation = await next_task(world)
     done = [] if unfinished else [c.CompleteUpdate("u", text("first"))]
     await world.complete(activation.run_id, c.AcceptUpdate("u"), *done, c.ContinueAsNew())
@@ -296,7 +290,6 @@ async def test_repeated_update_call_has_the_first_outcome(unfinished: bool, anot
     await complete_update(world, "u", "second")
     assert (await call).result == text("second")
     assert await world.call(request) == first
-    await world.close()
 
 
 # --- update with start --------------------------------------------------------------------------------------
@@ -349,7 +342,6 @@ async def test_signal_is_delivered_once_along_a_chain(way: str, another_owner: b
     assert count_events(world, "WorkflowExecutionSignaled") == 1
     await world.call(tell("another"))
     assert count_events(world, "WorkflowExecutionSignaled") == 2
-    await world.close()
 
 
 @pytest.mark.parametrize("another_owner", [False, True])
@@ -367,7 +359,6 @@ async def test_repeated_signal_with_start_starts_once(another_owner: bool) -> No
     assert [await world.call(start(f"m{number}", signal_name="tell")) for number in range(4)] == answers
     assert len({answer.run_id for answer in answers}) == 4
     assert (await world.engine.store.count("")).count == 4
-    await world.close()
 
 
 async def test_repeated_start_returns_the_first_run_after_other_runs(world: World) -> None:
@@ -514,4 +505,3 @@ async def test_busy_workflow_continues_as_new_without_losing_signals() -> None:
     assert received == Counter(text(f"s{number}").data for number in range(sent_count))
     assert (await world.engine.store.count("ExecutionStatus = 'Terminated'")).count == 0
     assert (await world.engine.store.count("ExecutionStatus = 'ContinuedAsNew'")).count == 50
-    await world.close()

@@ -232,7 +232,6 @@ async def test_runs_can_be_filtered_by_their_problems(stores: Callable[[], Store
         )
     assert await runs_with_problems(world, "Mine = 'x'") == [own]
     assert len(await runs_with_problems(world, f"{REPORTED_PROBLEMS} IS NULL")) == 2
-    await world.close()
 
 
 async def test_problem_and_failure_count_survive_a_restart(stores: Callable[[], Store]) -> None:
@@ -251,7 +250,6 @@ async def test_problem_and_failure_count_survive_a_restart(stores: Callable[[], 
     await world.close()
     world = await World.new(store=stores(), clock=clock, opened=True)
     assert await runs_with_problems(world) == []
-    await world.close()
 
 
 async def test_terminated_run_keeps_its_problem(stores: Callable[[], Store]) -> None:
@@ -266,7 +264,6 @@ async def test_terminated_run_keeps_its_problem(stores: Callable[[], Store]) -> 
     (kept,) = (await world.call(ListWorkflows(query=f"{REPORTED_PROBLEMS} IS NOT NULL"))).workflows
     assert kept.workflow_id == "terminated"
     assert msgspec.json.decode(kept.search_attributes[REPORTED_PROBLEMS].data) == FAILED
-    await world.close()
 
 
 async def test_problem_is_not_inherited_by_the_next_run(world: World) -> None:

@@ -10,9 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.effort import cases
 from tests.embedded.stores import memory_store
-from tests.specs import made
 
-from hourglass._contract.handle import ActivityOk
 from hourglass._contract.workflows import (
     DescribeWorkflow,
     PollUpdate,
@@ -31,18 +29,14 @@ from hourglass._history import events as h
 from hourglass.errors import ServiceError
 
 from ..activations.test_replay_equals_live import Life
-from ..memory_world import World, app_failure, run_async, text
+from ..memory_world import World, activity, app_failure, run_async, text
 
 SECOND = 10**9
-ACTIVITY = made(
-    c.ScheduleActivity,
-    seq=1,
-    activity_id="1",
-    activity_type="act",
-    task_queue="q",
-    start_to_close_timeout=5.0,
+FIRST = (
+    activity(task_queue="q", start_to_close_timeout=5.0),
+    c.StartTimer(1, 60 * SECOND),
+    c.UpsertMemo({"m": text("v")}),
 )
-FIRST = ACTIVITY, c.StartTimer(1, 60 * SECOND), c.UpsertMemo({"m": text("v")})
 """The commands of a run's first task."""
 
 
@@ -90,11 +84,11 @@ async def test_reset_terminates_the_open_run(world: World) -> None:
     ]
     (timer,) = record.run.timers.values()
     assert timer.due_ns == old.events[5].time_ns + 60 * SECOND
-    (activity,) = record.run.activities.values()
-    assert (activity.attempt, activity.started_ns) == (1, 0)
+    (pending,) = record.run.activities.values()
+    assert (pending.attempt, pending.started_ns) == (1, 0)
     assert record.run.memo == {"m": text("v")}
     await world.cancel()  # of the old run's attempt
-    await world.handle.complete_activity(ActivityOk(task.token, text("too late")))
+    await world.succeed(task, text("too late"))
     await expect_eviction(world, run_id)
     first = await world.activation()
     assert [type(event) for event in first.events] == [e.RunStarted]
@@ -127,8 +121,7 @@ async def test_updates_are_admitted_again_after_a_reset() -> None:
     """An update accepted after the reset point is delivered and accepted again, also after a crash."""
     store = memory_store()
     world = await World.new(store=store)
-    run_id = (await world.start()).run_id
-    await world.activation()
+    run_id = await world.begin()
     call = asyncio.ensure_future(
         world.call(
             UpdateWorkflow(workflow_id="w", update_id="u", update_name="do", wait_stage=UpdateStage.COMPLETED)
@@ -162,12 +155,10 @@ async def test_updates_are_admitted_again_after_a_reset() -> None:
     assert [type(event) for event in again.events] == [e.RunStarted, e.SeedChanged, e.UpdateReceived]
     await after.complete(new.run_id, c.AcceptUpdate("u"), c.CompleteUpdate("u", text("new")))
     assert [type(event) for event in (await after.activation()).events] == [e.SignalReceived]
-    await after.close()
 
 
 async def test_readmitted_update_can_be_rejected(world: World) -> None:
-    run_id = (await world.start()).run_id
-    await world.activation()
+    run_id = await world.begin()
     call = asyncio.ensure_future(world.call(UpdateWorkflow(workflow_id="w", update_id="u", update_name="do")))
     await world.complete(run_id, c.StartTimer(1, 60 * SECOND))
     await world.activation()
@@ -197,7 +188,6 @@ async def test_repeated_reset_request_is_one_reset() -> None:
     after = await World.new(store=store, clock=world.clock, opened=True)
     assert await reset(after, 4, request_id="r") == first
     assert await reset(after, 4, request_id="another") != first
-    await after.close()
 
 
 async def test_reset_is_one_change(world: World) -> None:
@@ -261,6 +251,5 @@ def test_run_rebuilt_from_history_equals_the_original(seed: int) -> None:
             new = await reset(world, end, run_id=run.run_id)
             assert world.record().run.run_id == new.run_id
             assert world.record().run.is_open
-        await world.close()
 
     run_async(body)

@@ -9,7 +9,6 @@ import pytest
 from tests.specs import made, requests
 
 from hourglass._contract.activities import StartActivity
-from hourglass._contract.handle import AttemptFailed
 from hourglass._contract.service import Request
 from hourglass._contract.workflows import StartWorkflow, UpdateWithStart, UpdateWorkflow
 from hourglass._embedded.transitions.standalone import PREFIX
@@ -110,7 +109,7 @@ async def test_standalone_activity_schedules_no_workflow_task(world: World, star
     world.clock.advance(start_delay)
     attempt = await world.activity()
     assert_no_workflow_task(world, record)
-    await world.handle.complete_activity(AttemptFailed(attempt.token, app_failure("first attempt")))
+    await world.fail_attempt(attempt, app_failure("first attempt"))
     for _ in range(8):
         await settle()
         assert_no_workflow_task(world, record)

@@ -13,7 +13,6 @@ from hourglass._contract.workflows import (
     DescribeWorkflow,
     PollUpdate,
     QueryWorkflow,
-    SignalWorkflow,
     StartWorkflow,
     TerminateWorkflow,
     UpdateStage,
@@ -28,7 +27,7 @@ from hourglass._history import events as u
 from hourglass.converter import ApplicationFailure
 from hourglass.errors import ServiceError, WorkflowNotFoundError
 
-from ..memory_world import World, app_failure, settle, text
+from ..memory_world import World, app_failure, settle, start_waiting, text
 
 TIMER = c.StartTimer(1, 10**12)
 """The command of a run's first task."""
@@ -112,7 +111,7 @@ async def test_rejected_update_leaves_no_trace_in_the_history(world: World) -> N
     assert isinstance(query_event, e.QueryReceived)
     await world.complete(run_id, c.AnswerQuery(query_event.id, text("a")))
     assert (await query).result == (text("a"),)
-    await world.call(SignalWorkflow(workflow_id="w", signal_name="s", request_id=""))
+    await world.signal()
     activation = await world.activation()
     assert [type(event) for event in activation.events] == [e.SignalReceived]
     assert activation.history_length == len(before) + 3
@@ -125,7 +124,7 @@ async def test_signal_during_a_rejected_update_has_its_own_task(world: World) ->
     before = world.kinds()
     call = start_update(world)
     await received_updates(world)
-    await world.call(SignalWorkflow(workflow_id="w", signal_name="s", request_id=""))
+    await world.signal()
     assert world.kinds() == before
     await world.complete(run_id, reject())
     assert (await call).failure is not None
@@ -146,7 +145,7 @@ async def test_signal_precedes_an_update_in_the_same_task(world: World) -> None:
     await world.activation()  # while the eviction is out nothing is taken
     call = start_update(world)
     await settle()
-    await world.call(SignalWorkflow(workflow_id="w", signal_name="s", request_id=""))
+    await world.signal()
     await world.complete(run_id)
     assert world.kinds() == [*before, "WorkflowExecutionSignaled", "WorkflowTaskScheduled"]
     replayed = await world.activation()
@@ -165,8 +164,7 @@ async def test_failed_task_redelivers_its_updates(world: World) -> None:
     call = start_update(world)
     await received_updates(world)
     await world.fail(run_id)
-    assert isinstance((await world.activation()).events[0], e.RunEvicted)
-    await world.complete(run_id)
+    await world.eviction()
     assert world.kinds()[len(before) :] == [
         "WorkflowTaskScheduled",
         "WorkflowTaskStarted",
@@ -187,8 +185,7 @@ async def test_timed_out_task_redelivers_its_updates(world: World) -> None:
     world.clock.advance(10)
     assert world.kinds()[-2:] == ["WorkflowTaskTimedOut", "WorkflowTaskScheduled"]
     await world.complete(run_id, accept(), done(result="late"))
-    assert isinstance((await world.activation()).events[0], e.RunEvicted)
-    await world.complete(run_id)
+    await world.eviction()
     await world.activation()
     await world.complete(run_id, TIMER)
     assert await received_updates(world) == ["u"]
@@ -214,8 +211,7 @@ async def test_invalid_update_responses_fail_the_task(world: World, commands: tu
     call = start_update(world)
     await received_updates(world)
     await world.complete(run_id, *commands)
-    evicted = (await world.activation()).events[0]
-    assert isinstance(evicted, e.RunEvicted)
+    evicted = await world.eviction()
     assert "out of order" in evicted.message
     call.cancel()
 
@@ -243,7 +239,7 @@ async def test_update_call_returns_at_its_wait_stage(world: World) -> None:
     assert (await call).stage is UpdateStage.ACCEPTED
     assert (await world.call(poll)).stage is UpdateStage.ACCEPTED
     poll_call = asyncio.ensure_future(world.call(PollUpdate(workflow_id="w", update_id="u")))
-    await world.call(SignalWorkflow(workflow_id="w", signal_name="s", request_id=""))
+    await world.signal()
     await world.activation()
     await world.complete(run_id, reject())
     assert (await poll_call).failure == app_failure("no")
@@ -284,7 +280,6 @@ async def test_replay_repeats_accepted_updates_without_their_validators() -> Non
     assert isinstance(fresh, e.UpdateReceived)
     assert (repeated.id, repeated.run_validator) == ("a", False)
     assert (fresh.id, fresh.run_validator) == ("c", True)
-    await world.close()
 
 
 async def test_accepted_updates_survive_a_crash_and_unaccepted_ones_are_lost() -> None:
@@ -319,7 +314,6 @@ async def test_accepted_updates_survive_a_crash_and_unaccepted_ones_are_lost() -
     assert await received_updates(after) == ["lost"]
     await after.complete(run_id, accept("lost"), done("lost"), done("accepted"))
     assert (await repeated).result == text("r")
-    await after.close()
 
 
 async def test_closing_run_fails_accepted_updates_and_aborts_others(world: World) -> None:
@@ -342,7 +336,7 @@ async def test_closing_run_fails_accepted_updates_and_aborts_others(world: World
 async def test_undelivered_update_moves_to_the_next_run(world: World) -> None:
     """An update that names the run id is aborted instead."""
     run_id = await world.start_run(TIMER)
-    await world.call(SignalWorkflow(workflow_id="w", signal_name="s", request_id=""))
+    await world.signal()
     await world.activation()
     anyone, this = start_update(world, "a"), start_update(world, "b", run_id=run_id)
     await settle()
@@ -397,7 +391,6 @@ async def test_number_of_updates_is_limited() -> None:
         await world.call(request("e"))
     assert caught.value.status == "FAILED_PRECONDITION"
     assert (await world.call(request("d"))).result == text("r")
-    await world.close()
 
 
 async def test_repeated_update_with_start_is_one_update(world: World) -> None:
@@ -406,8 +399,7 @@ async def test_repeated_update_with_start_is_one_update(world: World) -> None:
     call = asyncio.ensure_future(world.call(both))
     activation = await world.activation()
     run_id = activation.run_id
-    repeated = asyncio.ensure_future(world.call(both))
-    await settle()
+    repeated = await start_waiting(world.call(both))
     await world.complete(run_id, accept(), done(), c.CompleteRun(text("end")))
     answers = [await call, await repeated, await world.call(both)]
     assert [answer.start.run_id for answer in answers] == [run_id] * 3
