@@ -12,23 +12,21 @@ from typing import Any
 
 from .outcome import Outcome, Scale
 
-_KILL_LOADS = {
-    "full": {"workflows": 3000, "kills": 500, "limit": 1200.0},
-    "quick": {"workflows": 300, "kills": 60, "limit": 300.0},
-    "short": {"workflows": 60, "kills": 12},
-}
-_SHARED = {
-    "full": {"workflows": 1000, "kills": 250, "life": 0.4, "limit": 1200.0},
-    "quick": {"workflows": 200, "kills": 40, "life": 0.4, "limit": 300.0},
-    "short": {"workflows": 60, "kills": 12},
-}
 _WEB_KILLS = {"full": 60, "quick": 12, "short": 3}
 _CAMPAIGNS = {  # number of campaigns, and of faults in each
-    "full": {"on_file": (6, 150), "on_server": (2, 75)},
-    "quick": {"on_file": (1, 100), "on_server": (1, 20)},
-    "short": {"on_file": (1, 20), "on_server": (1, 8)},
+    "full": {"kills": (3, 250), "on_file": (6, 150), "on_server": (2, 75)},
+    "quick": {"kills": (1, 100), "on_file": (1, 100), "on_server": (1, 20)},
+    "short": {"kills": (1, 12), "on_file": (1, 20), "on_server": (1, 8)},
 }
 _FEW = 10
+
+
+def kills(seed: int, scale: Scale) -> Outcome:
+    """No start, signal, update or result is lost or duplicated while any of three processes on one file is killed.
+
+    A recovery is the time until the work in progress of a killed process is retried.
+    """
+    return _campaigns("kills", seed, scale)
 
 
 def campaign_on_file(seed: int, scale: Scale) -> Outcome:
@@ -51,7 +49,12 @@ def _campaigns(kind: str, seed: int, scale: Scale) -> Outcome:
         hits = findings.faults.total()
         troubles = tuple(f"campaign {findings.seed}: {violation}" for violation in findings.violations[:_FEW])
         outcome += Outcome(
-            hits, 0 if troubles else hits, (), troubles, dict(findings.faults), dict(findings.checked)
+            hits,
+            0 if troubles else hits,
+            tuple(findings.recoveries),
+            troubles,
+            dict(findings.faults),
+            dict(findings.checked),
         )
     return outcome
 
@@ -61,33 +64,6 @@ def _part(name: str) -> Any:
     tests.chaos` runs."""
     above = (__package__ or "").rpartition(".")[0]
     return import_module(f"{above}.durability.{name}" if above else f"durability.{name}")
-
-
-def kill_load(seed: int, scale: Scale) -> Outcome:
-    """No start, signal or result is lost or duplicated while owners are killed."""
-    return _kill_load(seed, _KILL_LOADS[scale.name])
-
-
-def kill_load_on_three_processes(seed: int, scale: Scale) -> Outcome:
-    """The same while any of three processes on one file is killed. A recovery is the time until the work in
-    progress of the killed process is retried."""
-    return _kill_load(seed, {**_SHARED[scale.name], "processes": 3, "threads": 24, "beat": 0.05})
-
-
-def _kill_load(seed: int, size: dict[str, Any]) -> Outcome:
-    with tempfile.TemporaryDirectory() as folder:
-        load = _part("kill_load").KillLoad(Path(folder), _part("kill_load").Size(**size), seed)
-        answers = load.run()
-        violations = _part("audit").find_violations(answers, load.path, load.notes)
-        recoveries = _part("audit").recoveries(answers, load.notes)
-    good = answers.kills if not violations else 0
-    kinds = {"owner-killed": answers.owners, "worker-killed": answers.kills - answers.owners}
-    checked = {
-        "starts": len(answers.started),
-        "signals": sum(map(len, answers.signalled.values())),
-        "results": len(answers.receipts),
-    }
-    return Outcome(answers.kills, good, tuple(recoveries.values()), tuple(violations[:_FEW]), kinds, checked)
 
 
 def web(seed: int, scale: Scale) -> Outcome:

@@ -37,7 +37,6 @@ FAULTS: dict[str, Fault] = {
     "status-while-dying": status_endpoints.status_while_dying,
     "campaign-on-file": durability.campaign_on_file,
     "campaign-on-server": durability.campaign_on_server,
-    "durability": durability.kill_load,
-    "any-of-three-killed": durability.kill_load_on_three_processes,
+    "durability": durability.kills,
     "web-processes": durability.web,
 }

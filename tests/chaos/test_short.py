@@ -16,7 +16,7 @@ from .outcome import SHORT, Outcome
 
 # For the full run: each death of a process under load costs the task timeout, and what is done to the server's tasks by
 # kills under load, or by a link that is silent for a while, is a matter of the server's own limits. The short versions of the
-# last five are in tests/durability.
+# last four are in tests/durability.
 _LONG = {
     "processes-killed-under-load",
     "kills-on-server",
@@ -24,7 +24,6 @@ _LONG = {
     "campaign-on-file",
     "campaign-on-server",
     "durability",
-    "any-of-three-killed",
     "web-processes",
 }
 

@@ -1,9 +1,9 @@
 """Random faults in sequence and combined, while clients work; then the checker runs.
 
-`FileCampaign` is a file, the processes that work on it and their clients, on a failing disk and clock (`shim`).
-`ServerCampaign` is a Temporal dev server with workers and clients on a failing network (`chaos.proxy`). The seed determines
-which faults come, when, and whom they hit; the timing of the processes depends on the machine, so a seed repeats the faults,
-not every instant.
+`KillCampaign` is a file, the workers on it, which are killed, and their clients, which live on. `FileCampaign` is such a file
+on a failing disk and clock (`shim`), whose clients are killed, too. `ServerCampaign` is a Temporal dev server with workers and
+clients on a failing network (`chaos.proxy`). The seed determines which faults come, when, and whom they hit; the timing of the
+processes depends on the machine, so a seed repeats the faults, not every instant.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ from .checker import Case, about_file, check, collect
 from .clients import LEDGERS, PATIENCE, QUEUE, Journal, end_all, ledger
 from .fork_server import JOURNAL, ForkServer
 from .shim import Shim
+from .work import BEAT
+from .written import recoveries
 
-_WORKERS, _CLIENTS = 3, 3
 _LEAST = {"start": 12, "signal": 25, "update": 25, "result": 2}
 """The number of answered requests of each kind before the clients are stopped."""
 
@@ -50,6 +51,8 @@ class Findings:
     unanswered: Counter[str] = field(default_factory=Counter)
     """Number of requests without an answer, which may have been executed once."""
     violations: list[str] = field(default_factory=list)
+    recoveries: list[float] = field(default_factory=list)
+    """Seconds from a kill of a worker until its activities in progress were retried."""
     seconds: float = 0.0
     log: str = ""
 
@@ -60,6 +63,8 @@ class Campaign:
     kinds: Mapping[str, int] = {}
     """The kinds of faults, with the weights of the draw."""
 
+    workers, clients = 3, 3
+
     def __init__(self, folder: Path, seed: int, faults: int, *, gap: float = 0.2) -> None:
         self.findings = Findings(seed)
         self.folder = folder
@@ -68,6 +73,7 @@ class Campaign:
         self._wanted = faults
         self._gap = gap
         self._clients = 0
+        self._deaths: dict[int, float] = {}
         self._roles: dict[int, str] = {}
         self._later: list[tuple[float, Callable[[], None]]] = []
         self.fork_server: ForkServer
@@ -106,12 +112,13 @@ class Campaign:
             self.end_faults()
             self._end(client)
             self.case = case = collect(
-                client, self.journal, self.notes, self.jumps, is_embedded=isinstance(self, FileCampaign)
+                client, self.journal, self.notes, self.jumps, is_embedded=isinstance(self, KillCampaign)
             )
         findings = self.findings
         findings.violations += check(case)
         findings.violations += self.afterwards()
         findings.checked += case.checked
+        findings.recoveries += recoveries(self._deaths, self.notes).values()
         for line in case.lines:
             if line.phase == "failed":
                 findings.unanswered[line.what] += 1
@@ -201,10 +208,10 @@ class Campaign:
     def keep_alive(self) -> None:
         """Fork the missing processes."""
         self.fork_server.reap()
-        while len(self.with_role("worker")) < _WORKERS:
+        while len(self.with_role("worker")) < self.workers:
             pid = self.fork_server.fork("worker", str(self.chance.randrange(10**6)), QUEUE)
             self._roles[pid] = "worker"
-        while len(self.with_role("client")) < _CLIENTS:
+        while len(self.with_role("client")) < self.clients:
             self._clients += 1
             self._roles[self.fork_server.fork("client", f"c{self._clients}")] = "client"
 
@@ -216,6 +223,7 @@ class Campaign:
         """Kill a process with SIGKILL; return False if there is none."""
         if pid is None:
             return False
+        self._deaths[pid] = time.monotonic()
         self.fork_server.kill(pid)
         return True
 
@@ -250,8 +258,42 @@ def _resume(fork_server: ForkServer, pid: int) -> None:
         _send(pid, signal.SIGCONT)
 
 
-class FileCampaign(Campaign):
-    """Processes on one file."""
+class KillCampaign(Campaign):
+    """Workers on one file that are killed; their clients live on."""
+
+    kinds = {"owner killed": 2, "worker killed": 1}
+    clients = 8
+    environment: Mapping[str, str] = {BEAT: "0.05"}  # so that other processes have work in progress
+
+    def __init__(self, folder: Path, seed: int, faults: int, *, gap: float = 0.2) -> None:
+        super().__init__(folder, seed, faults, gap=gap)
+        self.path = folder / "campaign.db"
+
+    @contextmanager
+    def arena(self) -> Iterator[Client]:
+        environment = {**self.environment, JOURNAL: str(self.journal)}
+        with (
+            ForkServer(self.path, self.notes, self.folder / "log", **environment) as self.fork_server,
+            Client.connect(f"local:{self.path}") as client,
+        ):
+            yield client
+
+    def inject(self, kind: str) -> bool:
+        return self.kill(self._owner() if kind == "owner killed" else self.one_of("worker"))
+
+    def _owner(self) -> int | None:
+        owner = FileLock(str(self.path)).note().pid
+        return owner if owner in self.fork_server.alive else None
+
+    def end_faults(self) -> None:
+        self._wait(0.0)
+
+    def afterwards(self) -> Iterator[str]:
+        return about_file(self.path)
+
+
+class FileCampaign(KillCampaign):
+    """Processes on one file, whose disk and clock fail."""
 
     kinds = {
         "owner killed": 14,
@@ -269,31 +311,21 @@ class FileCampaign(Campaign):
         "clock forward": 4,
         "clock back": 3,
     }
+    clients = 3
 
     def __init__(self, folder: Path, seed: int, faults: int, *, gap: float = 0.2) -> None:
         super().__init__(folder, seed, faults, gap=gap)
-        self.path = folder / "campaign.db"
         self.jumps: list[tuple[float, float]] = []
         self._ahead = 0.0
         self._shim = Shim(folder / "control", self.path, seed)
+        self.environment = self._shim.environment
         self._hits: Counter[str] = Counter()
-
-    @contextmanager
-    def arena(self) -> Iterator[Client]:
-        environment = {**self._shim.environment, JOURNAL: str(self.journal)}
-        with (
-            ForkServer(self.path, self.notes, self.folder / "log", **environment) as self.fork_server,
-            Client.connect(f"local:{self.path}") as client,
-        ):
-            yield client
 
     def inject(self, kind: str) -> bool:
         chance = self.chance
         match kind:
-            case "owner killed":
-                return self.kill(self._owner())
-            case "worker killed":
-                return self.kill(self.one_of("worker"))
+            case "owner killed" | "worker killed":
+                return super().inject(kind)
             case "client killed":
                 return self.kill(self.one_of("client"))
             case "part killed":
@@ -325,10 +357,6 @@ class FileCampaign(Campaign):
         self._hits[name] = self._shim.hits(name)
         return self._hits[name] > before
 
-    def _owner(self) -> int | None:
-        owner = FileLock(str(self.path)).note().pid
-        return owner if owner in self.fork_server.alive else None
-
     def _move_clock(self, kind: str) -> bool:
         """Move the clock by seconds, minutes or hours, and back some time later."""
         if self._ahead:
@@ -346,11 +374,8 @@ class FileCampaign(Campaign):
         return True
 
     def end_faults(self) -> None:
-        self._wait(0.0)
+        super().end_faults()
         self._shim.reset()
-
-    def afterwards(self) -> Iterator[str]:
-        return about_file(self.path)
 
 
 class ServerCampaign(Campaign):
@@ -415,6 +440,11 @@ class ServerCampaign(Campaign):
 
     def end_faults(self) -> None:
         self._proxy.let_through()
+
+
+def kills(seed: int, faults: int, *, gap: float = 0.15) -> Findings:
+    """Run a campaign of kills on a file in a temporary folder."""
+    return _kept_if_wrong(lambda folder: KillCampaign(folder, seed, faults, gap=gap))
 
 
 def on_file(seed: int, faults: int, *, gap: float = 0.2) -> Findings:

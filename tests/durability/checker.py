@@ -20,8 +20,8 @@ from typing import Any
 from hourglass import Client, History, Replayer
 
 from . import campaign_workflows
-from .audit import Written
 from .clients import Journal, Line
+from .written import Written
 
 _ENDS = {
     "WORKFLOW_EXECUTION_COMPLETED",
@@ -406,6 +406,11 @@ def about_file(path: Path) -> Iterator[str]:
                 yield f"the file is not sound: {line}"
         for (line,) in connection.execute("PRAGMA foreign_key_check").fetchall():
             yield f"the file refers to what is not there: {line}"
+        (left,) = connection.execute(
+            "SELECT count(*) FROM pending JOIN runs ON runs.key = pending.run WHERE runs.close_ns > 0"
+        ).fetchone()
+        if left:
+            yield f"{left} things are pending in runs that have ended"
     finally:
         connection.close()
 

@@ -16,10 +16,10 @@ from tests.effort import cases
 from hourglass import Client, History
 
 from . import campaign_workflows, checker, shim
-from .audit import Written
 from .campaign import FileCampaign
 from .checker import Case
 from .clients import QUEUE, Journal, end_all
+from .written import Written
 
 pytestmark = pytest.mark.skipif(not shim.is_here(), reason="needs Linux and a C compiler")
 

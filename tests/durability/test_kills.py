@@ -7,29 +7,16 @@ from pathlib import Path
 
 from tests.effort import cases
 
-from .audit import find_violations, recoveries
-from .kill_load import Answers, Death, KillLoad, Size
-
-
-def test_workflows_survive_repeated_kills_of_the_owner(tmp_path: Path) -> None:
-    load = KillLoad(tmp_path, Size(workflows=60, kills=12), seed=1)
-    answers = load.run()
-    violations = find_violations(answers, load.path, load.notes)
-    assert not violations, "\n".join([*violations[:20], load.log.read_text()[-4000:]])
-    assert answers.kills == 12
-    assert len(answers.receipts) >= 60
+from .campaign import KillCampaign
+from .written import recoveries
 
 
 def test_workflows_survive_kills_of_owners_and_other_workers(tmp_path: Path) -> None:
-    kills = cases(25, 250)
-    size = Size(workflows=60, kills=kills, processes=3, life=0.2, limit=kills * 2.0 + 100)
-    load = KillLoad(tmp_path, size, seed=2)
-    answers = load.run()
-    violations = find_violations(answers, load.path, load.notes)
-    assert not violations, "\n".join([*violations[:20], load.log.read_text()[-4000:]])
-    assert answers.kills == kills
-    assert 0 < answers.owners < kills
-    assert len(answers.receipts) >= 60
+    campaign = KillCampaign(tmp_path, 1, cases(15, 250), gap=0.1)
+    findings = campaign.run()
+    assert not findings.violations, "\n".join([*findings.violations[:20], findings.log[-4000:]])
+    assert set(findings.faults) == set(KillCampaign.kinds)
+    assert min(findings.checked[kind] for kind in ("start", "signal", "update", "result", "attempt")) > 0
 
 
 def test_recovery_time_is_measured_from_kill_to_last_retried_attempt(tmp_path: Path) -> None:
@@ -55,5 +42,4 @@ def test_recovery_time_is_measured_from_kill_to_last_retried_attempt(tmp_path: P
     begin("twice lost", 1, 7, 10.1)
     begin("twice lost", 3, 8, 19.0, done=True)
     notes.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    owner, idle = Death(7, 10.5, is_owner=True), Death(9, 12.0, is_owner=False)
-    assert recoveries(Answers(deaths=[owner, idle]), notes) == {owner: 1.0}
+    assert recoveries({7: 10.5, 9: 12.0}, notes) == {7: 1.0}

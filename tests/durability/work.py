@@ -11,18 +11,15 @@ import os
 import threading
 import time
 import uuid
-from dataclasses import dataclass, field
 from typing import Any
 
 from hourglass import ApplicationError, RetryPolicy, activity, workflow
-from hourglass.errors import ActivityError
 
 NOTES = "HOURGLASS_TEST_NOTES"
 FILE = "HOURGLASS_TEST_FILE"
 """The environment's names for the file of notes, and for the engine's file."""
 BEAT = "HOURGLASS_TEST_BEAT"
 """That for how many seconds lie between two heartbeats."""
-SIGNALS = 3
 BEATS = 3
 
 _SOON = RetryPolicy(initial_interval=0.005, backoff_coefficient=1.0)
@@ -96,53 +93,6 @@ async def thank(number: int) -> str:
     return executed()
 
 
-@dataclass
-class Plan:
-    number: int
-    nap: float
-    second: bool = False
-    seen: list[int] = field(default_factory=list)
-    tokens: list[str] = field(default_factory=list)
-
-
-@dataclass
-class Receipt:
-    number: int
-    seen: list[int]
-    tokens: list[str]
-
-
-@workflow.defn
-class Order:
-    """Two runs, five activities, two timers, and signals at any time."""
-
-    def __init__(self) -> None:
-        self.seen: list[int] = []
-
-    @workflow.run
-    def run(self, plan: Plan) -> Receipt:
-        self.seen = plan.seen + self.seen
-        if not plan.second:
-            tokens = [reserve(plan.number), charge(plan.number)]
-            workflow.sleep(plan.nap)
-            workflow.continue_as_new(Plan(plan.number, plan.nap, True, self.seen, tokens))
-        parcel, thanks = pack.start(plan.number), thank.start(plan.number)
-        tokens = [*plan.tokens, *workflow.gather(parcel, thanks), self._paid(plan.number)]
-        workflow.wait_condition(lambda: len(set(self.seen)) >= SIGNALS)
-        workflow.sleep(plan.nap)
-        return Receipt(plan.number, self.seen, tokens)
-
-    def _paid(self, number: int) -> str:
-        try:
-            return pay(number)
-        except ActivityError:
-            return "lost"
-
-    @workflow.signal
-    def tell(self, number: int) -> None:
-        self.seen.append(number)
-
-
 @workflow.defn
 def errand(number: int) -> int:
     """Two activities, like the work of a web request."""
@@ -179,5 +129,5 @@ class Entity:
         return self.before + self.here
 
 
-WORKFLOWS = [Order, errand, Entity]
+WORKFLOWS = [errand, Entity]
 ACTIVITIES = [reserve, charge, pack, pay, thank]
