@@ -19,7 +19,7 @@ from hourglass.errors import (
 )
 
 from . import activities
-from .scenario import scenario
+from .scenario import returns, scenario, scenarios
 from .world import World, attributes_of, error_chain, event_types
 
 QUICK = RetryPolicy(initial_interval=0.02, maximum_attempts=3)
@@ -73,6 +73,9 @@ def returns_its_info() -> dict[str, Any]:
     }
 
 
+@returns(3, "fails_with_next_retry_delay", name="activity_retry_uses_next_retry_delay_of_failure")
+@returns(["page", 7], "loses_heartbeat_on_first_attempt", name="heartbeat_details_survive_heartbeat_timeout")
+@returns([2, 4], "two of one name", name="activity_id_can_be_reused_after_completion")
 @workflow.defn
 def calls_activity(case: str) -> Any:
     match case:
@@ -98,22 +101,12 @@ def calls_activity(case: str) -> Any:
 
 
 @scenario()
-def activity_retry_uses_next_retry_delay_of_failure(world: World) -> None:
-    assert world.run(calls_activity, "fails_with_next_retry_delay") == 3
-
-
-@scenario()
 def activity_retries_after_start_to_close_timeout(world: World) -> None:
     """The started event of the second attempt records the timeout of the first."""
     handle = world.start(calls_activity, "exceeds_timeout_on_first_attempt")
     assert handle.result(timeout=60) == 2
     (started,) = attributes_of(handle.history(), "ACTIVITY_TASK_STARTED")
     assert started["lastFailure"]["timeoutFailureInfo"]["timeoutType"] == "TIMEOUT_TYPE_START_TO_CLOSE"
-
-
-@scenario()
-def heartbeat_details_survive_heartbeat_timeout(world: World) -> None:
-    assert world.run(calls_activity, "loses_heartbeat_on_first_attempt") == ["page", 7]
 
 
 @scenario()
@@ -140,11 +133,6 @@ def unknown_activity_type_fails_with_its_name(world: World) -> None:
     assert "nobody-has-this" in str(error.cause)
 
 
-@scenario()
-def activity_id_can_be_reused_after_completion(world: World) -> None:
-    assert world.run(calls_activity, "two of one name") == [2, 4]
-
-
 @activity.defn
 def hangs_on_every_attempt(fails_first: bool) -> None:
     """Hang on every attempt; with `fails_first` the first one fails instead."""
@@ -164,26 +152,28 @@ def activity_times_out(how: str, fails_first: bool) -> None:
     hangs_on_every_attempt.options(retry_policy=policy, **limits)(fails_first)
 
 
+@scenarios(
+    start_to_close_timeout_has_previous_failure_as_cause=(
+        "attempt",
+        True,
+        ["ActivityError", "TimedOutError", "ApplicationError"],
+    ),
+    heartbeat_timeout_has_previous_failure_as_cause=(
+        "silence",
+        True,
+        ["ActivityError", "TimedOutError", "ApplicationError"],
+    ),
+    start_to_close_timeout_has_previous_timeout_as_cause=(
+        "attempt",
+        False,
+        ["ActivityError", "TimedOutError", "TimedOutError"],
+    ),
+)
 def causes_of_timeout(world: World, how: str, fails_first: bool) -> list[str]:
     """Return the error classes in the chain of causes of an activity that timed out on its last attempt."""
     error = world.run_failing(activity_times_out, how, fails_first)
     assert error.retry_state == RetryState.MAXIMUM_ATTEMPTS_REACHED
     return [error_fields["class"] for error_fields in error_chain(error)]
-
-
-@scenario()
-def start_to_close_timeout_has_previous_failure_as_cause(world: World) -> None:
-    assert causes_of_timeout(world, "attempt", True) == ["ActivityError", "TimedOutError", "ApplicationError"]
-
-
-@scenario()
-def heartbeat_timeout_has_previous_failure_as_cause(world: World) -> None:
-    assert causes_of_timeout(world, "silence", True) == ["ActivityError", "TimedOutError", "ApplicationError"]
-
-
-@scenario()
-def start_to_close_timeout_has_previous_timeout_as_cause(world: World) -> None:
-    assert causes_of_timeout(world, "attempt", False) == ["ActivityError", "TimedOutError", "TimedOutError"]
 
 
 @workflow.defn

@@ -8,7 +8,7 @@ from hourglass import activity, workflow
 from hourglass.errors import ActivityError, Cancelled, CancelledError, TaskCancelledError
 
 from . import activities
-from .scenario import scenario
+from .scenario import returns, scenario
 from .world import World, event_types
 
 Kind = workflow.ActivityCancellationType
@@ -56,8 +56,7 @@ def wait_forever(how: str) -> None:
 
 
 def check_cancellation_while_waiting(world: World, how: str) -> None:
-    handle = world.start(waits_until_cancelled, how)
-    world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED")
+    handle = world.start_waiting(waits_until_cancelled, how)
     handle.cancel("enough")
     assert isinstance(world.failure(handle), CancelledError)
     assert activities.state.calls == ["refund"]
@@ -145,6 +144,8 @@ def shielded_block_completes_before_cancellation(world: World) -> None:
     assert activities.state.calls == ["begun, cancelled after the shield"]
 
 
+@returns(["cleaned", "out of time", True], 0.02, name="timeout_block_is_cancelled_and_raises_timeout_error")
+@returns(["held", "cleaned", False], 60, name="timeout_block_cancels_timer_when_done_in_time")
 @workflow.defn
 def waits_in_timeout_block(seconds: float) -> list[Any]:
     log: list[Any] = []
@@ -161,18 +162,9 @@ def waits_in_timeout_block(seconds: float) -> list[Any]:
     return [*log, limit.expired]
 
 
-@scenario()
-def timeout_block_is_cancelled_and_raises_timeout_error(world: World) -> None:
-    assert world.run(waits_in_timeout_block, 0.02) == ["cleaned", "out of time", True]
-
-
-@scenario()
-def timeout_block_cancels_timer_when_done_in_time(world: World) -> None:
-    assert world.run(waits_in_timeout_block, 60) == ["held", "cleaned", False]
-
-
+@returns([True, "TaskCancelledError"])
 @workflow.defn
-def cancels_its_scope() -> list[Any]:
+def cancelled_scope_ends_its_waits_and_tasks_but_not_the_run() -> list[Any]:
     started: list[workflow.Task[None]] = []
     with workflow.scope() as block:
         started.append(workflow.spawn(workflow.sleep, 3600))
@@ -186,13 +178,9 @@ def cancels_its_scope() -> list[Any]:
     return [block.cancelled, type(started[0].exception()).__name__]
 
 
-@scenario()
-def cancelled_scope_ends_its_waits_and_tasks_but_not_the_run(world: World) -> None:
-    assert world.run(cancels_its_scope) == [True, "TaskCancelledError"]
-
-
+@returns("the task was cancelled, not I")
 @workflow.defn
-def cancels_spawned_task() -> str:
+def waiting_for_a_cancelled_task_raises_task_cancelled_error() -> str:
     task = workflow.spawn(workflow.sleep, 3600)
     workflow.sleep(0.01)
     task.cancel()
@@ -201,11 +189,6 @@ def cancels_spawned_task() -> str:
     except TaskCancelledError:
         return activities.record_call("the task was cancelled, not I")
     return "never"
-
-
-@scenario()
-def waiting_for_a_cancelled_task_raises_task_cancelled_error(world: World) -> None:
-    assert world.run(cancels_spawned_task) == "the task was cancelled, not I"
 
 
 @workflow.defn

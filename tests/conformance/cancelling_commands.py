@@ -10,7 +10,7 @@ from hourglass.errors import ActivityError, Cancelled, CancelledError, ChildWork
 from hourglass.workflow import ActivityCancellationType
 
 from . import activities
-from .scenario import scenario
+from .scenario import returns, scenario
 from .world import LIMIT, World, event_counts, event_types
 
 
@@ -19,8 +19,17 @@ def sleeps_until_cancelled() -> None:
     workflow.sleep(1000)
 
 
+@returns(
+    [
+        "activity cancelled",
+        "child cancelled",
+        "timer cancelled",
+        "timer fired",
+    ],
+    order="loose",
+)
 @workflow.defn
-def cancels_timer_activity_and_child() -> list[str]:
+def timer_activity_and_child_are_cancelled_together_but_shielded_timer_fires() -> list[str]:
     log: list[str] = []
 
     def timer() -> None:
@@ -54,16 +63,6 @@ def cancels_timer_activity_and_child() -> list[str]:
         task.cancel()
     workflow.wait_condition(lambda: len(log) == 4, timeout=60)
     return sorted(log)
-
-
-@scenario("loose")
-def timer_activity_and_child_are_cancelled_together_but_shielded_timer_fires(world: World) -> None:
-    assert world.run(cancels_timer_activity_and_child) == [
-        "activity cancelled",
-        "child cancelled",
-        "timer cancelled",
-        "timer fired",
-    ]
 
 
 @workflow.defn
@@ -152,8 +151,7 @@ def returns_word(word: str) -> str:
 
 @scenario("loose")
 def cancelled_run_can_still_use_activities_timers_and_children(world: World) -> None:
-    handle = world.start(cleans_up_after_cancellation)
-    world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED")
+    handle = world.start_waiting(cleans_up_after_cancellation)
     handle.cancel("please")
     assert handle.result(timeout=LIMIT) == ["refunded", "told"]
     assert "CHILD_WORKFLOW_EXECUTION_COMPLETED" in event_types(handle.history())

@@ -19,7 +19,7 @@ from hourglass.errors import (
 from hourglass.workflow import Channel, ChildCancellationType, ParentClosePolicy
 
 from . import activities
-from .scenario import scenario
+from .scenario import returns, scenario, scenarios
 from .world import World, event_types, exists
 
 ENDS = Channel("end", str)
@@ -233,6 +233,12 @@ def continues_with_open_child(policy: int, again: bool = True) -> str:
     return "done"
 
 
+@scenarios(
+    "loose",
+    continue_as_new_of_parent_terminates_child_by_policy=(ParentClosePolicy.TERMINATE, "TerminatedError"),
+    continue_as_new_of_parent_cancels_child_by_policy=(ParentClosePolicy.REQUEST_CANCEL, "CancelledError"),
+    continue_as_new_of_parent_leaves_abandoned_child_running=(ParentClosePolicy.ABANDON, "left alone"),
+)
 def outcome_of_child_after_parent_continued(world: World, policy: ParentClosePolicy) -> str:
     parent = world.start(continues_with_open_child, int(policy))
     assert parent.result(timeout=60) == "done"
@@ -244,23 +250,6 @@ def outcome_of_child_after_parent_continued(world: World, policy: ParentClosePol
         return str(child.result(timeout=60))
     except WorkflowFailedError as error:
         return type(error.cause).__name__
-
-
-@scenario("loose")
-def continue_as_new_of_parent_terminates_child_by_policy(world: World) -> None:
-    assert outcome_of_child_after_parent_continued(world, ParentClosePolicy.TERMINATE) == "TerminatedError"
-
-
-@scenario("loose")
-def continue_as_new_of_parent_cancels_child_by_policy(world: World) -> None:
-    assert (
-        outcome_of_child_after_parent_continued(world, ParentClosePolicy.REQUEST_CANCEL) == "CancelledError"
-    )
-
-
-@scenario("loose")
-def continue_as_new_of_parent_leaves_abandoned_child_running(world: World) -> None:
-    assert outcome_of_child_after_parent_continued(world, ParentClosePolicy.ABANDON) == "left alone"
 
 
 @scenario("loose")
@@ -339,18 +328,14 @@ def terminate_if_running_replaces_child_with_same_id(world: World) -> None:
     assert "TerminatedError" in first
 
 
+@returns("taken", order="loose")
 @workflow.defn
-def starts_child_with_own_id() -> str:
+def child_with_id_of_parent_is_rejected() -> str:
     try:
         squares.options(id=workflow.info().workflow_id)(1)
     except WorkflowAlreadyStartedError:
         return "taken"
     return "never"
-
-
-@scenario("loose")
-def child_with_id_of_parent_is_rejected(world: World) -> None:
-    assert world.run(starts_child_with_own_id) == "taken"
 
 
 @workflow.defn
@@ -447,16 +432,14 @@ def cancellation_of_closed_workflow_succeeds(world: World) -> None:
 
 @scenario("loose")
 def signal_with_run_id_reaches_that_run(world: World) -> None:
-    waiting = world.start(waits_for_end_signal, "told ")
-    world.wait_for_event(waiting, "WORKFLOW_TASK_COMPLETED")
+    waiting = world.start_waiting(waits_for_end_signal, "told ")
     assert world.run(signals_or_cancels_workflow, waiting.id, waiting.run_id, False) == "arrived"
     assert waiting.result(timeout=60) == "told by another"
 
 
 @scenario("loose")
 def signal_with_unknown_run_id_raises_not_found(world: World) -> None:
-    waiting = world.start(waits_for_end_signal, "told ")
-    world.wait_for_event(waiting, "WORKFLOW_TASK_COMPLETED")
+    waiting = world.start_waiting(waits_for_end_signal, "told ")
     unknown_run_id = "7b1f4e0a-0000-4000-8000-000000000000"
     assert "ExternalWorkflowExecutionNotFound" in world.run(
         signals_or_cancels_workflow, waiting.id, unknown_run_id, False
@@ -490,8 +473,7 @@ def signals_and_closes(name: str) -> str:
 
 @scenario("loose")
 def signal_in_closing_task_is_never_sent(world: World) -> None:
-    waiting = world.start(waits_for_end_signal, "heard ")
-    world.wait_for_event(waiting, "WORKFLOW_TASK_COMPLETED")
+    waiting = world.start_waiting(waits_for_end_signal, "heard ")
     assert world.run(signals_and_closes, waiting.id) == "gone"
     waiting.signal("end", "this")
     assert waiting.result(timeout=60) == "heard this"

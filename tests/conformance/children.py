@@ -16,7 +16,7 @@ from hourglass.errors import (
 from hourglass.workflow import ChildCancellationType, ParentClosePolicy
 
 from . import activities
-from .scenario import scenario
+from .scenario import returns, scenario, scenarios
 from .world import World
 
 
@@ -56,18 +56,15 @@ class CollectsWords:
         self.ended = True
 
 
+@returns(9, 4)
 @workflow.defn
-def calls_child(number: int) -> int:
+def child_workflow_is_called_like_a_function(number: int) -> int:
     return doubles(number) + 1
 
 
-@scenario()
-def child_workflow_is_called_like_a_function(world: World) -> None:
-    assert world.run(calls_child, 4) == 9
-
-
+@returns([0, 2, 4, 20, 22, 24, 26], order="loose")
 @workflow.defn
-def starts_children_in_every_way() -> list[int]:
+def child_can_be_started_by_reference_name_and_options() -> list[int]:
     started = [doubles.start(number) for number in range(3)]
     return [
         *workflow.gather(*started),
@@ -78,13 +75,9 @@ def starts_children_in_every_way() -> list[int]:
     ]
 
 
-@scenario("loose")
-def child_can_be_started_by_reference_name_and_options(world: World) -> None:
-    assert world.run(starts_children_in_every_way) == [0, 2, 4, 20, 22, 24, 26]
-
-
+@returns("fails_with_text Sad no luck ('detail',)")
 @workflow.defn
-def catches_child_error() -> str:
+def child_failure_is_raised_with_its_cause() -> str:
     try:
         fails_with_text("no luck")
     except ChildWorkflowError as error:
@@ -92,11 +85,6 @@ def catches_child_error() -> str:
         assert isinstance(cause, ApplicationError)
         return f"{error.workflow_type} {cause.type} {cause} {cause.details}"
     return "never"
-
-
-@scenario()
-def child_failure_is_raised_with_its_cause(world: World) -> None:
-    assert world.run(catches_child_error) == "fails_with_text Sad no luck ('detail',)"
 
 
 @workflow.defn
@@ -111,8 +99,9 @@ def uncaught_child_failure_fails_parent(world: World) -> None:
     assert isinstance(error.cause, ApplicationError)
 
 
+@returns("taken: True", order="loose")
 @workflow.defn
-def starts_child_with_id_in_use() -> str:
+def child_start_with_id_in_use_raises() -> str:
     name = f"{workflow.info().workflow_id}/same"
     first = CollectsWords.run.options(id=name).start()
     try:
@@ -124,13 +113,9 @@ def starts_child_with_id_in_use() -> str:
     return "never"
 
 
-@scenario("loose")
-def child_start_with_id_in_use_raises(world: World) -> None:
-    assert world.run(starts_child_with_id_in_use) == "taken: True"
-
-
+@returns(["one", "two"], order="loose")
 @workflow.defn
-def signals_child() -> list[str]:
+def signals_reach_child_in_order() -> list[str]:
     child = CollectsWords.run.start()
     child.signal(CollectsWords.hear, "one")
     child.signal("hear", "two")
@@ -138,11 +123,11 @@ def signals_child() -> list[str]:
     return child.result()
 
 
-@scenario("loose")
-def signals_reach_child_in_order(world: World) -> None:
-    assert world.run(signals_child) == ["one", "two"]
-
-
+@returns(
+    "error CancelledError", 2, name="wait_cancellation_completed_waits_for_cancelled_child", order="loose"
+)
+@returns("error CancelledError", 1, name="try_cancel_cancels_child", order="loose")
+@returns("error CancelledError", 3, name="wait_cancellation_requested_cancels_child", order="loose")
 @workflow.defn
 def cancels_child(kind: int) -> str:
     child = CollectsWords.run.options(cancellation_type=ChildCancellationType(kind)).start()
@@ -156,27 +141,18 @@ def cancels_child(kind: int) -> str:
     return "never"
 
 
-@scenario("loose")
-def wait_cancellation_completed_waits_for_cancelled_child(world: World) -> None:
-    assert world.run(cancels_child, 2) == "error CancelledError"
-
-
-@scenario("loose")
-def try_cancel_cancels_child(world: World) -> None:
-    assert world.run(cancels_child, 1) == "error CancelledError"
-
-
-@scenario("loose")
-def wait_cancellation_requested_cancels_child(world: World) -> None:
-    assert world.run(cancels_child, 3) == "error CancelledError"
-
-
 @workflow.defn
 def closes_with_open_child(policy: int) -> str:
     child = CollectsWords.run.options(parent_close_policy=ParentClosePolicy(policy)).start()
     return child.id
 
 
+@scenarios(
+    "loose",
+    parent_close_policy_terminate_terminates_child=(ParentClosePolicy.TERMINATE, "TerminatedError"),
+    parent_close_policy_request_cancel_cancels_child=(ParentClosePolicy.REQUEST_CANCEL, "CancelledError"),
+    parent_close_policy_abandon_leaves_child_running=(ParentClosePolicy.ABANDON, []),
+)
 def outcome_of_child_after_parent_closed(world: World, policy: ParentClosePolicy) -> object:
     name = world.run(closes_with_open_child, int(policy))
     child = world.client.get_workflow_handle(name)
@@ -187,21 +163,6 @@ def outcome_of_child_after_parent_closed(world: World, policy: ParentClosePolicy
         return child.result(timeout=60)
     except WorkflowFailedError as error:
         return type(error.cause).__name__
-
-
-@scenario("loose")
-def parent_close_policy_terminate_terminates_child(world: World) -> None:
-    assert outcome_of_child_after_parent_closed(world, ParentClosePolicy.TERMINATE) == "TerminatedError"
-
-
-@scenario("loose")
-def parent_close_policy_request_cancel_cancels_child(world: World) -> None:
-    assert outcome_of_child_after_parent_closed(world, ParentClosePolicy.REQUEST_CANCEL) == "CancelledError"
-
-
-@scenario("loose")
-def parent_close_policy_abandon_leaves_child_running(world: World) -> None:
-    assert outcome_of_child_after_parent_closed(world, ParentClosePolicy.ABANDON) == []
 
 
 @workflow.defn
@@ -227,8 +188,7 @@ def signals_workflow(name: str) -> str:
 
 @scenario("loose")
 def workflow_signals_external_workflow(world: World) -> None:
-    listener = world.start(CollectsWords.run)
-    world.wait_for_event(listener, "WORKFLOW_TASK_COMPLETED")
+    listener = world.start_waiting(CollectsWords.run)
     assert world.run(signals_workflow, listener.id) == "sent"
     assert listener.result(timeout=60) == ["hello"]
 
@@ -261,8 +221,7 @@ def cancels_external_workflow(name: str) -> str:
 
 @scenario("loose")
 def workflow_cancels_external_workflow(world: World) -> None:
-    listener = world.start(CollectsWords.run)
-    world.wait_for_event(listener, "WORKFLOW_TASK_COMPLETED")
+    listener = world.start_waiting(CollectsWords.run)
     assert world.run(cancels_external_workflow, listener.id) == "asked"
     assert isinstance(world.failure(listener), CancelledError)
 
@@ -293,11 +252,7 @@ def run_can_continue_as_another_workflow_type(world: World) -> None:
     assert world.run(continues_as_doubles, True, 21) == 42
 
 
+@returns(10, order="loose")
 @workflow.defn
-def runs_continuing_child() -> int:
+def parent_waits_for_last_run_of_continued_child() -> int:
     return continues_as_doubles(True, 5)
-
-
-@scenario("loose")
-def parent_waits_for_last_run_of_continued_child(world: World) -> None:
-    assert world.run(runs_continuing_child) == 10

@@ -80,8 +80,7 @@ def issues_every_command_and_closes(way: str, receiver_id: str) -> str:
 
 def close_with_commands(world: World, way: str) -> WorkflowHandle[Any]:
     """Run the workflow; check that the other workflow received nothing and that no activity ran."""
-    receiver = world.start(collects_words_until_end)
-    world.wait_for_event(receiver, "WORKFLOW_TASK_COMPLETED")
+    receiver = world.start_waiting(collects_words_until_end)
     run = world.start(issues_every_command_and_closes, way, receiver.id)
     if way == "fail":
         assert world.failure(run).message == "all said"
@@ -281,8 +280,7 @@ def waits_for_cancellation_and_two_signals() -> None:
 
 @scenario("loose")
 def two_signals_and_cancellation_of_one_task_are_delivered(world: World) -> None:
-    receiver = world.start(waits_for_cancellation_and_two_signals)
-    world.wait_for_event(receiver, "WORKFLOW_TASK_COMPLETED")
+    receiver = world.start_waiting(waits_for_cancellation_and_two_signals)
     assert world.run(signals_twice_and_cancels, receiver.id) == "said"
     world.failure(receiver)
     types = event_types(receiver.history())
@@ -315,8 +313,7 @@ class ClosesOnUpdate:
 
 @scenario("loose")
 def update_that_completes_in_closing_task_is_answered(world: World) -> None:
-    handle = world.start(ClosesOnUpdate)
-    world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED")
+    handle = world.start_waiting(ClosesOnUpdate)
     assert handle.execute_update("ask", "") == "answered"
     assert handle.result(timeout=LIMIT) == "closed"
 
@@ -324,8 +321,7 @@ def update_that_completes_in_closing_task_is_answered(world: World) -> None:
 @scenario("loose")
 def unfinished_update_fails_when_run_closes(world: World) -> None:
     """The activity that the update's handler started never runs."""
-    handle = world.start(ClosesOnUpdate)
-    world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED")
+    handle = world.start_waiting(ClosesOnUpdate)
     with pytest.raises(UpdateFailedError):
         handle.execute_update("ask", "work")
     assert handle.result(timeout=LIMIT) == "closed"

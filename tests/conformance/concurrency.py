@@ -8,12 +8,13 @@ from hourglass import workflow
 from hourglass.errors import ActivityError
 
 from . import activities
-from .scenario import scenario
+from .scenario import returns, scenario, scenarios
 from .world import World
 
 
+@returns(16, 3, order="loose")
 @workflow.defn
-def spawns_tree(depth: int) -> int:
+def spawned_functions_can_spawn_functions(depth: int) -> int:
     def grow(level: int) -> int:
         if level == 0:
             return activities.double(1)
@@ -21,11 +22,6 @@ def spawns_tree(depth: int) -> int:
         return left.result() + right.result()
 
     return grow(depth)
-
-
-@scenario("loose")
-def spawned_functions_can_spawn_functions(world: World) -> None:
-    assert world.run(spawns_tree, 3) == 16
 
 
 @workflow.defn
@@ -66,6 +62,18 @@ def waits_with_mode(mode: str) -> list[list[str]]:
     return [[names[task] for task in done], [names[task] for task in pending]]
 
 
+@scenarios(
+    wait_for_all_completed_includes_failures_without_raising=(
+        "ALL_COMPLETED",
+        [["first", "failing", "last"], []],
+    ),
+    wait_for_first_completed_returns_after_first_result=("FIRST_COMPLETED", [["first"], ["failing", "last"]]),
+    wait_for_first_exception_returns_failed_and_earlier_tasks=(
+        "FIRST_EXCEPTION",
+        [["first", "failing"], ["last"]],
+    ),
+    wait_with_timeout_returns_completed_tasks=("timeout", [["first"], ["failing", "last"]]),
+)
 def result_of_wait(world: World, mode: str) -> Any:
     handle = world.start(waits_with_mode, mode)
     release(world, handle, "first")
@@ -76,26 +84,6 @@ def result_of_wait(world: World, mode: str) -> Any:
     world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED", 4 if mode == "timeout" else 3)
     activities.gate("last").set()
     return handle.result(timeout=60)
-
-
-@scenario()
-def wait_for_all_completed_includes_failures_without_raising(world: World) -> None:
-    assert result_of_wait(world, "ALL_COMPLETED") == [["first", "failing", "last"], []]
-
-
-@scenario()
-def wait_for_first_completed_returns_after_first_result(world: World) -> None:
-    assert result_of_wait(world, "FIRST_COMPLETED") == [["first"], ["failing", "last"]]
-
-
-@scenario()
-def wait_for_first_exception_returns_failed_and_earlier_tasks(world: World) -> None:
-    assert result_of_wait(world, "FIRST_EXCEPTION") == [["first", "failing"], ["last"]]
-
-
-@scenario()
-def wait_with_timeout_returns_completed_tasks(world: World) -> None:
-    assert result_of_wait(world, "timeout") == [["first"], ["failing", "last"]]
 
 
 @workflow.defn
@@ -110,20 +98,24 @@ def gather_raises_first_error(world: World) -> None:
     assert getattr(error.cause, "type", "") == "Broke"
 
 
+@returns(["int", "ActivityError"], order="loose")
 @workflow.defn
-def gather_collects() -> list[str]:
+def gather_with_return_exceptions_returns_errors() -> list[str]:
     tasks: list[Any] = [activities.double.start(1), activities.fails_without_retries.start("no")]
     results = workflow.gather(*tasks, return_exceptions=True)
     return [type(result).__name__ for result in results]
 
 
-@scenario("loose")
-def gather_with_return_exceptions_returns_errors(world: World) -> None:
-    assert world.run(gather_collects) == ["int", "ActivityError"]
-
-
+@returns(
+    [
+        ["a in", "a out", "b in", "b out"],
+        [0, 1, 2],
+        [2, 2, 2],
+    ],
+    order="loose",
+)
 @workflow.defn
-def uses_synchronisation_primitives() -> list[Any]:
+def lock_semaphore_queue_and_event_synchronise_fibers() -> list[Any]:
     lock, room, queue, opened = (
         workflow.Lock(),
         workflow.Semaphore(2),
@@ -157,17 +149,9 @@ def uses_synchronisation_primitives() -> list[Any]:
     return [log, got, list(totals)]
 
 
-@scenario("loose")
-def lock_semaphore_queue_and_event_synchronise_fibers(world: World) -> None:
-    assert world.run(uses_synchronisation_primitives) == [
-        ["a in", "a out", "b in", "b out"],
-        [0, 1, 2],
-        [2, 2, 2],
-    ]
-
-
+@returns("fine")
 @workflow.defn
-def ignores_failed_task() -> str:
+def unawaited_failed_task_does_not_fail_run() -> str:
     def breaks() -> None:
         raise LookupError("nobody sees this")
 
@@ -175,21 +159,12 @@ def ignores_failed_task() -> str:
     return activities.record_call("fine")
 
 
-@scenario()
-def unawaited_failed_task_does_not_fail_run(world: World) -> None:
-    assert world.run(ignores_failed_task) == "fine"
-
-
+@returns("timer")
 @workflow.defn
-def races_timer_and_activity() -> str:
+def timer_wins_race_and_activity_is_cancelled() -> str:
     timer = workflow.spawn(workflow.sleep, 0.02)
     slow = activities.opens_gate_and_waits_for_go.start("begun")
     both: list[workflow.Task[Any]] = [timer, slow]
     done, _ = workflow.wait(both, return_when="FIRST_COMPLETED")
     slow.cancel()
     return "timer" if done == [timer] else "activity"
-
-
-@scenario()
-def timer_wins_race_and_activity_is_cancelled(world: World) -> None:
-    assert world.run(races_timer_and_activity) == "timer"

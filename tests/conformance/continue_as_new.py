@@ -13,7 +13,7 @@ from hourglass.converter import SearchAttributeKey
 from hourglass.errors import ApplicationError, UsageError
 
 from . import activities
-from .scenario import scenario
+from .scenario import returns, scenario
 from .world import LIMIT, World, event_types
 
 REGION = SearchAttributeKey.for_keyword("CustomKeywordField")
@@ -108,8 +108,7 @@ def continues_while_signalled(carried: list[str]) -> list[str]:
 
 @scenario("loose")
 def signal_during_continue_as_new_task_fails_task_and_is_delivered(world: World) -> None:
-    handle = world.start(continues_while_signalled, [])
-    world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED")
+    handle = world.start_waiting(continues_while_signalled, [])
     handle.signal("word", "first")
     activities.wait_for_gate("leaving")
     handle.signal("word", "second")
@@ -122,17 +121,13 @@ def signal_during_continue_as_new_task_fails_task_and_is_delivered(world: World)
     assert event_types(first.history()).count("WORKFLOW_TASK_FAILED") == 1
 
 
+@returns("refused")
 @workflow.defn
-def continues_with_wrong_arguments() -> str:
+def continue_as_new_checks_arguments_before_run_ends() -> str:
     try:
         workflow.continue_as_new("too many", "arguments")
     except UsageError:
         return "refused"
-
-
-@scenario()
-def continue_as_new_checks_arguments_before_run_ends(world: World) -> None:
-    assert world.run(continues_with_wrong_arguments) == "refused"
 
 
 # --- priorities -------------------------------------------------------------------------------------------------------

@@ -100,8 +100,7 @@ def dynamic_workflow_can_be_a_child(world: World) -> None:
 
 @scenario()
 def dynamic_workflow_handles_signals(world: World) -> None:
-    handle = world.start("waits")
-    world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED")
+    handle = world.start_waiting("waits")
     handle.signal(DynamicWorkflow.hear, "hello")
     assert handle.result(timeout=60) == ["hello"]
 

@@ -8,7 +8,7 @@ from hourglass import workflow
 from hourglass.errors import WorkflowContinuedAsNewError
 
 from . import activities
-from .scenario import scenario
+from .scenario import returns, scenario
 from .world import World, event_types
 
 
@@ -79,26 +79,18 @@ def workflow_without_steps_completes_in_first_task(world: World) -> None:
     assert len(handle.history()) == 5
 
 
+@returns("done")
 @workflow.defn
-def returns_with_open_activity_and_timer() -> str:
+def run_completes_with_open_activity_timer_and_task() -> str:
     activities.opens_gate_and_waits_for_go.start("begun")
     workflow.spawn(workflow.sleep, 3600)
     return "done"
 
 
-@scenario()
-def run_completes_with_open_activity_timer_and_task(world: World) -> None:
-    assert world.run(returns_with_open_activity_and_timer) == "done"
-
-
+@returns(380, max_cached_workflows=0)
 @workflow.defn
-def runs_twenty_activities() -> int:
+def workflow_without_cache_replays_every_task() -> int:
     total = 0
     for number in range(20):
         total += activities.double(number)
     return total
-
-
-@scenario(max_cached_workflows=0)
-def workflow_without_cache_replays_every_task(world: World) -> None:
-    assert world.run(runs_twenty_activities) == 380

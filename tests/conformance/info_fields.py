@@ -8,7 +8,7 @@ from typing import Any
 from hourglass import RetryPolicy, activity, workflow
 from hourglass.converter import SearchAttributeKey
 
-from .scenario import scenario
+from .scenario import returns, scenario
 from .world import World
 
 KEYWORD = SearchAttributeKey.for_keyword("CustomKeywordField")
@@ -89,15 +89,11 @@ def returns_parent_and_root(parent_id: str, parent_run: str) -> list[Any]:
     ]
 
 
+@returns([True, True, True])
 @workflow.defn
-def runs_child_that_checks_family() -> list[Any]:
+def workflow_info_of_child_has_parent_and_root() -> list[Any]:
     info = workflow.info()
     return returns_parent_and_root(info.workflow_id, info.run_id)
-
-
-@scenario()
-def workflow_info_of_child_has_parent_and_root(world: World) -> None:
-    assert world.run(runs_child_that_checks_family) == [True, True, True]
 
 
 def _comparable_activity_info(info: activity.Info) -> dict[str, Any]:

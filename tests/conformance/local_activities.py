@@ -10,7 +10,7 @@ from hourglass import RetryPolicy, activity, workflow
 from hourglass.errors import ActivityError, ApplicationError, CancelledError, TaskCancelledError
 
 from . import activities
-from .scenario import scenario
+from .scenario import returns, scenario
 from .world import World, attributes_of, error_chain, event_types
 
 Kind = workflow.ActivityCancellationType
@@ -176,14 +176,10 @@ def exceeds_timeout_on_first_attempt() -> int:
     return activity.info().attempt
 
 
+@returns(2)
 @workflow.defn
-def retries_after_local_timeout() -> int:
+def local_activity_retries_after_start_to_close_timeout() -> int:
     return exceeds_timeout_on_first_attempt.options(start_to_close_timeout=0.3).local()
-
-
-@scenario()
-def local_activity_retries_after_start_to_close_timeout(world: World) -> None:
-    assert world.run(retries_after_local_timeout) == 2
 
 
 @workflow.defn
@@ -290,15 +286,11 @@ def local_activity_cancelled_before_start_makes_no_attempt(world: World) -> None
 # --- several, and beside other things ---------------------------------------------------------------------------------
 
 
+@returns([2 * number for number in range(20)], 20, order="loose")
 @workflow.defn
-def runs_local_activities_concurrently(count: int) -> list[int]:
+def twenty_concurrent_local_activities_complete(count: int) -> list[int]:
     tasks = [workflow.start_local_activity(activities.double, number) for number in range(count)]
     return workflow.gather(*tasks)  # type: ignore[return-value]
-
-
-@scenario("loose")
-def twenty_concurrent_local_activities_complete(world: World) -> None:
-    assert world.run(runs_local_activities_concurrently, 20) == [2 * number for number in range(20)]
 
 
 @workflow.defn

@@ -52,8 +52,7 @@ def closes_while_signalled() -> list[str]:
 
 @scenario("loose")
 def signal_during_last_task_fails_task_and_is_delivered(world: World) -> None:
-    handle = world.start(closes_while_signalled)
-    world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED")
+    handle = world.start_waiting(closes_while_signalled)
     handle.signal("word", "first")
     activities.wait_for_gate("closing")
     handle.signal("word", "second")
@@ -119,9 +118,7 @@ class AnswersQueries:
 
 
 def waiting_run(world: World) -> Any:
-    handle = world.start(AnswersQueries.run)
-    world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED")
-    return handle
+    return world.start_waiting(AnswersQueries.run)
 
 
 @scenario("loose")
@@ -211,8 +208,7 @@ def signals_are_processed_without_cache(world: World) -> None:
 
 @scenario()
 def signal_with_invalid_argument_is_dropped(world: World) -> None:
-    handle = world.start(returns_first_number)
-    world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED")
+    handle = world.start_waiting(returns_first_number)
     handle.signal("number", "not a number")
     world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED", 2)
     handle.signal("number", 5)

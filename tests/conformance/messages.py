@@ -73,8 +73,7 @@ def wait_condition_raises_timeout_error(world: World) -> None:
 
 @scenario("loose")
 def query_is_answered_by_open_and_closed_runs(world: World) -> None:
-    handle = world.start(waits_for_two_signals, None)
-    world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED")
+    handle = world.start_waiting(waits_for_two_signals, None)
     assert handle.query("so_far") == []
     handle.signal("put", "a")
     world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED", 2)
@@ -92,8 +91,7 @@ def query_is_answered_by_open_and_closed_runs(world: World) -> None:
 
 @scenario()
 def signal_with_start_is_handled_before_workflow_body(world: World) -> None:
-    handle = world.start(waits_for_two_signals, None, start_signal="put", start_signal_args=["first"])
-    world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED")
+    handle = world.start_waiting(waits_for_two_signals, None, start_signal="put", start_signal_args=["first"])
     assert handle.query("so_far") == ["first"]
     handle.signal("put", "b")
     assert handle.result(timeout=60) == ["first", "b"]
@@ -112,8 +110,7 @@ def receives_decision(timeout: float | None) -> list[Any]:
 
 @scenario()
 def channel_receives_typed_messages_in_order(world: World) -> None:
-    handle = world.start(receives_decision, None)
-    world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED")
+    handle = world.start_waiting(receives_decision, None)
     handle.signal(decisions, Decision("Ann", True))
     result = handle.result(timeout=60)
     assert result == [{"by": "Ann", "approved": True}, []]
@@ -184,8 +181,7 @@ def fails_in_signal_handler() -> None:
 
 @scenario()
 def signal_handler_error_fails_run(world: World) -> None:
-    handle = world.start(fails_in_signal_handler)
-    world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED")
+    handle = world.start_waiting(fails_in_signal_handler)
     handle.signal("explode", "bang")
     error = world.failure(handle)
     assert (error.type, error.message) == ("Handler", "bang")

@@ -313,8 +313,7 @@ def waits_in_inner_function() -> str:
 
 @scenario("loose")
 def enhanced_stack_trace_query_returns_frames_and_sources(world: World) -> None:
-    handle = world.start(waits_in_inner_function)
-    world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED")
+    handle = world.start_waiting(waits_in_inner_function)
     trace = handle.query("__enhanced_stack_trace", result_type=EnhancedStackTrace)
     (stack,) = trace.stacks
     authored = [place for place in stack.locations if not place.internal_code]
@@ -403,8 +402,7 @@ def waits_for_go_signal() -> str:
 
 @scenario("loose")
 def update_options_changes_single_priority_fields_of_open_run(world: World) -> None:
-    handle = world.start(waits_for_go_signal, priority_key=4)
-    world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED")
+    handle = world.start_waiting(waits_for_go_signal, priority_key=4)
     handle.update_options(priority_key=2)
     handle.update_options(fairness_key="ann", rpc_timeout=60)
     handle.signal("go", "on")

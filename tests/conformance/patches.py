@@ -96,8 +96,7 @@ def checks_patch_before_and_after_wait() -> list[str]:
 @scenario("loose", max_cached_workflows=0)
 def run_started_before_patch_keeps_old_branch_after_deploy(world: World) -> None:
     with deployed("old", world):
-        before = world.start(checks_patch_before_and_after_wait)
-        world.wait_for_event(before, "WORKFLOW_TASK_COMPLETED")
+        before = world.start_waiting(checks_patch_before_and_after_wait)
     world.start_worker()
     after = world.start(checks_patch_before_and_after_wait)
     for handle in (before, after):

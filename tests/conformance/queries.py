@@ -211,8 +211,7 @@ class FailsWhenConditionIsChecked:
 
 @scenario("loose")
 def query_does_not_evaluate_wait_conditions(world: World) -> None:
-    handle = world.start(FailsWhenConditionIsChecked.run)
-    world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED")
+    handle = world.start_waiting(FailsWhenConditionIsChecked.run)
     assert handle.query(FailsWhenConditionIsChecked.ask)
     handle.terminate("seen")
     assert "WORKFLOW_TASK_FAILED" not in event_types(handle.history())

@@ -148,8 +148,7 @@ def reject_duplicate_rejects_id_of_failed_run(world: World) -> None:
 
 @scenario()
 def use_existing_returns_handle_of_running_run(world: World) -> None:
-    first = world.start(waits_for_word_signal)
-    world.wait_for_event(first, "WORKFLOW_TASK_COMPLETED")
+    first = world.start_waiting(waits_for_word_signal)
     second = world.client.start_workflow(
         waits_for_word_signal,
         id=first.id,
@@ -163,8 +162,7 @@ def use_existing_returns_handle_of_running_run(world: World) -> None:
 
 @scenario()
 def terminate_existing_terminates_running_run(world: World) -> None:
-    first = world.start(waits_for_word_signal)
-    world.wait_for_event(first, "WORKFLOW_TASK_COMPLETED")
+    first = world.start_waiting(waits_for_word_signal)
     second = world.start(
         returns_argument, "new", id=first.id, id_conflict_policy=IdConflictPolicy.TERMINATE_EXISTING
     )
@@ -174,8 +172,7 @@ def terminate_existing_terminates_running_run(world: World) -> None:
 
 @scenario()
 def signal_with_start_signals_running_run(world: World) -> None:
-    first = world.start(waits_for_word_signal)
-    world.wait_for_event(first, "WORKFLOW_TASK_COMPLETED")
+    first = world.start_waiting(waits_for_word_signal)
     second = world.client.start_workflow(
         waits_for_word_signal,
         id=first.id,
@@ -213,10 +210,9 @@ def cancel_of_closed_run_does_nothing_but_terminate_and_signal_fail(world: World
 
 @scenario()
 def describe_shows_status_times_memo_summary_and_length(world: World) -> None:
-    handle = world.start(
+    handle = world.start_waiting(
         waits_for_word_signal, memo={"a": 1}, static_summary="in short", static_details="at length"
     )
-    world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED")
     description = handle.describe()
     assert (description.status, description.close_time, description.memo) == (
         WorkflowStatus.RUNNING,

@@ -9,30 +9,22 @@ from hourglass.errors import ActivityError, ApplicationError, RetryState, TimedO
 
 from . import activities
 from .activities import ONCE
-from .scenario import scenario
+from .scenario import returns, scenario
 from .world import World, attributes_of, event_types
 
 
+@returns(8, 1)
 @workflow.defn
-def calls_activities_in_sequence(number: int) -> int:
+def activities_run_in_sequence(number: int) -> int:
     for _ in range(3):
         number = activities.double(number)
     return number
 
 
-@scenario()
-def activities_run_in_sequence(world: World) -> None:
-    assert world.run(calls_activities_in_sequence, 1) == 8
-
-
+@returns([10, 8, 6, 4, 2], [5, 4, 3, 2, 1], order="loose")
 @workflow.defn
-def calls_activities_concurrently(numbers: list[int]) -> list[int]:
+def gather_returns_results_in_order_of_starts(numbers: list[int]) -> list[int]:
     return workflow.gather(*[activities.double.start(number) for number in numbers])
-
-
-@scenario("loose")
-def gather_returns_results_in_order_of_starts(world: World) -> None:
-    assert world.run(calls_activities_concurrently, [5, 4, 3, 2, 1]) == [10, 8, 6, 4, 2]
 
 
 @workflow.defn
@@ -168,14 +160,10 @@ def heartbeat_timeout_fails_activity_with_last_details(world: World) -> None:
     assert list(error.cause.last_heartbeat_details) == ["half-way"]
 
 
+@returns([2, 42])
 @workflow.defn
-def calls_resuming_activity() -> list[Any]:
+def heartbeat_details_reach_next_attempt() -> list[Any]:
     return activities.resumes_from_heartbeat()
-
-
-@scenario()
-def heartbeat_details_reach_next_attempt(world: World) -> None:
-    assert world.run(calls_resuming_activity) == [2, 42]
 
 
 @workflow.defn
@@ -239,18 +227,14 @@ def activity_is_failed_by_client_with_ids(world: World) -> None:
     assert world.failure(handle).cause.type == "Bank"
 
 
+@returns("second")
 @workflow.defn
-def catches_activity_error() -> str:
+def caught_activity_error_does_not_fail_run() -> str:
     try:
         activities.fails_without_retries("first")
     except ActivityError:
         return activities.record_call("second")
     return "first"
-
-
-@scenario()
-def caught_activity_error_does_not_fail_run(world: World) -> None:
-    assert world.run(catches_activity_error) == "second"
 
 
 @workflow.defn

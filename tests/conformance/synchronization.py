@@ -7,7 +7,7 @@ from typing import Any
 from hourglass import workflow
 
 from . import activities
-from .scenario import scenario
+from .scenario import returns, scenario
 from .update_handlers import BackgroundCall
 from .world import LIMIT, World
 
@@ -41,32 +41,16 @@ class CountingGuard:
             self.guard.release()
 
 
+@returns([5, 1], 0, 0, 0, name="lock_admits_one_task_at_a_time", order="loose")
+@returns([5, 3], 3, 0, 0, name="semaphore_admits_three_tasks_at_a_time", order="loose")
+@returns([1, 1], 0, 0.4, 0.05, name="lock_acquire_timeout_leaves_no_place_in_the_queue", order="loose")
+@returns([3, 3], 3, 0.4, 0.05, name="semaphore_acquire_timeout_leaves_no_place_in_the_queue", order="loose")
 @workflow.defn
 def hold_five_times(places: int, stay: float, patience: float) -> list[int]:
     """Five tasks use the guard. Returns how many held it in all, and how many at once."""
     room = CountingGuard(places)
     workflow.gather(*[workflow.spawn(room.hold, stay, patience) for _ in range(5)])
     return [room.ever, room.most]
-
-
-@scenario("loose")
-def lock_admits_one_task_at_a_time(world: World) -> None:
-    assert world.run(hold_five_times, 0, 0, 0) == [5, 1]
-
-
-@scenario("loose")
-def semaphore_admits_three_tasks_at_a_time(world: World) -> None:
-    assert world.run(hold_five_times, 3, 0, 0) == [5, 3]
-
-
-@scenario("loose")
-def lock_acquire_timeout_leaves_no_place_in_the_queue(world: World) -> None:
-    assert world.run(hold_five_times, 0, 0.4, 0.05) == [1, 1]
-
-
-@scenario("loose")
-def semaphore_acquire_timeout_leaves_no_place_in_the_queue(world: World) -> None:
-    assert world.run(hold_five_times, 3, 0.4, 0.05) == [3, 3]
 
 
 @workflow.defn
@@ -154,17 +138,13 @@ def concurrent_timers_keep_their_summaries(world: World) -> None:
     assert sorted(has_summary) == [False] + [True] * 8
 
 
+@returns([f"task {n}" for n in range(10)], max_cached_workflows=0)
 @workflow.defn
-def waits_for_ten_tasks() -> list[str]:
+def wait_returns_tasks_in_given_order() -> list[str]:
     tasks = [workflow.spawn(lambda n=n: f"task {n}") for n in range(10)]  # type: ignore[misc]
     done, pending = workflow.wait(tasks)
     assert not pending
     return [activities.record_call(task.result()) for task in done]
-
-
-@scenario(max_cached_workflows=0)
-def wait_returns_tasks_in_given_order(world: World) -> None:
-    assert world.run(waits_for_ten_tasks) == [f"task {n}" for n in range(10)]
 
 
 @workflow.defn
@@ -182,6 +162,8 @@ def as_completed_replays_in_order_of_completion(world: World) -> None:
     assert with_history.describe().status.name == "COMPLETED"
 
 
+@returns("TimeoutError", "block", name="timeout_block_around_activity_raises_timeout_error", order="loose")
+@returns("TimeoutError", "condition", name="wait_condition_timeout_raises_timeout_error", order="loose")
 @workflow.defn
 def waits_with_time_limit(kind: str) -> str:
     slow = activities.stops_when_cancelled.start("begun")
@@ -198,16 +180,6 @@ def waits_with_time_limit(kind: str) -> str:
         slow.cancel()
         return type(error).__name__
     return "in time"
-
-
-@scenario("loose")
-def timeout_block_around_activity_raises_timeout_error(world: World) -> None:
-    assert world.run(waits_with_time_limit, "block") == "TimeoutError"
-
-
-@scenario("loose")
-def wait_condition_timeout_raises_timeout_error(world: World) -> None:
-    assert world.run(waits_with_time_limit, "condition") == "TimeoutError"
 
 
 @workflow.defn

@@ -288,8 +288,7 @@ def test_new_worker_continues_a_run_without_repeating_activities(world: World, v
 
 def test_waiting_run_is_continued_by_a_new_worker(world: World) -> None:
     world.start_worker()
-    handle = world.start(waits_for_go)
-    world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED")
+    handle = world.start_waiting(waits_for_go)
     world.stop_worker()
     handle.signal("go", "sent while nobody worked")
     world.start_worker()

@@ -14,7 +14,7 @@ from hourglass import activity, workflow
 from hourglass.errors import ActivityError, DecodeError
 
 from . import activities
-from .scenario import scenario
+from .scenario import returns, scenario
 from .world import LIMIT, World
 
 
@@ -35,8 +35,9 @@ def make_box_workflow(text: str) -> Box:
     return Box(text)
 
 
+@returns(["a untyped", "b", "c", "d untyped", "e", "f untyped", "g", "h"], order="loose")
 @workflow.defn
-def calls_by_name() -> list[str]:
+def calls_by_name_return_plain_data_or_result_type() -> list[str]:
     results: list[Any] = [
         workflow.execute_activity("make_box", "a"),
         workflow.execute_activity("make_box", "b", result_type=Box),
@@ -48,11 +49,6 @@ def calls_by_name() -> list[str]:
         workflow.start_child_workflow("make_box_workflow", "h", result_type=Box).result(),
     ]
     return [result.text if isinstance(result, Box) else f"{result['text']} untyped" for result in results]
-
-
-@scenario("loose")
-def calls_by_name_return_plain_data_or_result_type(world: World) -> None:
-    assert world.run(calls_by_name) == ["a untyped", "b", "c", "d untyped", "e", "f untyped", "g", "h"]
 
 
 @scenario("loose")
@@ -200,16 +196,10 @@ def types_of_arguments(shelf: Shelf, extra: str) -> str:
     return f"{type(shelf).__name__} {type(shelf.spare).__name__} {type(extra).__name__}"
 
 
+@returns("Shelf Box str", Shelf([Box("a")], {"b": Box("b")}, Box("c")))
 @workflow.defn
-def passes_nested_dataclasses(shelf: Shelf) -> str:
+def nested_dataclasses_keep_their_types_in_activities(shelf: Shelf) -> str:
     return types_of_arguments(shelf, "more")
-
-
-@scenario()
-def nested_dataclasses_keep_their_types_in_activities(world: World) -> None:
-    assert (
-        world.run(passes_nested_dataclasses, Shelf([Box("a")], {"b": Box("b")}, Box("c"))) == "Shelf Box str"
-    )
 
 
 class Counter:

@@ -226,8 +226,7 @@ def update_result_is_available_by_update_id(world: World) -> None:
 
 @scenario("loose")
 def update_without_worker_times_out_and_can_be_repeated(world: World) -> None:
-    handle = world.start(CollectsUpdates.run)
-    world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED")
+    handle = world.start_waiting(CollectsUpdates.run)
     world.stop_worker()
     with pytest.raises((ServiceError, TimeoutError)):
         handle.start_update(CollectsUpdates.add, Change(3), id="u", rpc_timeout=0.4)
@@ -249,8 +248,7 @@ def update_result_timeout_leaves_update_running(world: World) -> None:
 
 @scenario("loose", loud=True, verify="off")
 def update_handler_bug_fails_task_until_fixed(world: World) -> None:
-    handle = world.start(CollectsUpdates.run, task_timeout=1)
-    world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED")
+    handle = world.start_waiting(CollectsUpdates.run, task_timeout=1)
     activities.gate("broken").set()
     assert handle.execute_update(CollectsUpdates.fails_once) == "mended"
     assert not activities.gate("broken").is_set()
@@ -259,8 +257,7 @@ def update_handler_bug_fails_task_until_fixed(world: World) -> None:
 
 @scenario("loose", loud=True, verify="off")
 def command_in_validator_fails_task_and_records_nothing(world: World) -> None:
-    handle = world.start(CollectsUpdates.run, task_timeout=1)
-    world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED")
+    handle = world.start_waiting(CollectsUpdates.run, task_timeout=1)
     activities.gate("broken").set()
     assert handle.execute_update(CollectsUpdates.has_failing_validator) == "looked at"
     assert not activities.gate("broken").is_set()

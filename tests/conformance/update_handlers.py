@@ -139,8 +139,7 @@ def validator_with_plain_exception_rejects_update(world: World) -> None:
 
 @scenario("exact")
 def rejected_updates_are_not_recorded(world: World) -> None:
-    handle = world.start(HandlesUpdates.run)
-    world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED")
+    handle = world.start_waiting(HandlesUpdates.run)
     length = len(handle.history().events)
     for _ in range(5):
         with pytest.raises(UpdateFailedError):
@@ -210,8 +209,7 @@ def update_in_progress_fails_on_continue_as_new_and_its_id_is_free(world: World)
 
 @scenario("loose")
 def update_waits_for_worker_and_follows_earlier_signals(world: World) -> None:
-    handle = world.start(HandlesUpdates.run)
-    world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED")
+    handle = world.start_waiting(HandlesUpdates.run)
     world.stop_serving_queue()
     call = BackgroundCall(lambda: handle.execute_update(HandlesUpdates.add, "update", id="u"))
     wait_until_admitted(world, handle, "u")
@@ -224,8 +222,7 @@ def update_waits_for_worker_and_follows_earlier_signals(world: World) -> None:
 
 @scenario("loose")
 def unaccepted_update_of_terminated_workflow_raises_not_found(world: World) -> None:
-    handle = world.start(HandlesUpdates.run)
-    world.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED")
+    handle = world.start_waiting(HandlesUpdates.run)
     world.stop_serving_queue()
     call = BackgroundCall(lambda: handle.execute_update(HandlesUpdates.add, "update", id="u"))
     wait_until_admitted(world, handle, "u")

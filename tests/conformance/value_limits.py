@@ -11,7 +11,7 @@ from hourglass.client import WorkflowStatus
 from hourglass.errors import ActivityError, ServiceError
 
 from . import activities
-from .scenario import scenario
+from .scenario import returns, scenario
 from .world import World, event_counts, event_types
 
 
@@ -59,23 +59,27 @@ def empty_values_survive_round_trip(world: World) -> None:
         check_round_trip(world, value)
 
 
-@workflow.defn
-def takes_six_arguments(
-    a: int, b: str, c: list[int], d: dict[str, int], e: float | None, f: bool
-) -> list[Any]:
-    return [a, b, c, d, e, f]
-
-
-@scenario()
-def six_arguments_of_different_types_are_decoded(world: World) -> None:
-    assert world.run(takes_six_arguments, 1, "b", [2], {"d": 3}, None, True) == [
+@returns(
+    [
         1,
         "b",
         [2],
         {"d": 3},
         None,
         True,
-    ]
+    ],
+    1,
+    "b",
+    [2],
+    {"d": 3},
+    None,
+    True,
+)
+@workflow.defn
+def six_arguments_of_different_types_are_decoded(
+    a: int, b: str, c: list[int], d: dict[str, int], e: float | None, f: bool
+) -> list[Any]:
+    return [a, b, c, d, e, f]
 
 
 @workflow.defn
@@ -133,18 +137,14 @@ def returns_long_text(size: int) -> str:
     return "x" * size
 
 
+@returns("ApplicationError", 2_200_000, loud=True)
 @workflow.defn
-def requests_long_text(size: int) -> str:
+def activity_result_above_two_megabytes_fails_activity(size: int) -> str:
     try:
         returns_long_text(size)
     except ActivityError as error:
         return type(error.cause).__name__
     return "never"
-
-
-@scenario(loud=True)
-def activity_result_above_two_megabytes_fails_activity(world: World) -> None:
-    assert world.run(requests_long_text, 2_200_000) == "ApplicationError"
 
 
 @scenario()

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from hourglass import activity, workflow
 
-from .scenario import scenario
+from .scenario import returns, scenario
 from .world import World, attributes_of
 
 
@@ -49,8 +49,9 @@ def same_order(order: Order) -> Order:
     return order
 
 
+@returns(ORDER, ORDER)
 @workflow.defn
-def passes_order_through_activity(order: Order) -> Order:
+def dataclasses_with_enums_sets_and_uuids_survive_every_hop(order: Order) -> Order:
     assert order == ORDER
     back = same_order(order)
     assert back == order
@@ -58,24 +59,15 @@ def passes_order_through_activity(order: Order) -> Order:
     return back
 
 
-@scenario()
-def dataclasses_with_enums_sets_and_uuids_survive_every_hop(world: World) -> None:
-    assert world.run(passes_order_through_activity, ORDER) == ORDER
-
-
 @activity.defn
 def echo_bytes(data: bytes) -> bytes:
     return data
 
 
+@returns(1_500_000, 1_500_000)
 @workflow.defn
-def sends_bytes(size: int) -> int:
+def payload_of_one_and_a_half_megabytes_survives_round_trip(size: int) -> int:
     return len(echo_bytes(b"x" * size))
-
-
-@scenario()
-def payload_of_one_and_a_half_megabytes_survives_round_trip(world: World) -> None:
-    assert world.run(sends_bytes, 1_500_000) == 1_500_000
 
 
 @workflow.defn
@@ -180,15 +172,16 @@ def change_of_a_result_does_not_affect_later_results(world: World) -> None:
     assert world.run(changes_result) == [[0, 99], [0]]
 
 
-@workflow.defn
-def returns_scalars(day: date, amount: Decimal, size: Size) -> list[str]:
-    return [day.isoformat(), str(amount), size.name]
-
-
-@scenario()
-def dates_decimals_and_enums_are_decoded(world: World) -> None:
-    assert world.run(returns_scalars, date(2026, 1, 2), Decimal("1.10"), Size.SMALL) == [
+@returns(
+    [
         "2026-01-02",
         "1.10",
         "SMALL",
-    ]
+    ],
+    date(2026, 1, 2),
+    Decimal("1.10"),
+    Size.SMALL,
+)
+@workflow.defn
+def dates_decimals_and_enums_are_decoded(day: date, amount: Decimal, size: Size) -> list[str]:
+    return [day.isoformat(), str(amount), size.name]

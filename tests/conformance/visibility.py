@@ -12,7 +12,7 @@ from hourglass.client import WorkflowExecutionCountAggregationGroup, WorkflowSta
 from hourglass.converter import SearchAttributeKey
 from hourglass.errors import ServiceError, UsageError
 
-from .scenario import scenario
+from .scenario import returns, scenario
 from .world import LIMIT, World
 
 TEXT = SearchAttributeKey.for_text("CustomTextField")
@@ -133,8 +133,9 @@ def run_without_search_attributes_can_add_and_remove_them(world: World) -> None:
     }
 
 
+@returns(["UsageError"] * 3)
 @workflow.defn
-def makes_invalid_upserts() -> list[str]:
+def empty_or_invalid_upserts_raise_usage_error() -> list[str]:
     errors: list[str] = []
     calls: list[Any] = [
         lambda: workflow.upsert_memo({}),
@@ -147,12 +148,6 @@ def makes_invalid_upserts() -> list[str]:
         except UsageError as error:
             errors.append(type(error).__name__)
     return errors
-
-
-@scenario()
-def empty_or_invalid_upserts_raise_usage_error(world: World) -> None:
-    handle = world.start(makes_invalid_upserts)
-    assert handle.result(timeout=LIMIT) == ["UsageError"] * 3
 
 
 @workflow.defn

@@ -72,6 +72,12 @@ class World:
         self.handles.append(handle)
         return handle
 
+    def start_waiting(self, workflow: Any, *args: Any, **options: Any) -> WorkflowHandle[Any]:
+        """Start a run and wait until its first workflow task is completed."""
+        handle = self.start(workflow, *args, **options)
+        self.wait_for_event(handle, "WORKFLOW_TASK_COMPLETED")
+        return handle
+
     def run(self, workflow: Any, *args: Any, **options: Any) -> Any:
         """Start a run and return its result."""
         return self.start(workflow, *args, **options).result(timeout=LIMIT)
