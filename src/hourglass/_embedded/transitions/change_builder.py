@@ -13,6 +13,7 @@ reference to them. A step takes a dozen changes, and creating a new object for e
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from msgspec.structs import force_setattr, replace
@@ -44,7 +45,6 @@ class ChangeBuilder:
 
     __slots__ = (
         "_before",
-        "_changed",
         "_effect_counts",
         "_effects",
         "_encoded",
@@ -60,9 +60,10 @@ class ChangeBuilder:
     )
 
     def __init__(self, run: Run, now_ns: int) -> None:
+        latest = run.latest_ns
         self.run = replace(run)
         self.now_ns = now_ns
-        self.time_ns = now_ns if now_ns > run.latest_ns else run.latest_ns
+        self.time_ns = now_ns if now_ns > latest else latest
         """The timestamp of new events: the current time, or the latest event's timestamp if the clock was set back."""
         self.length = run.length
         """The number of events of the run. `run.length` is updated only when the change is built."""
@@ -70,9 +71,8 @@ class ChangeBuilder:
         self.written: list[h.HistoryEvent] = []
         """The events of this transition so far."""
         self._before = run
-        self._changed = False
-        self._effects: list[Effect] | None = None
-        self._effect_counts: dict[type[Effect], int] | None = None
+        self._effects: list[Effect] = []
+        self._effect_counts: Counter[type[Effect]] | None = None
         self._encoded = b""
         self._has_failed_activity = False
         self._measured = 0
@@ -80,19 +80,16 @@ class ChangeBuilder:
 
     def update(self, **fields: Any) -> None:
         """Replace fields of the run, except its tables of pending activities, timers and children."""
-        self._changed = True
         for name, value in fields.items():
             force_setattr(self.run, name, value)
 
     def set_task(self, task: PendingTask | None) -> None:
         """Set or remove the run's workflow task."""
-        self._changed = True
         force_setattr(self.run, "task", task)
 
     def put_activity(self, activity: OpenActivity) -> None:
         """Add or replace a pending activity."""
         if self.run.activities is self._before.activities:
-            self._changed = True
             force_setattr(self.run, "activities", self.run.activities.copy())
         self.run.activities[activity.scheduled_event_id] = activity
         self.touched.add(activity.scheduled_event_id)
@@ -103,7 +100,6 @@ class ChangeBuilder:
         """Remove a pending activity."""
         if scheduled_event_id in self.run.activities:
             if self.run.activities is self._before.activities:
-                self._changed = True
                 force_setattr(self.run, "activities", self.run.activities.copy())
             del self.run.activities[scheduled_event_id]
             self.touched.add(scheduled_event_id)
@@ -132,24 +128,22 @@ class ChangeBuilder:
 
     def add_effect(self, effect: Effect) -> None:
         """Request an effect on another run. The effect is carried out after this transition."""
-        if self._effects is None or self._effect_counts is None:
-            self._effects, self._effect_counts = [], {}
+        if self._effect_counts is None:
+            self._effect_counts = Counter()
         self._effects.append(effect)
-        self._effect_counts[type(effect)] = self.count_effects(type(effect)) + 1
+        self._effect_counts[type(effect)] += 1
 
     def count_effects(self, kind: type[Effect]) -> int:
         """Return the number of effects of a kind that have been requested so far."""
-        return 0 if self._effect_counts is None else self._effect_counts.get(kind, 0)
+        return 0 if self._effect_counts is None else self._effect_counts[kind]
 
     def _timers(self) -> dict[int, PendingTimer]:
         if self.run.timers is self._before.timers:
-            self._changed = True
             force_setattr(self.run, "timers", self.run.timers.copy())
         return self.run.timers
 
     def _children(self) -> dict[int, OpenChild]:
         if self.run.children is self._before.children:
-            self._changed = True
             force_setattr(self.run, "children", self.run.children.copy())
         return self.run.children
 
@@ -306,7 +300,6 @@ class ChangeBuilder:
             speculative=speculative,
             silent=silent,
         )
-        self._changed = True
         if run.paused is None:
             force_setattr(run, "task", task)
         else:  # the next attempt of a task that a worker had when the run was paused
@@ -345,16 +338,18 @@ class ChangeBuilder:
         """Return the change. `follower` is the first event of the next run, and `signals` are the signals that the next
         run starts with.
         """
-        run, before, written = self.run, self._before, self.written
-        if run.activities is not before.activities and (
-            self._has_failed_activity or REPORTED_PROBLEMS in run.search_attributes
+        run, before = self.run, self._before
+        if self._has_failed_activity or (
+            REPORTED_PROBLEMS in run.search_attributes and run.activities is not before.activities
         ):
             problems.note_activities(self, self.touched)
+        written = tuple(self.written)
         if written:
-            self._changed = True
             force_setattr(run, "length", self.length)
             force_setattr(run, "latest_ns", self.time_ns)
             force_setattr(run, "history_size", self.measure())
+        elif run == before:
+            run = before
         if (
             run.status is not RUNNING
             and before.status is RUNNING
@@ -362,19 +357,8 @@ class ChangeBuilder:
             and run.started.parent_run_id
         ):
             self.add_effect(NotifyParent())
-        touched = self.touched
-        return Change(
-            run if self._changed else before,
-            tuple(written),
-            self._encoded,
-            frozenset(touched) if touched else UNTOUCHED,
-            follower,
-            () if self._effects is None else tuple(self._effects),
-            signals,
-        )
-
-
-UNTOUCHED: frozenset[int] = frozenset()
+        touched, effects = frozenset(self.touched), tuple(self._effects)
+        return Change(run, written, self._encoded, touched, follower, effects, signals)
 
 
 def _placed(attributes: Any, before: int) -> h.Attributes:
