@@ -272,8 +272,7 @@ class Cursor:
         """Return the next activation; None at the end of the history. Raise `NondeterminismError` if commands do not
         match events.
         """
-        if not self._jobs and self._position < self._stop:
-            self.walk_on()
+        self.walk_on()
         jobs = self._jobs
         if not jobs:
             return None
@@ -390,11 +389,10 @@ class Cursor:
             kind = type(attributes)
             if outcomes.expects or kind in MATTERS:
                 match(outcomes, event)
-            read = _READERS[kind]
-            if read is not None:
+            if (read := _READERS[kind]) is not None:
                 read(self, event, attributes)
         newest = self._history[end - 1]
-        if newest.time_ns > self._time_ns and isinstance(newest.attributes, h.WorkflowTaskStarted):
+        if newest.time_ns > self._time_ns and type(newest.attributes) is h.WorkflowTaskStarted:
             self._time_ns = newest.time_ns
         self._position, self._length = end, newest.id
         if last:

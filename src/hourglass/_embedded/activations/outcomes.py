@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
+import msgspec
+
 from hourglass._embedded.activations.child_outcomes import ChildOutcomes, OtherCommand
 from hourglass._embedded.activations.local_activities import LocalActivities
 from hourglass._embedded.activations.nexus_outcomes import NexusOutcomes
@@ -36,8 +38,7 @@ class BadCommand(HourglassError):
     """
 
 
-@dataclass(slots=True)
-class _Request:
+class _Request(msgspec.Struct, gc=False):
     """An activity or timer that is unsent (`event_id` is 0), pending, or over."""
 
     command: c.ScheduleActivity | c.StartTimer
