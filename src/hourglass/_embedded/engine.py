@@ -131,7 +131,7 @@ class Engine:
         raising them, because the caller is in the middle of another operation that must not fail.
         """
         try:
-            if poller.queue.tasks or poller.own_tasks or self.tasks.queried:
+            if poller.queue.tasks or poller.own_tasks or self.queues.queried:
                 self.tasks.assign(poller)
             if poller.queue.attempts:
                 self.attempts.assign(poller)
@@ -227,7 +227,7 @@ class Engine:
     def awaits_workers(self) -> bool:
         """Whether a worker has a task or an attempt in progress, or a query waits for a worker."""
         pollers = self.queues.pollers.all()
-        return bool(self.tasks.queried) or any(poller.active_runs or poller.attempts for poller in pollers)
+        return bool(self.queues.queried) or any(poller.active_runs or poller.attempts for poller in pollers)
 
     async def durable(self, number: int) -> None:
         """Wait until effects that depend on this change may leave the engine. Raise `StorageError` if they never can."""

@@ -222,7 +222,7 @@ async def test_query_without_a_worker_times_out(world: World) -> None:
     with pytest.raises(ServiceTimeoutError):
         await call
     assert not record.queries
-    assert not world.engine.tasks.queried
+    assert not world.engine.queues.queried
 
 
 async def test_query_waits_for_the_first_workflow_task(world: World) -> None:

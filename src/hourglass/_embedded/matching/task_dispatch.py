@@ -40,17 +40,16 @@ class TaskDispatch:
     def __init__(self, runs: RunTable, deployments: Deployments) -> None:
         self._runs = runs
         self._deployments = deployments
-        self.queried: dict[str, LoadedRun] = {}
-        """The runs with waiting queries, by run id."""
+        self._queried = runs.queues.queried
 
     def assign(self, poller: QueuePoller) -> None:
         """Assign tasks and queries to a worker until none is left or the worker has no free slot."""
         active, tasks = poller.active_runs, poller.queue.tasks
-        while len(active) < poller.task_slots and (tasks or poller.own_tasks or self.queried):
+        while len(active) < poller.task_slots and (tasks or poller.own_tasks or self._queried):
             if (tasks or poller.own_tasks) and (record := self.take(poller)) is not None:
                 poller.queue.tasks_received += 1
                 poller.receiver.begin_task(record)
-            elif self.queried and (record := self.take_queries(poller)) is not None:
+            elif self._queried and (record := self.take_queries(poller)) is not None:
                 poller.receiver.begin_queries(record)
             else:
                 return
@@ -106,9 +105,9 @@ class TaskDispatch:
         """Return a run with waiting queries that this worker can answer. Return None if there is none, or if each such
         run has a task that must be completed first.
         """
-        for record in self.queried.values():
+        for record in self._queried.values():
             if record.run.task is None and self._is_for(record, poller) and self._knows(record, poller):
-                del self.queried[record.run.run_id]
+                del self._queried[record.run.run_id]
                 self._stick(record, poller)
                 return record
         return None
@@ -116,7 +115,7 @@ class TaskDispatch:
     def add_query(self, record: LoadedRun, query: WaitingQuery) -> None:
         """Add a query to a run's waiting queries."""
         record.queries.append(query)
-        self.queried[record.run.run_id] = record
+        self._queried[record.run.run_id] = record
         self._runs.queues.wake(record.run.started.spec.task_queue)
 
     def remove_query(self, record: LoadedRun, query: WaitingQuery) -> None:
@@ -124,7 +123,7 @@ class TaskDispatch:
         if query in record.queries:
             record.queries.remove(query)
             if not record.queries:
-                self.queried.pop(record.run.run_id, None)
+                self._queried.pop(record.run.run_id, None)
 
     def take_waiting_queries(self, record: LoadedRun) -> list[WaitingQuery]:
         """Remove and return the waiting queries of a run, which the caller must answer. Return none if the run has a
@@ -135,7 +134,7 @@ class TaskDispatch:
     def take_all_queries(self, record: LoadedRun) -> list[WaitingQuery]:
         """Remove and return the waiting queries of a run, even if the run has a task. The caller must answer them."""
         queries, record.queries = record.queries, []
-        self.queried.pop(record.run.run_id, None)
+        self._queried.pop(record.run.run_id, None)
         return queries
 
     def reject_unanswerable_queries(self, record: LoadedRun) -> None:

@@ -20,12 +20,16 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterator
 from itertools import chain
 from time import monotonic
+from typing import TYPE_CHECKING
 
 from hourglass._contract.ids import new_id
 from hourglass._embedded.matching.pollers import QueuePoller, QueuePollers, TaskQueue
 from hourglass._embedded.matching.priority_queue import PriorityQueue
 from hourglass._embedded.runs.write_behind import WriteBehind
 from hourglass._embedded.transitions.run import OpenActivity, Run, level_of
+
+if TYPE_CHECKING:
+    from hourglass._embedded.runs.run import LoadedRun
 
 FEW_TASKS = 32
 """While the engine is behind, a worker with this many workflow tasks in progress receives no more low-priority ones.
@@ -83,6 +87,8 @@ class TaskQueues:
         self._dispatching = False
         self._will_dispatch = False
         self._held_back: dict[str, None] = {}
+        self.queried: dict[str, LoadedRun] = {}
+        """The runs with waiting queries, by run id."""
 
     def of(self, task_queue: str) -> TaskQueue:
         """Return the queue with this name."""
@@ -297,6 +303,10 @@ class TaskQueues:
 
         `poller` is a worker that has returned a slot. It may receive a task even if its queue was not marked.
         """
+        if poller is not None:
+            queue = poller.queue
+            if not (queue.tasks or queue.attempts or poller.own_tasks or self.queried):
+                poller = None  # there is no backlog for its slot
         if self._dispatching or not (self._to_dispatch or poller is not None):
             return  # nothing to do, or called during an assignment: the loop below will handle it
         self._dispatching = True
