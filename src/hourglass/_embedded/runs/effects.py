@@ -18,29 +18,27 @@ run.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import Any, Protocol, assert_never
+from typing import TYPE_CHECKING, Any, Protocol, assert_never
 
-from hourglass._embedded.clock import Clock
 from hourglass._embedded.runs.run import LoadedRun
 from hourglass._embedded.transitions import children
 from hourglass._embedded.transitions.run import (
     ApplyClosePolicy,
-    Change,
     Effect,
     NotifyParent,
     NotifySchedule,
     OpenChild,
     ReleaseClaims,
-    Run,
     SendCancel,
     SendSignal,
     StartChild,
 )
-from hourglass._embedded.transitions.size_limits import Limits
-from hourglass._evaluator.specs import IdReusePolicy, ParentClosePolicy, VersioningOverride
+from hourglass._evaluator.specs import IdReusePolicy, ParentClosePolicy
 from hourglass._history import events as h
 from hourglass.errors import StorageError
+
+if TYPE_CHECKING:
+    from hourglass._embedded.runs.runs import RunTable
 
 logger = logging.getLogger("hourglass.embedded")
 
@@ -72,38 +70,10 @@ class LimitKeeping(Protocol):
         ...
 
 
-class Runs(Protocol):
-    """The part of `runs.RunTable` that effects use."""
-
-    clock: Clock
-    limits: Limits
-    new_run_id: Callable[[], str]
-    awaiting: EndListener
-    keeping: LimitKeeping
-
-    has_version: Callable[[VersioningOverride, str], bool]
-
-    def record(self, run_id: str) -> LoadedRun | None:
-        """Return the run with this id; None if there is none."""
-        ...
-
-    def current(self, workflow_id: str) -> LoadedRun | None:
-        """Return the latest run of a workflow; None if there is none."""
-        ...
-
-    def open(self, started: h.WorkflowExecutionStarted) -> LoadedRun:
-        """Open a run."""
-        ...
-
-    def change(self, record: LoadedRun, transition: Callable[[Run, int], Change]) -> str:
-        """Apply a transition to a run. Return the reason if the run was terminated instead."""
-        ...
-
-
 class EffectsOnOthers:
     """The effects of runs on other runs of the same engine."""
 
-    def __init__(self, runs: Runs, namespace: str) -> None:
+    def __init__(self, runs: RunTable, namespace: str) -> None:
         self._runs = runs
         self._namespace = namespace
 

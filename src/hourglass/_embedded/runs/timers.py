@@ -8,64 +8,28 @@ an open run with a deadline has an alarm at that deadline or earlier.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection
 from functools import partial
-from typing import Protocol, TypeVarTuple, Unpack
+from typing import TYPE_CHECKING
 
-from hourglass._embedded.clock import SECOND, Clock
-from hourglass._embedded.matching.task_queues import TaskQueues
+from hourglass._embedded.clock import SECOND
 from hourglass._embedded.runs.lost_attempts import log_lost
 from hourglass._embedded.runs.run import LoadedRun, run_wake_ns
-from hourglass._embedded.runs.write_behind import WriteBehind
 from hourglass._embedded.transitions import transitions
 from hourglass._embedded.transitions.activities import deadline
-from hourglass._embedded.transitions.run import RUNNING, Change, OpenActivity, Run
+from hourglass._embedded.transitions.run import RUNNING, OpenActivity, Run
+
+if TYPE_CHECKING:
+    from hourglass._embedded.runs.runs import RunTable
 
 LOOK_AGAIN = 5 * SECOND
 """The maximum delay before a withheld and overdue activity is checked again."""
 
 
-Arguments = TypeVarTuple("Arguments")
-
-
-class TimedRuns(Protocol):
-    """The part of `runs.RunTable` that timers use."""
-
-    clock: Clock
-    queues: TaskQueues
-    writes: WriteBehind
-    new_run_id: Callable[[], str]
-
-    @property
-    def in_transaction(self) -> bool:
-        """Whether a transaction is open, so that changes applied now become part of it."""
-        ...
-
-    def may_change(self, record: LoadedRun) -> bool:
-        """Whether a run is open, not paused and within its limits, and its changes can be applied and stored now."""
-        ...
-
-    def records(self) -> Iterator[LoadedRun]:
-        """Return the runs in memory."""
-        ...
-
-    def change(
-        self,
-        record: LoadedRun,
-        transition: Callable[[Run, Unpack[Arguments], int], Change],
-        *arguments: *Arguments,
-        looked: frozenset[int] = ...,
-    ) -> str:
-        """Apply `transition(run, *arguments, now_ns)` to a run. `looked` contains the ids of its activities and
-        timers that were due.
-        """
-        ...
-
-
 class RunTimers:
     """The alarms of all runs in memory."""
 
-    def __init__(self, runs: TimedRuns) -> None:
+    def __init__(self, runs: RunTable) -> None:
         self._runs = runs
         self._clock = runs.clock
         self.early_is_harmless = runs.clock.early_is_harmless
