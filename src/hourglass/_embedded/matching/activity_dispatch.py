@@ -31,11 +31,10 @@ from hourglass.converter import ApplicationFailure, CanceledFailure, Failure
 
 def activity_task(namespace: str, run: Run, activity: OpenActivity, token: bytes) -> ActivityTask:
     """Return the task that is sent to a worker for a started attempt. A pure function."""
-    scheduled, spec, own = activity.scheduled, activity.spec, run.started.spec
-    if own.priority_key or own.fairness_key or own.fairness_weight:
+    scheduled, spec, started, own = activity.scheduled, activity.spec, run.started, run.started.spec
+    belongs = not run.is_standalone_activity  # to a workflow
+    if belongs and (own.priority_key or own.fairness_key or own.fairness_weight):
         spec = with_priority_of(own, spec)
-    if run.is_standalone_activity:
-        return _standalone_task(namespace, run, activity, token)
     return ActivityTask(
         token=token,
         activity_id=scheduled.activity_id,
@@ -44,29 +43,10 @@ def activity_task(namespace: str, run: Run, activity: OpenActivity, token: bytes
         arguments=scheduled.arguments,
         attempt=activity.attempt - activity.earlier or 1,
         namespace=namespace,
-        workflow_id=run.started.workflow_id,
-        run_id=run.run_id,
-        workflow_type=run.started.workflow_type,
-        headers=scheduled.headers,
-        heartbeat_details=activity.heartbeat_details,
-        scheduled_time_ns=activity.scheduled_ns,
-        current_attempt_scheduled_time_ns=activity.available_ns,
-        started_time_ns=activity.started_ns,
-    )
-
-
-def _standalone_task(namespace: str, run: Run, activity: OpenActivity, token: bytes) -> ActivityTask:
-    """Return the task of an attempt of a standalone activity, which belongs to no workflow."""
-    scheduled = activity.scheduled
-    return ActivityTask(
-        token=token,
-        activity_id=scheduled.activity_id,
-        activity_type=scheduled.activity_type,
-        spec=activity.spec,
-        arguments=scheduled.arguments,
-        attempt=activity.attempt - activity.earlier or 1,
-        namespace=namespace,
-        activity_run_id=run.run_id,
+        workflow_id=started.workflow_id if belongs else "",
+        run_id=run.run_id if belongs else "",
+        workflow_type=started.workflow_type if belongs else "",
+        activity_run_id="" if belongs else run.run_id,
         headers=scheduled.headers,
         heartbeat_details=activity.heartbeat_details,
         scheduled_time_ns=activity.scheduled_ns,
@@ -154,7 +134,7 @@ class ActivityDispatch:
         late = self._runs.clock.now_ns() - activity.started_ns
         if late * NEGLIGIBLE <= narrowest_timeout(activity.spec) * SECOND:
             return task
-        self._runs.change(record, lambda run, now: transitions.hand_out_attempt(run, activity, now))
+        self._runs.change(record, transitions.hand_out_attempt, activity)
         started = record.run.activities.get(scheduled)
         return task if started is None else activity_task(self._namespace, record.run, started, task.token)
 
@@ -186,9 +166,7 @@ class ActivityDispatch:
                 self._begin(poller, activity_task(self._namespace, run, activity, token.encode()), attempt)
 
     def _start(self, record: LoadedRun, activity: OpenActivity, identity: str) -> str:
-        return self._runs.change(
-            record, lambda run, now: transitions.start_attempt(run, activity, identity, now)
-        )
+        return self._runs.change(record, transitions.start_attempt, activity, identity)
 
     def find(self, token: AttemptToken) -> tuple[LoadedRun, OpenActivity] | None:
         """Return the run and the activity of a token, or None if the token's attempt is no longer the current one."""
@@ -226,16 +204,16 @@ class ActivityDispatch:
                 task = record.run.task
                 return eager is not None and task is not None and task.started_event_id != 0
             case ActivityDeferred():
-                change(record, lambda run, now: transitions.defer_activity(run, activity, now))
+                change(record, transitions.defer_activity, activity)
             case AttemptCancelled() if activity.cancel_requested_event_id:
                 info = result.failure.info
                 details = info.details if isinstance(info, CanceledFailure) else ()
-                change(record, lambda run, now: transitions.cancel_activity(run, activity, details, who, now))
+                change(record, transitions.cancel_activity, activity, details, who)
             case AttemptFailed() | AttemptCancelled():
                 failure = (
                     result.failure if isinstance(result, AttemptFailed) else shutdown_failure(result.failure)
                 )
-                change(record, lambda run, now: transitions.fail_activity(run, activity, failure, who, now))
+                change(record, transitions.fail_activity, activity, failure, who)
         return False
 
     def record_heartbeat(self, token: bytes, details: Payloads) -> None:
@@ -243,7 +221,7 @@ class ActivityDispatch:
         current = self.find(AttemptToken.decode(token))
         if current is not None:
             record, activity = current
-            self._runs.change(record, lambda run, now: transitions.heartbeat(run, activity, details, now))
+            self._runs.change(record, transitions.heartbeat, activity, details)
 
     def release(self, token: AttemptToken) -> None:
         """Forget which worker has an attempt. The worker is no longer notified of the attempt's timeouts and
@@ -261,7 +239,7 @@ class ActivityDispatch:
         if current is not None and not current[1].deferred:
             record, activity = current
             before = record.run
-            self._runs.change(record, lambda run, now: transitions.lose_attempt_of(run, activity, now))
+            self._runs.change(record, transitions.lose_attempt_of, activity)
             log_lost(before, record.run, (activity.scheduled_event_id,), LOST_WITH_PROCESS)
 
     def give_back(self, token: AttemptToken) -> None:
@@ -270,4 +248,4 @@ class ActivityDispatch:
         current = self.find(token)
         if current is not None:
             record, activity = current
-            self._runs.change(record, lambda run, now: transitions.give_back_attempt(run, activity, now))
+            self._runs.change(record, transitions.give_back_attempt, activity)

@@ -195,7 +195,7 @@ class TaskDispatch:
                 logger.warning("run %s cannot continue: %s", record.run.run_id, rejection)
             if rejection.ends_run and record.run.is_open:
                 why = str(rejection)
-                self._runs.change(record, lambda run, now: transitions.end_overgrown(run, why, now))
+                self._runs.change(record, transitions.end_overgrown, why)
             return rejection.reason
         for _, values in attributes:
             self._runs.attributes.learn(values)
@@ -206,7 +206,7 @@ class TaskDispatch:
     ) -> None:
         """Fail a workflow task. The task will be retried."""
         if _is_started(record.run, number):
-            self._runs.change(record, lambda run, now: tasks.fail_task(run, int(cause), failure, who, now))
+            self._runs.change(record, tasks.fail_task, int(cause), failure, who)
 
     def lose(self, record: LoadedRun, number: int) -> None:
         """Return a workflow task to the backlog immediately, because its worker's process has ended."""

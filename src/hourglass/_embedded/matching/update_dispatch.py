@@ -60,7 +60,7 @@ class UpdateDispatch:
         waits = record.updates is not None and record.updates.waiting
         if waits and record.run.is_open and record.run.task is None:
             silent = isinstance(record.events[-1].attributes, WorkflowTaskCompleted)
-            self._runs.change(record, lambda run, now: _want_task(run, silent, now))
+            self._runs.change(record, _want_task, silent)
 
 
 def _want_task(run: Run, silent: bool, now_ns: int) -> Change:

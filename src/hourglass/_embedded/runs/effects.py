@@ -103,11 +103,11 @@ class EffectsOnOthers:
         initiated = child.initiated_event_id
         cause = self._start_failure(child)
         if cause is not None:
-            self._runs.change(parent, lambda run, now: children.child_not_started(run, initiated, cause, now))
+            self._runs.change(parent, children.child_not_started, initiated, cause)
             return
         run_id = self._runs.new_run_id()
         self._runs.open(children.first_event(parent.run, child, run_id, self._runs.clock.now_ns()))
-        self._runs.change(parent, lambda run, now: children.child_started(run, initiated, run_id, now))
+        self._runs.change(parent, children.child_started, initiated, run_id)
 
     def _start_failure(self, child: OpenChild) -> h.StartChildFailedCause | None:
         """Return the reason why a child cannot start; None if it can. Terminate the existing run first if the id
@@ -133,7 +133,7 @@ class EffectsOnOthers:
         if request.child.id_reuse_policy is not IdReusePolicy.TERMINATE_IF_RUNNING:
             return _TAKEN
         reason = "TerminateIfRunning WorkflowIdReusePolicy Policy"
-        self._runs.change(existing, lambda run, now: children.terminated_by_engine(run, reason, now))
+        self._runs.change(existing, children.terminated_by_engine, reason)
         return None
 
     def _leave(self, parent: LoadedRun, child: OpenChild) -> None:
@@ -149,10 +149,10 @@ class EffectsOnOthers:
             # child.
             return
         if policy is ParentClosePolicy.REQUEST_CANCEL:
-            self._runs.change(target, lambda run, now: children.cancelled_by(run, parent.run, "", 0, now))
+            self._runs.change(target, children.cancelled_by, parent.run, "", 0)
         else:
             reason = "by parent close policy"
-            self._runs.change(target, lambda run, now: children.terminated_by_engine(run, reason, now))
+            self._runs.change(target, children.terminated_by_engine, reason)
 
     def _notify_parent(self, record: LoadedRun) -> None:
         started = record.run.started
@@ -164,7 +164,7 @@ class EffectsOnOthers:
         child = None if parent is None or not parent.run.is_open else parent.run.children.get(initiated)
         # A parent that was reset may have requested a different child with the same event id.
         if parent is not None and child is not None and child.run_id == started.first_run_id:
-            self._runs.change(parent, lambda run, now: children.child_ended(run, initiated, record.run, now))
+            self._runs.change(parent, children.child_ended, initiated, record.run)
 
     def _signal(self, sender: LoadedRun, effect: SendSignal) -> None:
         if not sender.run.is_open:
@@ -176,7 +176,7 @@ class EffectsOnOthers:
         cause: h.ExternalFailedCause | None = None
         if message is None:
             cause = self._deliver(sender, effect, target)
-        self._runs.change(sender, lambda run, now: children.signal_sent(run, effect, cause, now))
+        self._runs.change(sender, children.signal_sent, effect, cause)
         if message is not None:
             self._runs.keeping.receive(sender, effect.spec.workflow_id, message)
 
@@ -188,9 +188,7 @@ class EffectsOnOthers:
             return target
         if target.has_signals(self._runs.limits.signals):
             return h.ExternalFailedCause.SIGNAL_COUNT_LIMIT_EXCEEDED
-        ended = self._runs.change(
-            target, lambda run, now: children.signalled_by(run, sender.run, effect, now)
-        )
+        ended = self._runs.change(target, children.signalled_by, sender.run, effect)
         return _NOT_FOUND if ended else None  # the target exceeded its limits and was terminated instead
 
     def _cancel(self, sender: LoadedRun, effect: SendCancel) -> None:
@@ -204,10 +202,8 @@ class EffectsOnOthers:
             cause = _NOT_FOUND
         elif target.run.is_open:  # a closed run needs no cancellation
             reason, initiated = effect.spec.reason, effect.initiated_event_id
-            self._runs.change(
-                target, lambda run, now: children.cancelled_by(run, sender.run, reason, initiated, now)
-            )
-        self._runs.change(sender, lambda run, now: children.cancel_sent(run, effect, cause, now))
+            self._runs.change(target, children.cancelled_by, sender.run, reason, initiated)
+        self._runs.change(sender, children.cancel_sent, effect, cause)
 
     def _target(
         self, sender: LoadedRun, effect: SendSignal | SendCancel

@@ -178,7 +178,7 @@ def _use_existing(
             details=(Payload(f'"terminated by new runID: {new_run_id}"'.encode(), "json/plain"),),
             identity=request.identity,
         )
-        runs.change(existing, lambda run, now: transitions.terminate(run, end, now))
+        runs.change(existing, transitions.terminate, end)
         return None
     by_signal = bool(request.signal_name) and conflict is IdConflictPolicy.UNSPECIFIED
     if conflict is IdConflictPolicy.USE_EXISTING or by_signal:

@@ -147,7 +147,7 @@ class RunTimers:
                 self._put_off(record, ids, since)
 
     def _put_off(self, record: LoadedRun, ids: list[int], since: int) -> None:
-        self._runs.change(record, lambda run, now: transitions.put_off_activities(run, ids, since, now))
+        self._runs.change(record, transitions.put_off_activities, ids, since)
 
 
 def _withheld(record: LoadedRun, due: frozenset[int], now: int, *, is_stalled: bool) -> frozenset[int]:
