@@ -87,15 +87,11 @@ OUTBOUND_HEAD = """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hourglass.client._calls import (
-    ClientCall,
     {inputs},
 )
-
-if TYPE_CHECKING:
-    from hourglass.client._session import ClientSession
 
 
 """
@@ -107,21 +103,6 @@ class AsyncClientOutboundInterceptor:
         self.next = next
 
 {methods}
-
-
-class LastAsyncClientOutbound(AsyncClientOutboundInterceptor):
-    \"\"\"The end of the chain: runs the call.\"\"\"
-
-    def __init__(self, session: ClientSession) -> None:
-        self._session = session
-
-    async def _perform(self, input: ClientCall) -> Any:
-        return await self._session.with_rpc(input._rpc()).aperform(input._proceed(input))
-
-    async def _perform_steps(self, input: ClientCall) -> None:
-        await self._session.with_rpc(input._rpc()).aperform_steps(input._proceed(input))
-
-{last}
 
 
 """
@@ -145,8 +126,6 @@ NAMES = {
     "aeach": "each",
     "arun": "run",
     "aperform": "perform",
-    "aperform_steps": "perform_steps",
-    "arun_steps": "run_steps",
     "async_client_chain": "client_chain",
     "intercept_async_client": "intercept_client",
 }
@@ -212,14 +191,14 @@ def call_points() -> Iterator[tuple[str, dict[str, Any]]]:
 
     Reads the text, because an import would need the generated file.
     """
-    names = ("method", "doc", "returns", "steps")
+    names = ("method", "doc", "returns")
     for node in ast.walk(ast.parse((source.PACKAGE / CALLS).read_text())):
         match node:
             case ast.ClassDef(name=name, body=body):
                 for statement in body:
                     match statement:
                         case ast.Assign(targets=[ast.Name(id="_point")], value=ast.Call() as call):
-                            fields: dict[str, Any] = {"returns": "None", "steps": False}
+                            fields: dict[str, Any] = {"returns": "None"}
                             fields |= dict(zip(names, map(ast.literal_eval, call.args), strict=False))
                             fields |= {word.arg: ast.literal_eval(word.value) for word in call.keywords}
                             yield name, fields
@@ -281,12 +260,8 @@ def outbound() -> str:
     """Return the text of the outbound interceptors, not yet formatted."""
     points = list(call_points())
     methods = "".join(OUTBOUND_METHOD.format(input=name, **point) for name, point in points)
-    last = "".join(
-        f"    {point['method']} = {'_perform_steps' if point['steps'] else '_perform'}\n"
-        for _, point in points
-    )
     head = OUTBOUND_HEAD.format(inputs=",\n    ".join(sorted(name for name, _ in points)))
-    awaited = OUTBOUND_CLASSES.format(methods=methods, last=last)
+    awaited = OUTBOUND_CLASSES.format(methods=methods)
     return head + awaited + blocking(awaited)
 
 

@@ -45,7 +45,7 @@ class AsyncScheduleHandle(ScheduleHandleFacts):
         client changes the schedule at the same time, `change` is called again with the new description, so it must not have
         side effects.
         """
-        await self._session.arun_steps(_schedules.update(self._session, self.id, change), rpc)
+        await self._session.arun(_schedules.update(self._session, self.id, change), rpc)
 
     async def pause(self, note: str = "", **rpc: Unpack[RpcOptions]) -> None:
         """Pause the schedule until it is resumed. `note` is the reason. A paused schedule can still be triggered."""

@@ -46,7 +46,7 @@ class ScheduleHandle(ScheduleHandleFacts):
         client changes the schedule at the same time, `change` is called again with the new description, so it must not have
         side effects.
         """
-        self._session.run_steps(_schedules.update(self._session, self.id, change), rpc)
+        self._session.run(_schedules.update(self._session, self.id, change), rpc)
 
     def pause(self, note: str = "", **rpc: Unpack[RpcOptions]) -> None:
         """Pause the schedule until it is resumed. `note` is the reason. A paused schedule can still be triggered."""

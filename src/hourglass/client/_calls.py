@@ -27,8 +27,6 @@ class CallPoint(NamedTuple):
     method: str
     doc: str
     returns: str = "None"
-    steps: bool = False
-    """Whether the call consists of several operations."""
 
 
 class _Option:
@@ -481,7 +479,7 @@ class DescribeScheduleInput(ScheduleInput):
 class UpdateScheduleInput(ScheduleInput):
     """A change of a schedule: `change` receives the description and returns the new schedule."""
 
-    _point = CallPoint("update_schedule", "Change a schedule.", steps=True)
+    _point = CallPoint("update_schedule", "Change a schedule.")
 
     change: Callable[[ScheduleDescription], Schedule | None] = field(repr=False)
 

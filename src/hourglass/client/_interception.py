@@ -6,7 +6,7 @@ A client's chain runs in the caller's thread or on the caller's event loop. Its 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hourglass._evaluator.interception import InterceptWorkflow, WorkflowInboundInterceptor
@@ -14,13 +14,12 @@ from hourglass.activity._context import ActivityChain, ActivityInboundIntercepto
 from hourglass.client._outbound import (
     AsyncClientOutboundInterceptor,
     ClientOutboundInterceptor,
-    LastAsyncClientOutbound,
-    LastClientOutbound,
 )
 from hourglass.errors import UsageError
 from hourglass.nexus import LastNexusInbound, NexusOperationInboundInterceptor
 
 if TYPE_CHECKING:
+    from hourglass.client._calls import ClientCall
     from hourglass.client._session import ClientSession
 
 
@@ -60,9 +59,23 @@ class Interceptor:
 # --- faces: awaited, the source of what follows ---
 
 
+class LastAsyncClientOutbound:
+    """The end of the chain: its methods run the call."""
+
+    def __init__(self, session: ClientSession) -> None:
+        self._session = session
+
+    def __getattr__(self, method: str) -> Callable[[ClientCall], Any]:
+        return self._perform
+
+    async def _perform(self, input: ClientCall) -> Any:
+        return await self._session.with_rpc(input._rpc()).aperform(input._proceed(input))
+
+
 def async_client_chain(session: ClientSession) -> AsyncClientOutboundInterceptor:
     """Return the first interceptor of an `AsyncClient`; the last one calls the session."""
-    outbound: AsyncClientOutboundInterceptor = LastAsyncClientOutbound(session)
+    last: Any = LastAsyncClientOutbound(session)
+    outbound = AsyncClientOutboundInterceptor(last)
     for interceptor in reversed(session.interceptors):
         outbound = interceptor.intercept_async_client(outbound)
     return outbound
@@ -71,9 +84,23 @@ def async_client_chain(session: ClientSession) -> AsyncClientOutboundInterceptor
 # --- faces: blocking, made by `make faces` from the lines above: edit those ---
 
 
+class LastClientOutbound:
+    """The end of the chain: its methods run the call."""
+
+    def __init__(self, session: ClientSession) -> None:
+        self._session = session
+
+    def __getattr__(self, method: str) -> Callable[[ClientCall], Any]:
+        return self._perform
+
+    def _perform(self, input: ClientCall) -> Any:
+        return self._session.with_rpc(input._rpc()).perform(input._proceed(input))
+
+
 def client_chain(session: ClientSession) -> ClientOutboundInterceptor:
     """Return the first interceptor of a `Client`; the last one calls the session."""
-    outbound: ClientOutboundInterceptor = LastClientOutbound(session)
+    last: Any = LastClientOutbound(session)
+    outbound = ClientOutboundInterceptor(last)
     for interceptor in reversed(session.interceptors):
         outbound = interceptor.intercept_client(outbound)
     return outbound

@@ -4,13 +4,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hourglass.client._calls import (
     BackfillScheduleInput,
     CancelActivityInput,
     CancelWorkflowInput,
-    ClientCall,
     CompleteAsyncActivityInput,
     CountActivitiesInput,
     CountWorkflowsInput,
@@ -42,9 +41,6 @@ from hourglass.client._calls import (
     UpdateActivityOptionsInput,
     UpdateScheduleInput,
 )
-
-if TYPE_CHECKING:
-    from hourglass.client._session import ClientSession
 
 
 class AsyncClientOutboundInterceptor:
@@ -186,53 +182,6 @@ class AsyncClientOutboundInterceptor:
         return await self.next.delete_schedule(input)
 
 
-class LastAsyncClientOutbound(AsyncClientOutboundInterceptor):
-    """The end of the chain: runs the call."""
-
-    def __init__(self, session: ClientSession) -> None:
-        self._session = session
-
-    async def _perform(self, input: ClientCall) -> Any:
-        return await self._session.with_rpc(input._rpc()).aperform(input._proceed(input))
-
-    async def _perform_steps(self, input: ClientCall) -> None:
-        await self._session.with_rpc(input._rpc()).aperform_steps(input._proceed(input))
-
-    start_workflow = _perform
-    signal_workflow = _perform
-    query_workflow = _perform
-    start_workflow_update = _perform
-    start_update_with_start_workflow = _perform
-    cancel_workflow = _perform
-    terminate_workflow = _perform
-    describe_workflow = _perform
-    count_workflows = _perform
-    list_workflows = _perform
-    fetch_workflow_history_events = _perform
-    complete_async_activity = _perform
-    fail_async_activity = _perform
-    heartbeat_async_activity = _perform
-    report_cancellation_async_activity = _perform
-    start_activity = _perform
-    describe_activity = _perform
-    cancel_activity = _perform
-    terminate_activity = _perform
-    pause_activity = _perform
-    unpause_activity = _perform
-    update_activity_options = _perform
-    list_activities = _perform
-    count_activities = _perform
-    create_schedule = _perform
-    list_schedules = _perform
-    describe_schedule = _perform
-    update_schedule = _perform_steps
-    pause_schedule = _perform
-    unpause_schedule = _perform
-    trigger_schedule = _perform
-    backfill_schedule = _perform
-    delete_schedule = _perform
-
-
 class ClientOutboundInterceptor:
     """The calls of a `Client`. Override the methods of the calls to intercept; call `self.next` to continue."""
 
@@ -370,50 +319,3 @@ class ClientOutboundInterceptor:
     def delete_schedule(self, input: DeleteScheduleInput) -> None:
         """Delete a schedule."""
         return self.next.delete_schedule(input)
-
-
-class LastClientOutbound(ClientOutboundInterceptor):
-    """The end of the chain: runs the call."""
-
-    def __init__(self, session: ClientSession) -> None:
-        self._session = session
-
-    def _perform(self, input: ClientCall) -> Any:
-        return self._session.with_rpc(input._rpc()).perform(input._proceed(input))
-
-    def _perform_steps(self, input: ClientCall) -> None:
-        self._session.with_rpc(input._rpc()).perform_steps(input._proceed(input))
-
-    start_workflow = _perform
-    signal_workflow = _perform
-    query_workflow = _perform
-    start_workflow_update = _perform
-    start_update_with_start_workflow = _perform
-    cancel_workflow = _perform
-    terminate_workflow = _perform
-    describe_workflow = _perform
-    count_workflows = _perform
-    list_workflows = _perform
-    fetch_workflow_history_events = _perform
-    complete_async_activity = _perform
-    fail_async_activity = _perform
-    heartbeat_async_activity = _perform
-    report_cancellation_async_activity = _perform
-    start_activity = _perform
-    describe_activity = _perform
-    cancel_activity = _perform
-    terminate_activity = _perform
-    pause_activity = _perform
-    unpause_activity = _perform
-    update_activity_options = _perform
-    list_activities = _perform
-    count_activities = _perform
-    create_schedule = _perform
-    list_schedules = _perform
-    describe_schedule = _perform
-    update_schedule = _perform_steps
-    pause_schedule = _perform
-    unpause_schedule = _perform
-    trigger_schedule = _perform
-    backfill_schedule = _perform
-    delete_schedule = _perform

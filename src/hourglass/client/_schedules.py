@@ -44,7 +44,7 @@ from hourglass.client._calls import (
     UnpauseScheduleInput,
     UpdateScheduleInput,
 )
-from hourglass.client._session import ClientOperation, ClientSession, Steps, asking, listing, nothing, through
+from hourglass.client._session import ClientOperation, ClientSession, asking, listing, nothing, through
 from hourglass.converter import Converter, Payload, SearchAttributes, encode_search_attributes
 from hourglass.errors import ServiceError, UsageError
 
@@ -235,47 +235,57 @@ def delete(session: ClientSession, schedule_id: str) -> ClientOperation[None]:
     return through(session, DeleteScheduleInput(id=schedule_id, _proceed=build))
 
 
-def update(session: ClientSession, schedule_id: str, change: Change) -> UpdateScheduleInput:
-    """Change a schedule. This takes several operations, run by `run_steps`."""
-    return UpdateScheduleInput(
-        id=schedule_id,
-        change=change,
-        _proceed=lambda call: _updating(session, call.id, call.change),
-    )
+def update(session: ClientSession, schedule_id: str, change: Change) -> ClientOperation[None]:
+    """Change a schedule: describe it, call `change`, send the result, and check whether the update took effect."""
+
+    def build(call: UpdateScheduleInput) -> ClientOperation[None]:
+        describe = DescribeSchedule(schedule_id=call.id)
+        return asking(describe, lambda seen: _send_change(session, call, describe, seen, _TRIES))
+
+    return through(session, UpdateScheduleInput(id=schedule_id, change=change, _proceed=build))
 
 
-def _updating(session: ClientSession, schedule_id: str, change: Change) -> Steps:
-    """Describe the schedule, call `change`, send the result, and check whether the update took effect."""
-    describe: ClientOperation[ScheduleDetails] = asking(
-        DescribeSchedule(schedule_id=schedule_id), lambda answer: answer
-    )
-    seen: ScheduleDetails = yield describe
-    for _ in range(_TRIES):
-        changed = change(_described(session, seen))
-        if changed is None:
-            return
-        converter = _converter_of(session, changed, schedule_id)
-        form = forms.schedule_form(changed, schedule_id, converter, session.identity)
-        session.register_workflow(changed.action.workflow)
-        yield asking(
-            UpdateSchedule(
-                schedule_id=schedule_id,
-                schedule=form,
-                request_id=new_id(),
-                conflict_token=seen.conflict_token,
-                identity=session.identity,
-            ),
-            nothing,
+def _send_change(
+    session: ClientSession,
+    call: UpdateScheduleInput,
+    describe: DescribeSchedule,
+    before: ScheduleDetails,
+    tries: int,
+) -> ClientOperation[None] | None:
+    """Call the function of an update, and return the operation that sends its result and checks it; None if nothing
+    changes.
+    """
+    if not tries:
+        raise ServiceError(
+            f"schedule {call.id!r} was not updated: other clients changed it during each of {_TRIES} attempts",
+            status="ABORTED",
         )
+    changed = call.change(_described(session, before))
+    if changed is None:
+        return None
+    converter = _converter_of(session, changed, call.id)
+    form = forms.schedule_form(changed, call.id, converter, session.identity)
+    session.register_workflow(changed.action.workflow)
+    request = UpdateSchedule(
+        schedule_id=call.id,
+        schedule=form,
+        request_id=new_id(),
+        conflict_token=before.conflict_token,
+        identity=session.identity,
+    )
+
+    async def ask(session: ClientSession) -> ScheduleDetails:
+        await session.call(request)
+        return await session.call(describe)
+
+    def check(after: ScheduleDetails) -> ClientOperation[None] | None:
         # A server reports success even for an update that it dropped. Only a new token and equal content prove that the
         # update took effect.
-        before, seen = seen, (yield describe)
-        if seen.conflict_token != before.conflict_token and is_same_schedule(form, seen.schedule):
-            return
-    raise ServiceError(
-        f"schedule {schedule_id!r} was not updated: other clients changed it during each of {_TRIES} attempts",
-        status="ABORTED",
-    )
+        if after.conflict_token != before.conflict_token and is_same_schedule(form, after.schedule):
+            return None
+        return _send_change(session, call, describe, after, tries - 1)
+
+    return ClientOperation(ask, check)
 
 
 def is_same_schedule(sent: EngineSchedule, stored: EngineSchedule) -> bool:

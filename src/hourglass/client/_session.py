@@ -11,12 +11,12 @@ The codec encodes requests before they are sent, and decodes answers.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from time import time_ns
-from typing import Any, Generic, Protocol, Self, TypeAlias, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import msgspec
 
@@ -60,10 +60,12 @@ U = TypeVar("U")
 
 
 class ClientOperation(msgspec.Struct, Generic[T_co], frozen=True):
-    """A client operation: a request to send on the control loop, and a function that parses the answer."""
+    """A client operation: a request to send on the control loop, and a function that parses the answer. The function may
+    return another operation, which then gives the result.
+    """
 
     ask: Callable[[ClientSession], Coroutine[Any, Any, Any]]
-    parse: Callable[[Any], T_co]
+    parse: Callable[[Any], T_co | ClientOperation[T_co]]
     call: ClientCall | None = None
     """The call that interceptors receive, from which the operation can be rebuilt; None if there are no interceptors."""
 
@@ -73,10 +75,15 @@ class ClientOperation(msgspec.Struct, Generic[T_co], frozen=True):
         if call is not None:
             proceed = call._proceed
             call = replace(call, _proceed=lambda changed: proceed(changed).then(more))
-        return ClientOperation(self.ask, lambda answer: more(parse(answer)), call)
+
+        def parse_more(answer: Any) -> U | ClientOperation[U]:
+            parsed = parse(answer)
+            return parsed.then(more) if isinstance(parsed, ClientOperation) else more(parsed)
+
+        return ClientOperation(self.ask, parse_more, call)
 
 
-def asking(request: Request[A], parse: Callable[[A], T]) -> ClientOperation[T]:
+def asking(request: Request[A], parse: Callable[[A], T | ClientOperation[T]]) -> ClientOperation[T]:
     """Return an operation that sends a single request."""
     return ClientOperation(lambda session: session.call(request), parse)
 
@@ -104,10 +111,6 @@ def listing(
 
     call = called(query=query, page_size=page_size, next_page_token=token, _proceed=build)
     return through(session, call)
-
-
-Steps: TypeAlias = Generator[ClientOperation[Any], Any, None]
-"""A sequence of operations. The result of each operation is sent back into the generator."""
 
 
 class ListPage(Protocol[T_co]):
@@ -223,51 +226,17 @@ class ClientSession:
 
     def perform(self, operation: ClientOperation[T]) -> T:
         """Run an operation without interceptors, and block until it is done."""
-        return operation.parse(self.link.portal.call(operation.ask(self)))
+        answer = operation.parse(self.link.portal.call(operation.ask(self)))
+        return self.perform(answer) if isinstance(answer, ClientOperation) else answer
 
     async def aperform(self, operation: ClientOperation[T]) -> T:
         """Run an operation without interceptors, and await it."""
         try:
-            return operation.parse(await self.link.portal.acall(operation.ask(self)))
+            answer = operation.parse(await self.link.portal.acall(operation.ask(self)))
+            return await self.aperform(answer) if isinstance(answer, ClientOperation) else answer
         except (HourglassError, TimeoutError) as error:
             without_our_frames(error)
             raise
-
-    def run_steps(self, call: ClientCall, rpc: RpcOptions = _PLAINLY) -> None:
-        """Run a call that consists of several operations, with the caller's code in between. Interceptors see it as a single
-        call.
-        """
-        if self.interceptors:
-            getattr(self.outbound, call._point.method)(_with_rpc(call, rpc))
-        else:
-            self.with_rpc(rpc).perform_steps(call._proceed(call))
-
-    async def arun_steps(self, call: ClientCall, rpc: RpcOptions = _PLAINLY) -> None:
-        """Run a call that consists of several operations, and await it."""
-        if self.interceptors:
-            await getattr(self.async_outbound, call._point.method)(_with_rpc(call, rpc))
-        else:
-            await self.with_rpc(rpc).aperform_steps(call._proceed(call))
-
-    def perform_steps(self, steps: Steps) -> None:
-        """Run operations one after another."""
-        answer: Any = None
-        while True:
-            try:
-                operation = steps.send(answer)
-            except StopIteration:
-                return
-            answer = self.run(operation)
-
-    async def aperform_steps(self, steps: Steps) -> None:
-        """Run operations one after another, and await them."""
-        answer: Any = None
-        while True:
-            try:
-                operation = steps.send(answer)
-            except StopIteration:
-                return
-            answer = await self.arun(operation)
 
     def each(
         self, page: Callable[[bytes], ClientOperation[ListPage[T]]], rpc: RpcOptions, limit: int | None = None

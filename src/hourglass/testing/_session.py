@@ -83,20 +83,25 @@ class EnvironmentSession(ClientSession):
 
     def perform(self, operation: ClientOperation[T]) -> T:
         """Run an operation to completion and return its result."""
+        answer = operation.parse(self._answer_to(operation.ask(self)))
+        return self.perform(answer) if isinstance(answer, ClientOperation) else answer
+
+    def _answer_to(self, question: Coroutine[Any, Any, Any]) -> Any:
         driver = self.driver
         if driver.is_own_thread or not in_activity():
-            return operation.parse(driver.run(operation.ask(self)))
+            return driver.run(question)
         if driver.closed:
             driver.check()
-        future = asyncio.run_coroutine_threadsafe(self._call_from_thread(operation.ask(self)), driver.loop)
+        future = asyncio.run_coroutine_threadsafe(self._call_from_thread(question), driver.loop)
         try:
-            return operation.parse(future.result())
+            return future.result()
         except concurrent.futures.CancelledError:
             raise UsageError("the Environment was closed while an activity waited in it") from None
 
     async def aperform(self, operation: ClientOperation[T]) -> T:
         """Run an operation on the environment's thread and await its result."""
-        return operation.parse(await self.in_thread(lambda: self.driver.run(operation.ask(self))))
+        answer = operation.parse(await self.in_thread(lambda: self.driver.run(operation.ask(self))))
+        return await self.aperform(answer) if isinstance(answer, ClientOperation) else answer
 
     async def in_thread(self, work: Callable[[], T]) -> T:
         """Call a function on the environment's thread and await its result."""
