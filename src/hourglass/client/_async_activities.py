@@ -16,12 +16,14 @@ from hourglass.client._calls import (
 )
 from hourglass.client._faces import ActivityExecutionHandleFacts, ActivityHandleFacts, ClientFacts
 from hourglass.client._options import RpcOptions, split_rpc
+from hourglass.client._session import ClientSession
 from hourglass.client._standalone import (
     ActivityExecution,
     ActivityExecutionDescription,
     ActivityExecutionOptions,
     ActivityExecutionPage,
     ActivityOptionsUpdate,
+    ActivityReference,
     StartActivityOptions,
 )
 from hourglass.client._values import WorkflowExecutionCount
@@ -32,7 +34,37 @@ Ts = TypeVarTuple("Ts")
 # mypy does not recognize that `*args: Any` accepts `*args: *Ts`, hence `ignore[misc]` on the implementations.
 
 
-class AsyncActivityHandle(ActivityHandleFacts):
+class AsyncActivityChanges:
+    """The methods that both kinds of activity handles have. A handle to an activity of a workflow must have been created from
+    ids.
+    """
+
+    _session: ClientSession
+    _reference: ActivityReference
+
+    async def pause(self, reason: str = "", **rpc: Unpack[RpcOptions]) -> None:
+        """Pause the activity: no new attempt starts until `unpause`. A running attempt may finish."""
+        operation = _standalone.act(self._session, PauseActivityInput, self._reference, reason)
+        await self._session.arun(operation, rpc)
+
+    async def unpause(self, reason: str = "", **rpc: Unpack[RpcOptions]) -> None:
+        """Resume the activity after a pause."""
+        operation = _standalone.act(self._session, UnpauseActivityInput, self._reference, reason)
+        await self._session.arun(operation, rpc)
+
+    async def update_options(self, **changes: Unpack[ActivityOptionsUpdate]) -> ActivityExecutionOptions:
+        """Change the activity's options from the next attempt on, and return its current options."""
+        options, rpc = split_rpc(changes)
+        operation = _standalone.update_options(self._session, self._reference, options)
+        return await self._session.arun(operation, rpc)
+
+    async def restore_original_options(self, **rpc: Unpack[RpcOptions]) -> ActivityExecutionOptions:
+        """Restore the activity's original options."""
+        operation = _standalone.update_options(self._session, self._reference, None)
+        return await self._session.arun(operation, rpc)
+
+
+class AsyncActivityHandle(AsyncActivityChanges, ActivityHandleFacts):
     """A handle to an activity that completes asynchronously."""
 
     async def complete(self, result: Any = None, **rpc: Unpack[RpcOptions]) -> None:
@@ -57,37 +89,12 @@ class AsyncActivityHandle(ActivityHandleFacts):
         """
         await self._session.arun(_activities.reset(self._session, self._reference, reset_heartbeat), rpc)
 
-    async def pause(self, reason: str = "", **rpc: Unpack[RpcOptions]) -> None:
-        """Pause the activity: no new attempt starts until `unpause`. A running attempt may finish. The handle must have been
-        created from ids.
-        """
-        operation = _activities.act(self._session, PauseActivityInput, self._reference, reason)
-        await self._session.arun(operation, rpc)
-
-    async def unpause(self, reason: str = "", **rpc: Unpack[RpcOptions]) -> None:
-        """Resume the activity after a pause."""
-        operation = _activities.act(self._session, UnpauseActivityInput, self._reference, reason)
-        await self._session.arun(operation, rpc)
-
-    async def update_options(self, **changes: Unpack[ActivityOptionsUpdate]) -> ActivityExecutionOptions:
-        """Change the activity's options from the next attempt on, and return its current options. The handle must have been
-        created from ids.
-        """
-        options, rpc = split_rpc(changes)
-        return await self._session.arun(
-            _activities.update_options(self._session, self._reference, options), rpc
-        )
-
-    async def restore_original_options(self, **rpc: Unpack[RpcOptions]) -> ActivityExecutionOptions:
-        """Restore the activity's original options."""
-        return await self._session.arun(_activities.restore_options(self._session, self._reference), rpc)
-
     async def heartbeat(self, *details: Any, **rpc: Unpack[RpcOptions]) -> bool:
         """Send a heartbeat. Return whether cancellation of the activity was requested."""
         return await self._session.arun(_activities.heartbeat(self._session, self._reference, details), rpc)
 
 
-class AsyncActivityExecutionHandle(ActivityExecutionHandleFacts[R], Generic[R]):
+class AsyncActivityExecutionHandle(AsyncActivityChanges, ActivityExecutionHandleFacts[R], Generic[R]):
     """A handle to a standalone activity. Returned by `client.start_activity` and `get_activity_execution_handle`."""
 
     async def result(self, timeout: Duration | None = None, **rpc: Unpack[RpcOptions]) -> R:
@@ -113,30 +120,9 @@ class AsyncActivityExecutionHandle(ActivityExecutionHandleFacts[R], Generic[R]):
         operation = _standalone.act(self._session, TerminateActivityInput, self._reference, reason)
         await self._session.arun(operation, rpc)
 
-    async def pause(self, reason: str = "", **rpc: Unpack[RpcOptions]) -> None:
-        """Pause the activity: no new attempt starts until `unpause`. A running attempt may finish."""
-        operation = _standalone.act(self._session, PauseActivityInput, self._reference, reason)
-        await self._session.arun(operation, rpc)
-
-    async def unpause(self, reason: str = "", **rpc: Unpack[RpcOptions]) -> None:
-        """Resume the activity after a pause."""
-        operation = _standalone.act(self._session, UnpauseActivityInput, self._reference, reason)
-        await self._session.arun(operation, rpc)
-
     async def delete(self, **rpc: Unpack[RpcOptions]) -> None:
         """Delete the activity. An open activity is terminated first. On a server the deletion takes a moment."""
         await self._session.arun(_standalone.delete(self._reference), rpc)
-
-    async def update_options(self, **changes: Unpack[ActivityOptionsUpdate]) -> ActivityExecutionOptions:
-        """Change the activity's options from the next attempt on, and return its current options."""
-        options, rpc = split_rpc(changes)
-        return await self._session.arun(
-            _standalone.update_options(self._session, self._reference, options), rpc
-        )
-
-    async def restore_original_options(self, **rpc: Unpack[RpcOptions]) -> ActivityExecutionOptions:
-        """Restore the activity's original options."""
-        return await self._session.arun(_standalone.restore_options(self._session, self._reference), rpc)
 
 
 class AsyncActivities(ClientFacts):

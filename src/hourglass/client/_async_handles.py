@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, TypeVarTuple, Unpack, overload
 
@@ -23,6 +23,7 @@ from hourglass.client._faces import (
 )
 from hourglass.client._options import RpcOptions, UpdateOptions, WorkflowOptionsUpdate, split_rpc
 from hourglass.client._schedule_data import ScheduleDescription
+from hourglass.client._session import ClientOperation, ClientSession
 from hourglass.client._values import HistoryEventPage, WorkflowDescription
 from hourglass.workflow import Channel
 
@@ -79,8 +80,92 @@ Ts = TypeVarTuple("Ts")
 # mypy does not recognize that `*args: Any` accepts `*args: *Ts`, hence `ignore[misc]` on the implementations.
 
 
-class AsyncWorkflowHandle(AsyncWorkflowRequests, HandleFacts[R], Generic[R]):
+class AsyncUpdateHandle(UpdateHandleFacts, Generic[R]):
+    """A handle to an update."""
+
+    async def result(self, timeout: Duration | None = None, **rpc: Unpack[RpcOptions]) -> R:
+        """Wait for the update's result. Raise `UpdateFailedError` if the update was rejected or its handler failed."""
+        value: R = await self._session.arun(_updates.result(self._session, self._reference, timeout), rpc)
+        return value
+
+
+class AsyncUpdates:
+    """The methods that request updates, of a workflow handle and of a start with a message."""
+
+    _session: ClientSession
+
+    def _update(
+        self, update: object, arguments: Sequence[Any], options: Mapping[str, Any], stage: UpdateStage
+    ) -> ClientOperation[_updates.UpdateReference]:
+        raise NotImplementedError
+
+    @overload
+    async def execute_update(
+        self, update: str, /, *args: Any, result_type: type[T], **options: Unpack[UpdateOptions]
+    ) -> T: ...
+    @overload
+    async def execute_update(
+        self, update: str, /, *args: Any, result_type: Any = None, **options: Unpack[UpdateOptions]
+    ) -> Any: ...
+    @overload
+    async def execute_update(
+        self, update: Callable[[*Ts], T], /, *args: *Ts, **options: Unpack[UpdateOptions]
+    ) -> T: ...
+    async def execute_update(self, update: Any, /, *args: Any, **options: Any) -> Any:  # type: ignore[misc]
+        """Request an update and wait for its result. Pass the update's name or its decorated method.
+
+        Raise `UpdateFailedError` if the update was rejected or its handler failed.
+        """
+        handle = await self.start_update(update, *args, wait_for_stage=UpdateStage.COMPLETED, **options)
+        return await handle.result()
+
+    @overload
+    async def start_update(
+        self,
+        update: str,
+        /,
+        *args: Any,
+        wait_for_stage: UpdateStage = UpdateStage.ACCEPTED,
+        result_type: type[T],
+        **options: Unpack[UpdateOptions],
+    ) -> AsyncUpdateHandle[T]: ...
+    @overload
+    async def start_update(
+        self,
+        update: str,
+        /,
+        *args: Any,
+        wait_for_stage: UpdateStage = UpdateStage.ACCEPTED,
+        result_type: Any = None,
+        **options: Unpack[UpdateOptions],
+    ) -> AsyncUpdateHandle[Any]: ...
+    @overload
+    async def start_update(
+        self,
+        update: Callable[[*Ts], T],
+        /,
+        *args: *Ts,
+        wait_for_stage: UpdateStage = UpdateStage.ACCEPTED,
+        **options: Unpack[UpdateOptions],
+    ) -> AsyncUpdateHandle[T]: ...
+    async def start_update(  # type: ignore[misc]
+        self, update: Any, /, *args: Any, wait_for_stage: UpdateStage = UpdateStage.ACCEPTED, **options: Any
+    ) -> Any:
+        """Request an update and wait until it has reached a stage, by default until it is accepted.
+
+        A rejected update raises `UpdateFailedError`, either here or in the handle's `result`.
+        """
+        operation = self._update(update, args, options, wait_for_stage)
+        return await self._session.arun(operation.then(partial(AsyncUpdateHandle[Any], self._session)))
+
+
+class AsyncWorkflowHandle(AsyncWorkflowRequests, AsyncUpdates, HandleFacts[R], Generic[R]):
     """A handle to a workflow."""
+
+    def _update(
+        self, update: object, arguments: Sequence[Any], options: Mapping[str, Any], stage: UpdateStage
+    ) -> ClientOperation[_updates.UpdateReference]:
+        return _updates.start(self._session, self._reference, update, arguments, options, stage)
 
     async def result(
         self, timeout: Duration | None = None, *, follow_runs: bool = True, **rpc: Unpack[RpcOptions]
@@ -186,68 +271,6 @@ class AsyncWorkflowHandle(AsyncWorkflowRequests, HandleFacts[R], Generic[R]):
             _operations.query(self._session, self._reference, query, args, result_type, reject_condition),
             rpc,
         )
-
-    @overload
-    async def execute_update(
-        self, update: str, /, *args: Any, result_type: type[T], **options: Unpack[UpdateOptions]
-    ) -> T: ...
-    @overload
-    async def execute_update(
-        self, update: str, /, *args: Any, result_type: Any = None, **options: Unpack[UpdateOptions]
-    ) -> Any: ...
-    @overload
-    async def execute_update(
-        self, update: Callable[[*Ts], T], /, *args: *Ts, **options: Unpack[UpdateOptions]
-    ) -> T: ...
-    async def execute_update(self, update: Any, /, *args: Any, **options: Any) -> Any:  # type: ignore[misc]
-        """Request an update and wait for its result. Pass the update's name or its decorated method.
-
-        Raise `UpdateFailedError` if the update was rejected or its handler failed.
-        """
-        operation = _updates.start(
-            self._session, self._reference, update, args, options, UpdateStage.COMPLETED
-        )
-        handle = await self._session.arun(operation.then(partial(AsyncUpdateHandle[Any], self._session)))
-        return await handle.result()
-
-    @overload
-    async def start_update(
-        self,
-        update: str,
-        /,
-        *args: Any,
-        wait_for_stage: UpdateStage = UpdateStage.ACCEPTED,
-        result_type: type[T],
-        **options: Unpack[UpdateOptions],
-    ) -> AsyncUpdateHandle[T]: ...
-    @overload
-    async def start_update(
-        self,
-        update: str,
-        /,
-        *args: Any,
-        wait_for_stage: UpdateStage = UpdateStage.ACCEPTED,
-        result_type: Any = None,
-        **options: Unpack[UpdateOptions],
-    ) -> AsyncUpdateHandle[Any]: ...
-    @overload
-    async def start_update(
-        self,
-        update: Callable[[*Ts], T],
-        /,
-        *args: *Ts,
-        wait_for_stage: UpdateStage = UpdateStage.ACCEPTED,
-        **options: Unpack[UpdateOptions],
-    ) -> AsyncUpdateHandle[T]: ...
-    async def start_update(  # type: ignore[misc]
-        self, update: Any, /, *args: Any, wait_for_stage: UpdateStage = UpdateStage.ACCEPTED, **options: Any
-    ) -> Any:
-        """Request an update and wait until it has reached a stage, by default until it is accepted.
-
-        A rejected update raises `UpdateFailedError`, either here or in the handle's `result`.
-        """
-        operation = _updates.start(self._session, self._reference, update, args, options, wait_for_stage)
-        return await self._session.arun(operation.then(partial(AsyncUpdateHandle[Any], self._session)))
 
     @overload
     def get_update_handle(
@@ -384,18 +407,9 @@ class AsyncWorkflowHandle(AsyncWorkflowRequests, HandleFacts[R], Generic[R]):
         return history
 
 
-class AsyncUpdateHandle(UpdateHandleFacts, Generic[R]):
-    """A handle to an update."""
-
-    async def result(self, timeout: Duration | None = None, **rpc: Unpack[RpcOptions]) -> R:
-        """Wait for the update's result. Raise `UpdateFailedError` if the update was rejected or its handler failed."""
-        value: R = await self._session.arun(_updates.result(self._session, self._reference, timeout), rpc)
-        return value
-
-
-class AsyncWithStart(_starts.PlannedStart, Generic[R]):
-    """A workflow to start together with a message, unless the workflow is already running. Can be used only once. Returned
-    by `client.with_start`.
+class AsyncWithStart(AsyncUpdates, _starts.PlannedStart, Generic[R]):
+    """A workflow to start together with a message: each method starts the workflow, or uses the running one, and sends the
+    message. Can be used only once. Returned by `client.with_start`.
     """
 
     @overload
@@ -409,63 +423,10 @@ class AsyncWithStart(_starts.PlannedStart, Generic[R]):
         operation = _starts.signal(self, signal, args)
         return await self._session.arun(operation.then(partial(AsyncWorkflowHandle, self._session)))
 
-    @overload
-    async def execute_update(
-        self, update: str, /, *args: Any, result_type: type[T], **options: Unpack[UpdateOptions]
-    ) -> T: ...
-    @overload
-    async def execute_update(
-        self, update: str, /, *args: Any, result_type: Any = None, **options: Unpack[UpdateOptions]
-    ) -> Any: ...
-    @overload
-    async def execute_update(
-        self, update: Callable[[*Ts], T], /, *args: *Ts, **options: Unpack[UpdateOptions]
-    ) -> T: ...
-    async def execute_update(self, update: Any, /, *args: Any, **options: Any) -> Any:  # type: ignore[misc]
-        """Start the workflow, or use the running one; then request an update and wait for its result."""
-        operation = _updates.update(self, update, args, options, UpdateStage.COMPLETED)
-        handle = await self._session.arun(
-            operation.then(lambda answer: AsyncUpdateHandle[Any](self._session, answer[1]))
-        )
-        return await handle.result()
-
-    @overload
-    async def start_update(
-        self,
-        update: str,
-        /,
-        *args: Any,
-        wait_for_stage: UpdateStage = UpdateStage.ACCEPTED,
-        result_type: type[T],
-        **options: Unpack[UpdateOptions],
-    ) -> AsyncUpdateHandle[T]: ...
-    @overload
-    async def start_update(
-        self,
-        update: str,
-        /,
-        *args: Any,
-        wait_for_stage: UpdateStage = UpdateStage.ACCEPTED,
-        result_type: Any = None,
-        **options: Unpack[UpdateOptions],
-    ) -> AsyncUpdateHandle[Any]: ...
-    @overload
-    async def start_update(
-        self,
-        update: Callable[[*Ts], T],
-        /,
-        *args: *Ts,
-        wait_for_stage: UpdateStage = UpdateStage.ACCEPTED,
-        **options: Unpack[UpdateOptions],
-    ) -> AsyncUpdateHandle[T]: ...
-    async def start_update(  # type: ignore[misc]
-        self, update: Any, /, *args: Any, wait_for_stage: UpdateStage = UpdateStage.ACCEPTED, **options: Any
-    ) -> Any:
-        """Start the workflow, or use the running one; then request an update and wait until it is accepted."""
-        operation = _updates.update(self, update, args, options, wait_for_stage)
-        return await self._session.arun(
-            operation.then(lambda answer: AsyncUpdateHandle[Any](self._session, answer[1]))
-        )
+    def _update(
+        self, update: object, arguments: Sequence[Any], options: Mapping[str, Any], stage: UpdateStage
+    ) -> ClientOperation[_updates.UpdateReference]:
+        return _updates.start_together(self, update, arguments, options, stage)
 
     @property
     def handle(self) -> AsyncWorkflowHandle[R]:

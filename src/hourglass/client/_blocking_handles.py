@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, TypeVarTuple, Unpack, overload
 
@@ -24,6 +24,7 @@ from hourglass.client._faces import (
 )
 from hourglass.client._options import RpcOptions, UpdateOptions, WorkflowOptionsUpdate, split_rpc
 from hourglass.client._schedule_data import ScheduleDescription
+from hourglass.client._session import ClientOperation, ClientSession
 from hourglass.client._values import HistoryEventPage, WorkflowDescription
 from hourglass.workflow import Channel
 
@@ -78,8 +79,92 @@ Ts = TypeVarTuple("Ts")
 # mypy does not recognize that `*args: Any` accepts `*args: *Ts`, hence `ignore[misc]` on the implementations.
 
 
-class WorkflowHandle(WorkflowRequests, HandleFacts[R], Generic[R]):
+class UpdateHandle(UpdateHandleFacts, Generic[R]):
+    """A handle to an update."""
+
+    def result(self, timeout: Duration | None = None, **rpc: Unpack[RpcOptions]) -> R:
+        """Wait for the update's result. Raise `UpdateFailedError` if the update was rejected or its handler failed."""
+        value: R = self._session.run(_updates.result(self._session, self._reference, timeout), rpc)
+        return value
+
+
+class Updates:
+    """The methods that request updates, of a workflow handle and of a start with a message."""
+
+    _session: ClientSession
+
+    def _update(
+        self, update: object, arguments: Sequence[Any], options: Mapping[str, Any], stage: UpdateStage
+    ) -> ClientOperation[_updates.UpdateReference]:
+        raise NotImplementedError
+
+    @overload
+    def execute_update(
+        self, update: str, /, *args: Any, result_type: type[T], **options: Unpack[UpdateOptions]
+    ) -> T: ...
+    @overload
+    def execute_update(
+        self, update: str, /, *args: Any, result_type: Any = None, **options: Unpack[UpdateOptions]
+    ) -> Any: ...
+    @overload
+    def execute_update(
+        self, update: Callable[[*Ts], T], /, *args: *Ts, **options: Unpack[UpdateOptions]
+    ) -> T: ...
+    def execute_update(self, update: Any, /, *args: Any, **options: Any) -> Any:  # type: ignore[misc]
+        """Request an update and wait for its result. Pass the update's name or its decorated method.
+
+        Raise `UpdateFailedError` if the update was rejected or its handler failed.
+        """
+        handle = self.start_update(update, *args, wait_for_stage=UpdateStage.COMPLETED, **options)
+        return handle.result()
+
+    @overload
+    def start_update(
+        self,
+        update: str,
+        /,
+        *args: Any,
+        wait_for_stage: UpdateStage = UpdateStage.ACCEPTED,
+        result_type: type[T],
+        **options: Unpack[UpdateOptions],
+    ) -> UpdateHandle[T]: ...
+    @overload
+    def start_update(
+        self,
+        update: str,
+        /,
+        *args: Any,
+        wait_for_stage: UpdateStage = UpdateStage.ACCEPTED,
+        result_type: Any = None,
+        **options: Unpack[UpdateOptions],
+    ) -> UpdateHandle[Any]: ...
+    @overload
+    def start_update(
+        self,
+        update: Callable[[*Ts], T],
+        /,
+        *args: *Ts,
+        wait_for_stage: UpdateStage = UpdateStage.ACCEPTED,
+        **options: Unpack[UpdateOptions],
+    ) -> UpdateHandle[T]: ...
+    def start_update(  # type: ignore[misc]
+        self, update: Any, /, *args: Any, wait_for_stage: UpdateStage = UpdateStage.ACCEPTED, **options: Any
+    ) -> Any:
+        """Request an update and wait until it has reached a stage, by default until it is accepted.
+
+        A rejected update raises `UpdateFailedError`, either here or in the handle's `result`.
+        """
+        operation = self._update(update, args, options, wait_for_stage)
+        return self._session.run(operation.then(partial(UpdateHandle[Any], self._session)))
+
+
+class WorkflowHandle(WorkflowRequests, Updates, HandleFacts[R], Generic[R]):
     """A handle to a workflow."""
+
+    def _update(
+        self, update: object, arguments: Sequence[Any], options: Mapping[str, Any], stage: UpdateStage
+    ) -> ClientOperation[_updates.UpdateReference]:
+        return _updates.start(self._session, self._reference, update, arguments, options, stage)
 
     def result(
         self, timeout: Duration | None = None, *, follow_runs: bool = True, **rpc: Unpack[RpcOptions]
@@ -185,68 +270,6 @@ class WorkflowHandle(WorkflowRequests, HandleFacts[R], Generic[R]):
             _operations.query(self._session, self._reference, query, args, result_type, reject_condition),
             rpc,
         )
-
-    @overload
-    def execute_update(
-        self, update: str, /, *args: Any, result_type: type[T], **options: Unpack[UpdateOptions]
-    ) -> T: ...
-    @overload
-    def execute_update(
-        self, update: str, /, *args: Any, result_type: Any = None, **options: Unpack[UpdateOptions]
-    ) -> Any: ...
-    @overload
-    def execute_update(
-        self, update: Callable[[*Ts], T], /, *args: *Ts, **options: Unpack[UpdateOptions]
-    ) -> T: ...
-    def execute_update(self, update: Any, /, *args: Any, **options: Any) -> Any:  # type: ignore[misc]
-        """Request an update and wait for its result. Pass the update's name or its decorated method.
-
-        Raise `UpdateFailedError` if the update was rejected or its handler failed.
-        """
-        operation = _updates.start(
-            self._session, self._reference, update, args, options, UpdateStage.COMPLETED
-        )
-        handle = self._session.run(operation.then(partial(UpdateHandle[Any], self._session)))
-        return handle.result()
-
-    @overload
-    def start_update(
-        self,
-        update: str,
-        /,
-        *args: Any,
-        wait_for_stage: UpdateStage = UpdateStage.ACCEPTED,
-        result_type: type[T],
-        **options: Unpack[UpdateOptions],
-    ) -> UpdateHandle[T]: ...
-    @overload
-    def start_update(
-        self,
-        update: str,
-        /,
-        *args: Any,
-        wait_for_stage: UpdateStage = UpdateStage.ACCEPTED,
-        result_type: Any = None,
-        **options: Unpack[UpdateOptions],
-    ) -> UpdateHandle[Any]: ...
-    @overload
-    def start_update(
-        self,
-        update: Callable[[*Ts], T],
-        /,
-        *args: *Ts,
-        wait_for_stage: UpdateStage = UpdateStage.ACCEPTED,
-        **options: Unpack[UpdateOptions],
-    ) -> UpdateHandle[T]: ...
-    def start_update(  # type: ignore[misc]
-        self, update: Any, /, *args: Any, wait_for_stage: UpdateStage = UpdateStage.ACCEPTED, **options: Any
-    ) -> Any:
-        """Request an update and wait until it has reached a stage, by default until it is accepted.
-
-        A rejected update raises `UpdateFailedError`, either here or in the handle's `result`.
-        """
-        operation = _updates.start(self._session, self._reference, update, args, options, wait_for_stage)
-        return self._session.run(operation.then(partial(UpdateHandle[Any], self._session)))
 
     @overload
     def get_update_handle(
@@ -380,18 +403,9 @@ class WorkflowHandle(WorkflowRequests, HandleFacts[R], Generic[R]):
         return history
 
 
-class UpdateHandle(UpdateHandleFacts, Generic[R]):
-    """A handle to an update."""
-
-    def result(self, timeout: Duration | None = None, **rpc: Unpack[RpcOptions]) -> R:
-        """Wait for the update's result. Raise `UpdateFailedError` if the update was rejected or its handler failed."""
-        value: R = self._session.run(_updates.result(self._session, self._reference, timeout), rpc)
-        return value
-
-
-class WithStart(_starts.PlannedStart, Generic[R]):
-    """A workflow to start together with a message, unless the workflow is already running. Can be used only once. Returned
-    by `client.with_start`.
+class WithStart(Updates, _starts.PlannedStart, Generic[R]):
+    """A workflow to start together with a message: each method starts the workflow, or uses the running one, and sends the
+    message. Can be used only once. Returned by `client.with_start`.
     """
 
     @overload
@@ -405,59 +419,10 @@ class WithStart(_starts.PlannedStart, Generic[R]):
         operation = _starts.signal(self, signal, args)
         return self._session.run(operation.then(partial(WorkflowHandle, self._session)))
 
-    @overload
-    def execute_update(
-        self, update: str, /, *args: Any, result_type: type[T], **options: Unpack[UpdateOptions]
-    ) -> T: ...
-    @overload
-    def execute_update(
-        self, update: str, /, *args: Any, result_type: Any = None, **options: Unpack[UpdateOptions]
-    ) -> Any: ...
-    @overload
-    def execute_update(
-        self, update: Callable[[*Ts], T], /, *args: *Ts, **options: Unpack[UpdateOptions]
-    ) -> T: ...
-    def execute_update(self, update: Any, /, *args: Any, **options: Any) -> Any:  # type: ignore[misc]
-        """Start the workflow, or use the running one; then request an update and wait for its result."""
-        operation = _updates.update(self, update, args, options, UpdateStage.COMPLETED)
-        handle = self._session.run(operation.then(lambda answer: UpdateHandle[Any](self._session, answer[1])))
-        return handle.result()
-
-    @overload
-    def start_update(
-        self,
-        update: str,
-        /,
-        *args: Any,
-        wait_for_stage: UpdateStage = UpdateStage.ACCEPTED,
-        result_type: type[T],
-        **options: Unpack[UpdateOptions],
-    ) -> UpdateHandle[T]: ...
-    @overload
-    def start_update(
-        self,
-        update: str,
-        /,
-        *args: Any,
-        wait_for_stage: UpdateStage = UpdateStage.ACCEPTED,
-        result_type: Any = None,
-        **options: Unpack[UpdateOptions],
-    ) -> UpdateHandle[Any]: ...
-    @overload
-    def start_update(
-        self,
-        update: Callable[[*Ts], T],
-        /,
-        *args: *Ts,
-        wait_for_stage: UpdateStage = UpdateStage.ACCEPTED,
-        **options: Unpack[UpdateOptions],
-    ) -> UpdateHandle[T]: ...
-    def start_update(  # type: ignore[misc]
-        self, update: Any, /, *args: Any, wait_for_stage: UpdateStage = UpdateStage.ACCEPTED, **options: Any
-    ) -> Any:
-        """Start the workflow, or use the running one; then request an update and wait until it is accepted."""
-        operation = _updates.update(self, update, args, options, wait_for_stage)
-        return self._session.run(operation.then(lambda answer: UpdateHandle[Any](self._session, answer[1])))
+    def _update(
+        self, update: object, arguments: Sequence[Any], options: Mapping[str, Any], stage: UpdateStage
+    ) -> ClientOperation[_updates.UpdateReference]:
+        return _updates.start_together(self, update, arguments, options, stage)
 
     @property
     def handle(self) -> WorkflowHandle[R]:

@@ -9,11 +9,10 @@ from typing import Any, Generic, Self, TypeVar
 from hourglass._contract.service import Connection
 from hourglass._worker.portal import Portal
 from hourglass.client import _operations
-from hourglass.client._activities import ActivityReference
 from hourglass.client._operations import Reference
 from hourglass.client._plugins import ClientConfig
 from hourglass.client._session import ClientSession
-from hourglass.client._standalone import StandaloneReference
+from hourglass.client._standalone import ActivityReference
 from hourglass.client._updates import UpdateReference
 from hourglass.converter import ActivitySerializationContext, Codec, Converter, SerializationContext
 from hourglass.errors import HourglassError, UsageError
@@ -179,7 +178,7 @@ class ActivityHandleFacts:
 class ActivityExecutionHandleFacts(Generic[R]):
     """The properties of a handle to a standalone activity."""
 
-    def __init__(self, session: ClientSession, reference: StandaloneReference) -> None:
+    def __init__(self, session: ClientSession, reference: ActivityReference) -> None:
         context = ActivitySerializationContext(session.link.namespace, reference.activity_id)
         self._session = session.in_context(context)
         self._reference = reference

@@ -214,20 +214,29 @@ _UNSUPPORTED = {
 }
 
 
-class StandaloneReference(msgspec.Struct, frozen=True):
-    """The standalone activity of a handle."""
+@dataclass(frozen=True)
+class ActivityReference:
+    """The activity of a handle: its ids, with those of its workflow unless it is a standalone activity; or its task token."""
 
-    activity_id: str
+    activity_id: str = ""
     run_id: str = ""
     return_type: Any = Any
+    workflow_id: str = ""
+    token: bytes = field(default=b"", repr=False)
 
     def address(self) -> dict[str, Any]:
-        """Return the fields that every request contains."""
+        """Return the fields that every request about a standalone activity contains."""
         return {"activity_id": self.activity_id, "run_id": self.run_id}
 
     def addressed(self) -> dict[str, Any]:
-        """Return the activity id and run id for the input of a call."""
+        """Return the ids of a standalone activity for the input of a call."""
         return {"id": self.activity_id, "run_id": self.run_id or None}
+
+    def addressed_by_ids(self, change: str) -> dict[str, Any]:
+        """Return the ids of any activity for the input of a call. Raise `UsageError` if only the token is known."""
+        if self.token:
+            raise UsageError(f"an activity cannot be {change} by its token: pass workflow_id and activity_id")
+        return {**self.addressed(), "workflow_id": self.workflow_id}
 
 
 def resolve_activity(activity: object) -> tuple[ResolvedReference, CallSettings]:
@@ -260,16 +269,16 @@ def start(
     arguments: Sequence[Any],
     options: Mapping[str, Any],
     result_type: Any,
-) -> ClientOperation[StandaloneReference]:
+) -> ClientOperation[ActivityReference]:
     """Start a standalone activity and return a reference to it."""
     reference, settings = resolve_activity(activity)
     return_type = reference.return_type if result_type is None else result_type
     sent_as = check_text(options.get("request_id") or new_id(), "request_id")
 
-    def parse_for(call: StartActivityExecutionInput) -> Callable[[Started], StandaloneReference]:
-        return lambda answer: StandaloneReference(call.id, answer.run_id, call.result_type)
+    def parse_for(call: StartActivityExecutionInput) -> Callable[[Started], ActivityReference]:
+        return lambda answer: ActivityReference(call.id, answer.run_id, call.result_type)
 
-    def build(call: StartActivityExecutionInput) -> ClientOperation[StandaloneReference]:
+    def build(call: StartActivityExecutionInput) -> ClientOperation[ActivityReference]:
         named = reference if call.activity == reference.name else replace(reference, name=call.activity)
         return asking(_request(session, named, settings, call, sent_as), parse_for(call))
 
@@ -332,7 +341,7 @@ def _policy(kind: Any, options: Mapping[str, Any], name: str, usual: Any) -> Any
     return policy or usual
 
 
-def refer(activity_id: str, run_id: str | None, activity: object, result_type: Any) -> StandaloneReference:
+def refer(activity_id: str, run_id: str | None, activity: object, result_type: Any) -> ActivityReference:
     """Return a reference to an existing activity for a handle, without sending a request."""
     if not isinstance(activity_id, str) or not activity_id:
         raise UsageError("an activity's id must be a non-empty str")
@@ -342,11 +351,11 @@ def refer(activity_id: str, run_id: str | None, activity: object, result_type: A
     return_type = Any if result_type is None else result_type
     if activity is not None:
         return_type = resolve_activity(activity)[0].return_type
-    return StandaloneReference(activity_id, run_id or "", return_type)
+    return ActivityReference(activity_id, run_id or "", return_type)
 
 
 def result(
-    session: ClientSession, reference: StandaloneReference, timeout: Duration | None
+    session: ClientSession, reference: ActivityReference, timeout: Duration | None
 ) -> ClientOperation[Any]:
     """Wait for an activity's result."""
     limit = optional_seconds(timeout, "timeout")
@@ -376,7 +385,7 @@ def result(
 
 
 def describe(
-    session: ClientSession, reference: StandaloneReference
+    session: ClientSession, reference: ActivityReference
 ) -> ClientOperation[ActivityExecutionDescription]:
     """Return the description of an activity."""
 
@@ -396,15 +405,9 @@ _ACTS: dict[type[ActivityExecutionInput], Callable[..., Any]] = {
 
 
 def act(
-    session: ClientSession,
-    kind: Callable[..., Any],
-    reference: StandaloneReference,
-    reason: str,
-    workflow_id: str = "",
+    session: ClientSession, kind: Callable[..., Any], reference: ActivityReference, reason: str
 ) -> ClientOperation[None]:
-    """Cancel, terminate, pause or resume an activity, according to the class of the call. With a workflow id, the activity
-    belongs to that workflow.
-    """
+    """Cancel, terminate, pause or resume an activity, according to the class of the call."""
     sent_as = new_id()
 
     def build(call: Any) -> ClientOperation[None]:
@@ -419,33 +422,20 @@ def act(
         )
         return asking(request, nothing)
 
-    call = kind(**reference.addressed(), workflow_id=workflow_id, reason=reason, _proceed=build)
-    return through(session, call)
+    ids = reference.addressed_by_ids("paused and unpaused")
+    return through(session, kind(**ids, reason=reason, _proceed=build))
 
 
-def delete(reference: StandaloneReference) -> ClientOperation[None]:
+def delete(reference: ActivityReference) -> ClientOperation[None]:
     """Delete an activity."""
     request = ac.DeleteActivity(**reference.address())
     return asking(request, nothing)
 
 
 def update_options(
-    session: ClientSession, reference: StandaloneReference, changes: Mapping[str, Any], workflow_id: str = ""
+    session: ClientSession, reference: ActivityReference, changes: Mapping[str, Any] | None
 ) -> ClientOperation[ActivityExecutionOptions]:
-    """Change the options of an activity."""
-    return _update(session, reference, workflow_id, changes=dict(changes))
-
-
-def restore_options(
-    session: ClientSession, reference: StandaloneReference, workflow_id: str = ""
-) -> ClientOperation[ActivityExecutionOptions]:
-    """Restore the original options of an activity."""
-    return _update(session, reference, workflow_id, restore_original=True)
-
-
-def _update(
-    session: ClientSession, reference: StandaloneReference, workflow_id: str, **what: Any
-) -> ClientOperation[ActivityExecutionOptions]:
+    """Change the options of an activity; None restores its original options."""
     sent_as = new_id()
 
     def build(call: UpdateActivityOptionsInput) -> ClientOperation[ActivityExecutionOptions]:
@@ -462,7 +452,10 @@ def _update(
         return asking(request, lambda answer: _shown(answer.spec))
 
     call = UpdateActivityOptionsInput(
-        **reference.addressed(), workflow_id=workflow_id, **what, _proceed=build
+        **reference.addressed_by_ids("changed"),
+        changes=dict(changes or {}),
+        restore_original=changes is None,
+        _proceed=build,
     )
     return through(session, call)
 

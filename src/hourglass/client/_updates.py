@@ -157,16 +157,7 @@ def outcome(state: UpdateState, return_type: Any, converter: Converter) -> Any:
 
 def replace_run(state: UpdateState, run_id: str) -> UpdateState:
     """Return the state with this run id if the service did not report one."""
-    if state.run_id:
-        return state
-    return UpdateState(
-        update_id=state.update_id,
-        workflow_id=state.workflow_id,
-        run_id=run_id,
-        stage=state.stage,
-        result=state.result,
-        failure=state.failure,
-    )
+    return state if state.run_id else msgspec.structs.replace(state, run_id=run_id)
 
 
 @asynccontextmanager
@@ -224,14 +215,14 @@ def refer_update(reference: Reference, update_id: str, message: object, result_t
     return UpdateReference(reference.workflow_id, reference.run_id, update_id, return_type)
 
 
-def update(
+def start_together(
     planned: PlannedStart,
     message: object,
     arguments: Sequence[Any],
     options: Mapping[str, Any],
     stage: UpdateStage,
-) -> ClientOperation[tuple[UpdateStarted, UpdateReference]]:
-    """Start a workflow and update it atomically."""
+) -> ClientOperation[UpdateReference]:
+    """Start a workflow and update it atomically. Return a reference to the update."""
     session = planned._session
     start, build_start, reference = planned.call()
     update_call, build_update = build_update_request(session, reference, message, arguments, options, stage)
@@ -239,22 +230,20 @@ def update(
     def build(call: StartUpdateWithStartInput) -> ClientOperation[tuple[UpdateStarted, UpdateReference]]:
         first = build_start(call.start)
         if first.id_conflict_policy is IdConflictPolicy.UNSPECIFIED:
-            first = replace_policy(first)
+            first = msgspec.structs.replace(first, id_conflict_policy=IdConflictPolicy.USE_EXISTING)
         planned.sent_as(
             msgspec.structs.replace(reference, workflow_id=call.start.id, return_type=call.start.result_type)
         )
         update = call.update
         return start_with_start(first, build_update(update), update.result_type, update.wait_for_stage)
 
-    def began(
-        answer: tuple[UpdateStarted, UpdateReference],
-    ) -> tuple[UpdateStarted, UpdateReference]:
+    def began(answer: tuple[UpdateStarted, UpdateReference]) -> UpdateReference:
         started = answer[0].start
         first = started.run_id if started.started else ""
         planned.began(
             msgspec.structs.replace(planned.sent, run_id=started.run_id, first_execution_run_id=first)
         )
-        return answer
+        return answer[1]
 
     call = StartUpdateWithStartInput(id=start.id, start=start, update=update_call, _proceed=build)
     return through(session, call).then(began)
@@ -277,8 +266,3 @@ def start_with_start(
             return UpdateStarted(answer.start, await _to_stage(session, state, stage))
 
     return ClientOperation(ask, lambda answer: (answer, _referred(answer.update, return_type)))
-
-
-def replace_policy(start: StartWorkflow) -> StartWorkflow:
-    """Return the start with the conflict policy that `with_start` requires: use a running workflow."""
-    return msgspec.structs.replace(start, id_conflict_policy=IdConflictPolicy.USE_EXISTING)
