@@ -79,7 +79,7 @@ NOT_PARAMETERS = ("workflow_id", "run_id", "request_id", "identity")
 """The fields of a request that a handle fills in."""
 
 OUTBOUND = "client/_outbound.py"
-"""The interceptors of both clients: a method for each `CallPoint` of `CALLS`."""
+"""The interceptors of both clients: a method for each class of `CALLS` that declares one."""
 CALLS = "client/_calls.py"
 
 OUTBOUND_HEAD = """
@@ -108,7 +108,7 @@ class AsyncClientOutboundInterceptor:
 """
 OUTBOUND_METHOD = """
     async def {method}(self, input: {input}) -> {returns}:
-        \"\"\"{doc}\"\"\"
+        \"\"\"{does}\"\"\"
         return await self.next.{method}(input)
 """
 
@@ -187,23 +187,15 @@ def formatted(text: str, path: Path) -> str:
 
 
 def call_points() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield each input class of `CALLS` that declares a `CallPoint`, with the fields of the latter.
+    """Yield each input class of `CALLS` that declares an interceptor method, with its class arguments.
 
     Reads the text, because an import would need the generated file.
     """
-    names = ("method", "doc", "returns")
-    for node in ast.walk(ast.parse((source.PACKAGE / CALLS).read_text())):
+    for node in ast.parse((source.PACKAGE / CALLS).read_text()).body:
         match node:
-            case ast.ClassDef(name=name, body=body):
-                for statement in body:
-                    match statement:
-                        case ast.Assign(targets=[ast.Name(id="_point")], value=ast.Call() as call):
-                            fields: dict[str, Any] = {"returns": "None"}
-                            fields |= dict(zip(names, map(ast.literal_eval, call.args), strict=False))
-                            fields |= {word.arg: ast.literal_eval(word.value) for word in call.keywords}
-                            yield name, fields
-                        case _:
-                            pass
+            case ast.ClassDef(name=name, keywords=[_, *_] as keywords):
+                declared = {word.arg or "": ast.literal_eval(word.value) for word in keywords}
+                yield name, {"returns": "None", **declared}
             case _:
                 pass
 

@@ -16,6 +16,12 @@ from hourglass._contract.workflows import (
 from hourglass._evaluator.options import Duration
 from hourglass.client import _operations, _reset, _schedules, _starts, _updates
 from hourglass.client._async_requests import AsyncWorkflowRequests
+from hourglass.client._calls import (
+    BackfillScheduleInput,
+    PauseScheduleInput,
+    TriggerScheduleInput,
+    UnpauseScheduleInput,
+)
 from hourglass.client._faces import (
     HandleFacts,
     ScheduleHandleFacts,
@@ -50,11 +56,13 @@ class AsyncScheduleHandle(ScheduleHandleFacts):
 
     async def pause(self, note: str = "", **rpc: Unpack[RpcOptions]) -> None:
         """Pause the schedule until it is resumed. `note` is the reason. A paused schedule can still be triggered."""
-        await self._session.arun(_schedules.pause(self._session, self.id, note), rpc)
+        operation = _schedules.patch(self._session, PauseScheduleInput, self.id, note=note)
+        await self._session.arun(operation, rpc)
 
     async def unpause(self, note: str = "", **rpc: Unpack[RpcOptions]) -> None:
         """Resume the schedule from its next scheduled time on."""
-        await self._session.arun(_schedules.unpause(self._session, self.id, note), rpc)
+        operation = _schedules.patch(self._session, UnpauseScheduleInput, self.id, note=note)
+        await self._session.arun(operation, rpc)
 
     async def trigger(
         self, *, overlap: ScheduleOverlapPolicy | None = None, **rpc: Unpack[RpcOptions]
@@ -62,11 +70,13 @@ class AsyncScheduleHandle(ScheduleHandleFacts):
         """Run the schedule's action now, in addition to its scheduled times. `overlap` replaces the schedule's overlap
         policy for this action.
         """
-        await self._session.arun(_schedules.trigger(self._session, self.id, overlap), rpc)
+        operation = _schedules.patch(self._session, TriggerScheduleInput, self.id, overlap=overlap)
+        await self._session.arun(operation, rpc)
 
     async def backfill(self, *backfill: ScheduleBackfill, **rpc: Unpack[RpcOptions]) -> None:
         """Run the schedule's action now for past times."""
-        await self._session.arun(_schedules.backfill(self._session, self.id, backfill), rpc)
+        operation = _schedules.patch(self._session, BackfillScheduleInput, self.id, backfill=backfill)
+        await self._session.arun(operation, rpc)
 
     async def delete(self, **rpc: Unpack[RpcOptions]) -> None:
         """Delete the schedule. Workflows that the schedule started keep running."""

@@ -17,6 +17,12 @@ from hourglass._contract.workflows import (
 from hourglass._evaluator.options import Duration
 from hourglass.client import _operations, _reset, _schedules, _starts, _updates
 from hourglass.client._blocking_requests import WorkflowRequests
+from hourglass.client._calls import (
+    BackfillScheduleInput,
+    PauseScheduleInput,
+    TriggerScheduleInput,
+    UnpauseScheduleInput,
+)
 from hourglass.client._faces import (
     HandleFacts,
     ScheduleHandleFacts,
@@ -51,21 +57,25 @@ class ScheduleHandle(ScheduleHandleFacts):
 
     def pause(self, note: str = "", **rpc: Unpack[RpcOptions]) -> None:
         """Pause the schedule until it is resumed. `note` is the reason. A paused schedule can still be triggered."""
-        self._session.run(_schedules.pause(self._session, self.id, note), rpc)
+        operation = _schedules.patch(self._session, PauseScheduleInput, self.id, note=note)
+        self._session.run(operation, rpc)
 
     def unpause(self, note: str = "", **rpc: Unpack[RpcOptions]) -> None:
         """Resume the schedule from its next scheduled time on."""
-        self._session.run(_schedules.unpause(self._session, self.id, note), rpc)
+        operation = _schedules.patch(self._session, UnpauseScheduleInput, self.id, note=note)
+        self._session.run(operation, rpc)
 
     def trigger(self, *, overlap: ScheduleOverlapPolicy | None = None, **rpc: Unpack[RpcOptions]) -> None:
         """Run the schedule's action now, in addition to its scheduled times. `overlap` replaces the schedule's overlap
         policy for this action.
         """
-        self._session.run(_schedules.trigger(self._session, self.id, overlap), rpc)
+        operation = _schedules.patch(self._session, TriggerScheduleInput, self.id, overlap=overlap)
+        self._session.run(operation, rpc)
 
     def backfill(self, *backfill: ScheduleBackfill, **rpc: Unpack[RpcOptions]) -> None:
         """Run the schedule's action now for past times."""
-        self._session.run(_schedules.backfill(self._session, self.id, backfill), rpc)
+        operation = _schedules.patch(self._session, BackfillScheduleInput, self.id, backfill=backfill)
+        self._session.run(operation, rpc)
 
     def delete(self, **rpc: Unpack[RpcOptions]) -> None:
         """Delete the schedule. Workflows that the schedule started keep running."""

@@ -1,14 +1,14 @@
 """The calls of a client as its interceptors see them. Data only.
 
 Each call is an `…Input` that contains the arguments before they are encoded. It declares the interceptor method that the
-call passes through (`CallPoint`).
+call passes through.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, dataclass_transform
 
 from hourglass._contract.workflows import HistoryEventFilter, QueryRejectCondition, UpdateStage
 from hourglass._evaluator.interception import InterceptedCall
@@ -19,14 +19,6 @@ if TYPE_CHECKING:
     from hourglass.client._options import RpcOptions
     from hourglass.client._schedule_data import Schedule, ScheduleDescription
     from hourglass.converter import SearchAttributes
-
-
-class CallPoint(NamedTuple):
-    """The interceptor method that a call passes through. `make faces` generates the methods of both clients from these."""
-
-    method: str
-    doc: str
-    returns: str = "None"
 
 
 class _Option:
@@ -73,29 +65,35 @@ class _Alias:
         setattr(call, self._name, value)
 
 
+@dataclass_transform(kw_only_default=True, field_specifiers=(field,))
 @dataclass(kw_only=True)
 class ClientCall(InterceptedCall):
     """A client call on its way through a chain of interceptors. `rpc_timeout` limits each request, in seconds.
     `rpc_metadata` contains headers that are sent to a server in addition to the client's own.
+
+    A subclass is a dataclass, too. Its class arguments declare the interceptor method of the call: `method`, the docstring
+    `does`, and the type that it `returns`. `make faces` generates the methods of both clients from these.
     """
 
-    _point: ClassVar[CallPoint]
+    _method: ClassVar[str]
 
     rpc_timeout: float | None = field(default=None, repr=False)
     rpc_metadata: dict[str, str] = field(default_factory=dict, repr=False)
+
+    def __init_subclass__(cls, method: str = "", does: str = "", returns: str = "None") -> None:
+        cls._method = method
+        dataclass(kw_only=True)(cls)
 
     def _rpc(self) -> RpcOptions:
         return {"rpc_timeout": self.rpc_timeout, "rpc_metadata": self.rpc_metadata}
 
 
-@dataclass(kw_only=True)
 class FilterInput(ClientCall):
     """A call about all objects that match a filter. An empty filter matches all of them."""
 
     query: str = ""
 
 
-@dataclass(kw_only=True)
 class ListInput(FilterInput):
     """A request for one page of a list. Iterating over a list makes such a call for each page."""
 
@@ -103,13 +101,12 @@ class ListInput(FilterInput):
     next_page_token: bytes = b""
 
 
-@dataclass(kw_only=True)
-class StartWorkflowInput(ClientCall):
+class StartWorkflowInput(
+    ClientCall, method="start_workflow", does="Start a workflow and return its handle.", returns="Any"
+):
     """The start of a workflow. `options` contains the `client.StartOptions` that were set, except the id. Each option is
     also an attribute: `input.memo = {…}`.
     """
-
-    _point = CallPoint("start_workflow", "Start a workflow and return its handle.", returns="Any")
 
     id: str
     workflow: str
@@ -144,7 +141,6 @@ class StartWorkflowInput(ClientCall):
     ret_type = _Alias("result_type")
 
 
-@dataclass(kw_only=True)
 class WorkflowInput(ClientCall):
     """A call about an existing workflow, or, with `run_id`, about that run only."""
 
@@ -152,20 +148,16 @@ class WorkflowInput(ClientCall):
     run_id: str | None = None
 
 
-@dataclass(kw_only=True)
-class SignalWorkflowInput(WorkflowInput):
+class SignalWorkflowInput(WorkflowInput, method="signal_workflow", does="Send a signal to a workflow."):
     """A signal to a workflow."""
-
-    _point = CallPoint("signal_workflow", "Send a signal to a workflow.")
 
     signal: str
 
 
-@dataclass(kw_only=True)
-class QueryWorkflowInput(WorkflowInput):
+class QueryWorkflowInput(
+    WorkflowInput, method="query_workflow", does="Query a workflow and return the answer.", returns="Any"
+):
     """A query to a workflow."""
-
-    _point = CallPoint("query_workflow", "Query a workflow and return the answer.", returns="Any")
 
     query: str
     reject_condition: QueryRejectCondition | None = None
@@ -174,11 +166,13 @@ class QueryWorkflowInput(WorkflowInput):
     ret_type = _Alias("result_type")
 
 
-@dataclass(kw_only=True)
-class StartWorkflowUpdateInput(WorkflowInput):
+class StartWorkflowUpdateInput(
+    WorkflowInput,
+    method="start_workflow_update",
+    does="Request an update and return its handle.",
+    returns="Any",
+):
     """A request for an update. If `update_id` is empty, a new id is generated."""
-
-    _point = CallPoint("start_workflow_update", "Request an update and return its handle.", returns="Any")
 
     update: str
     update_id: str = ""
@@ -189,15 +183,13 @@ class StartWorkflowUpdateInput(WorkflowInput):
     ret_type = _Alias("result_type")
 
 
-@dataclass(kw_only=True)
-class StartUpdateWithStartInput(ClientCall):
+class StartUpdateWithStartInput(
+    ClientCall,
+    method="start_update_with_start_workflow",
+    does="Start a workflow unless it is running, request an update, and return the update's handle.",
+    returns="Any",
+):
     """A start of a workflow, unless it is running, together with an update request. Both have arguments and headers."""
-
-    _point = CallPoint(
-        "start_update_with_start_workflow",
-        "Start a workflow unless it is running, request an update, and return the update's handle.",
-        returns="Any",
-    )
 
     id: str
     start: StartWorkflowInput
@@ -207,7 +199,6 @@ class StartUpdateWithStartInput(ClientCall):
     update_workflow_input = _Alias("update")
 
 
-@dataclass(kw_only=True)
 class WorkflowEndInput(WorkflowInput):
     """A cancellation or termination of a workflow. If `first_execution_run_id` is set, the call applies only if the
     workflow's chain began with that run.
@@ -217,48 +208,41 @@ class WorkflowEndInput(WorkflowInput):
     first_execution_run_id: str | None = None
 
 
-@dataclass(kw_only=True)
-class CancelWorkflowInput(WorkflowEndInput):
+class CancelWorkflowInput(
+    WorkflowEndInput, method="cancel_workflow", does="Request the cancellation of a workflow."
+):
     """A request for the cancellation of a workflow."""
 
-    _point = CallPoint("cancel_workflow", "Request the cancellation of a workflow.")
 
-
-@dataclass(kw_only=True)
-class TerminateWorkflowInput(WorkflowEndInput):
+class TerminateWorkflowInput(WorkflowEndInput, method="terminate_workflow", does="Terminate a workflow."):
     """A termination of a workflow. `args` are the details."""
 
-    _point = CallPoint("terminate_workflow", "Terminate a workflow.")
 
-
-@dataclass(kw_only=True)
-class DescribeWorkflowInput(WorkflowInput):
+class DescribeWorkflowInput(
+    WorkflowInput, method="describe_workflow", does="Return the description of a workflow.", returns="Any"
+):
     """A request for the description of a workflow."""
 
-    _point = CallPoint("describe_workflow", "Return the description of a workflow.", returns="Any")
 
-
-@dataclass(kw_only=True)
-class CountWorkflowsInput(FilterInput):
+class CountWorkflowsInput(
+    FilterInput, method="count_workflows", does="Return the number of matching runs.", returns="Any"
+):
     """A request for the number of matching runs."""
 
-    _point = CallPoint("count_workflows", "Return the number of matching runs.", returns="Any")
 
-
-@dataclass(kw_only=True)
-class ListWorkflowsInput(ListInput):
+class ListWorkflowsInput(
+    ListInput, method="list_workflows", does="Return one page of a list of runs.", returns="Any"
+):
     """A request for one page of the matching runs. Iterating over a list makes such a call for each page."""
 
-    _point = CallPoint("list_workflows", "Return one page of a list of runs.", returns="Any")
 
-
-@dataclass(kw_only=True)
-class FetchWorkflowHistoryEventsInput(WorkflowInput):
+class FetchWorkflowHistoryEventsInput(
+    WorkflowInput,
+    method="fetch_workflow_history_events",
+    does="Return the history of a run, or one page of it.",
+    returns="Any",
+):
     """A request for the history of a run, or, with `page_size`, for one page of the history."""
-
-    _point = CallPoint(
-        "fetch_workflow_history_events", "Return the history of a run, or one page of it.", returns="Any"
-    )
 
     page_size: int | None = None
     next_page_token: bytes = b""
@@ -269,7 +253,6 @@ class FetchWorkflowHistoryEventsInput(WorkflowInput):
     event_filter_type = _Alias("event_filter")
 
 
-@dataclass(kw_only=True)
 class AsyncActivityInput(ClientCall):
     """A call about an activity that completes asynchronously, identified by its task token or by its ids."""
 
@@ -279,53 +262,50 @@ class AsyncActivityInput(ClientCall):
     activity_id: str = ""
 
 
-@dataclass(kw_only=True)
-class CompleteAsyncActivityInput(AsyncActivityInput):
+class CompleteAsyncActivityInput(
+    AsyncActivityInput, method="complete_async_activity", does="Complete an activity with its result."
+):
     """The completion of an activity. `args` contains only its result."""
 
-    _point = CallPoint("complete_async_activity", "Complete an activity with its result.")
 
-
-@dataclass(kw_only=True)
-class FailAsyncActivityInput(AsyncActivityInput):
+class FailAsyncActivityInput(AsyncActivityInput, method="fail_async_activity", does="Fail an activity."):
     """The failure of an activity. `args` are the details that replace the last heartbeat's details."""
-
-    _point = CallPoint("fail_async_activity", "Fail an activity.")
 
     error: BaseException
 
     last_heartbeat_details = _Alias("args")
 
 
-@dataclass(kw_only=True)
-class HeartbeatAsyncActivityInput(AsyncActivityInput):
+class HeartbeatAsyncActivityInput(
+    AsyncActivityInput,
+    method="heartbeat_async_activity",
+    does="Send a heartbeat of an activity; return whether its cancellation was requested.",
+    returns="bool",
+):
     """A heartbeat of an activity. `args` are the details."""
 
-    _point = CallPoint(
-        "heartbeat_async_activity",
-        "Send a heartbeat of an activity; return whether its cancellation was requested.",
-        returns="bool",
-    )
-
     details = _Alias("args")
 
 
-@dataclass(kw_only=True)
-class ReportCancellationAsyncActivityInput(AsyncActivityInput):
+class ReportCancellationAsyncActivityInput(
+    AsyncActivityInput,
+    method="report_cancellation_async_activity",
+    does="Report that an activity ended as cancelled.",
+):
     """A report that an activity was cancelled. `args` are the details."""
 
-    _point = CallPoint("report_cancellation_async_activity", "Report that an activity ended as cancelled.")
-
     details = _Alias("args")
 
 
-@dataclass(kw_only=True)
-class StartActivityExecutionInput(ClientCall):
+class StartActivityExecutionInput(
+    ClientCall,
+    method="start_activity",
+    does="Start a standalone activity and return its handle.",
+    returns="Any",
+):
     """The start of a standalone activity. `options` contains the `client.StartActivityOptions` that were set, except the id.
     Each option is also an attribute.
     """
-
-    _point = CallPoint("start_activity", "Start a standalone activity and return its handle.", returns="Any")
 
     id: str
     activity: str
@@ -353,7 +333,6 @@ class StartActivityExecutionInput(ClientCall):
     activity_type = _Alias("activity")
 
 
-@dataclass(kw_only=True)
 class ActivityExecutionInput(ClientCall):
     """A call about a standalone activity, or, with `workflow_id`, about an activity of that workflow."""
 
@@ -365,94 +344,83 @@ class ActivityExecutionInput(ClientCall):
     activity_run_id = _Alias("run_id")
 
 
-@dataclass(kw_only=True)
-class DescribeActivityInput(ActivityExecutionInput):
+class DescribeActivityInput(
+    ActivityExecutionInput,
+    method="describe_activity",
+    does="Return the description of a standalone activity.",
+    returns="Any",
+):
     """A request for the description of a standalone activity."""
 
-    _point = CallPoint("describe_activity", "Return the description of a standalone activity.", returns="Any")
 
-
-@dataclass(kw_only=True)
 class ActivityChangeInput(ActivityExecutionInput):
     """A change of an activity's state, with a reason."""
 
     reason: str = ""
 
 
-@dataclass(kw_only=True)
-class CancelActivityInput(ActivityChangeInput):
+class CancelActivityInput(
+    ActivityChangeInput, method="cancel_activity", does="Request the cancellation of a standalone activity."
+):
     """A request for the cancellation of a standalone activity."""
 
-    _point = CallPoint("cancel_activity", "Request the cancellation of a standalone activity.")
 
-
-@dataclass(kw_only=True)
-class TerminateActivityInput(ActivityChangeInput):
+class TerminateActivityInput(
+    ActivityChangeInput, method="terminate_activity", does="Terminate a standalone activity."
+):
     """A termination of a standalone activity."""
 
-    _point = CallPoint("terminate_activity", "Terminate a standalone activity.")
 
-
-@dataclass(kw_only=True)
-class PauseActivityInput(ActivityChangeInput):
+class PauseActivityInput(ActivityChangeInput, method="pause_activity", does="Pause an activity."):
     """A request to pause an activity."""
 
-    _point = CallPoint("pause_activity", "Pause an activity.")
 
-
-@dataclass(kw_only=True)
-class UnpauseActivityInput(ActivityChangeInput):
+class UnpauseActivityInput(ActivityChangeInput, method="unpause_activity", does="Resume a paused activity."):
     """A request to resume a paused activity."""
 
-    _point = CallPoint("unpause_activity", "Resume a paused activity.")
 
-
-@dataclass(kw_only=True)
-class UpdateActivityOptionsInput(ActivityExecutionInput):
+class UpdateActivityOptionsInput(
+    ActivityExecutionInput,
+    method="update_activity_options",
+    does="Change the options of an activity and return its current options.",
+    returns="Any",
+):
     """A change of an activity's options. `changes` maps names to new values; with `restore_original` the original options
     are restored.
     """
-
-    _point = CallPoint(
-        "update_activity_options",
-        "Change the options of an activity and return its current options.",
-        returns="Any",
-    )
 
     changes: dict[str, Any] = field(default_factory=dict)
     restore_original: bool = False
 
 
-@dataclass(kw_only=True)
-class ListActivitiesInput(ListInput):
+class ListActivitiesInput(
+    ListInput,
+    method="list_activities",
+    does="Return one page of a list of standalone activities.",
+    returns="Any",
+):
     """A request for one page of the matching standalone activities."""
 
-    _point = CallPoint(
-        "list_activities", "Return one page of a list of standalone activities.", returns="Any"
-    )
 
-
-@dataclass(kw_only=True)
-class CountActivitiesInput(FilterInput):
+class CountActivitiesInput(
+    FilterInput,
+    method="count_activities",
+    does="Return the number of matching standalone activities.",
+    returns="Any",
+):
     """A request for the number of matching standalone activities."""
 
-    _point = CallPoint(
-        "count_activities", "Return the number of matching standalone activities.", returns="Any"
-    )
 
-
-@dataclass(kw_only=True)
 class ScheduleInput(ClientCall):
     """A call about a schedule."""
 
     id: str
 
 
-@dataclass(kw_only=True)
-class CreateScheduleInput(ScheduleInput):
+class CreateScheduleInput(
+    ScheduleInput, method="create_schedule", does="Create a schedule and return its handle.", returns="Any"
+):
     """The creation of a schedule."""
-
-    _point = CallPoint("create_schedule", "Create a schedule and return its handle.", returns="Any")
 
     schedule: Schedule
     trigger_immediately: bool = False
@@ -461,74 +429,57 @@ class CreateScheduleInput(ScheduleInput):
     search_attributes: SearchAttributes | None = None
 
 
-@dataclass(kw_only=True)
-class ListSchedulesInput(ListInput):
+class ListSchedulesInput(
+    ListInput, method="list_schedules", does="Return one page of a list of schedules.", returns="Any"
+):
     """A request for one page of the matching schedules."""
 
-    _point = CallPoint("list_schedules", "Return one page of a list of schedules.", returns="Any")
 
-
-@dataclass(kw_only=True)
-class DescribeScheduleInput(ScheduleInput):
+class DescribeScheduleInput(
+    ScheduleInput, method="describe_schedule", does="Return the description of a schedule.", returns="Any"
+):
     """A request for the description of a schedule."""
 
-    _point = CallPoint("describe_schedule", "Return the description of a schedule.", returns="Any")
 
-
-@dataclass(kw_only=True)
-class UpdateScheduleInput(ScheduleInput):
+class UpdateScheduleInput(ScheduleInput, method="update_schedule", does="Change a schedule."):
     """A change of a schedule: `change` receives the description and returns the new schedule."""
-
-    _point = CallPoint("update_schedule", "Change a schedule.")
 
     change: Callable[[ScheduleDescription], Schedule | None] = field(repr=False)
 
     updater = _Alias("change")
 
 
-@dataclass(kw_only=True)
 class ScheduleNoteInput(ScheduleInput):
     """A request to pause or resume a schedule. `note` is the reason."""
 
     note: str = ""
 
 
-@dataclass(kw_only=True)
-class PauseScheduleInput(ScheduleNoteInput):
+class PauseScheduleInput(ScheduleNoteInput, method="pause_schedule", does="Pause a schedule."):
     """A request to pause a schedule."""
 
-    _point = CallPoint("pause_schedule", "Pause a schedule.")
 
-
-@dataclass(kw_only=True)
-class UnpauseScheduleInput(ScheduleNoteInput):
+class UnpauseScheduleInput(ScheduleNoteInput, method="unpause_schedule", does="Resume a paused schedule."):
     """A request to resume a paused schedule."""
 
-    _point = CallPoint("unpause_schedule", "Resume a paused schedule.")
 
-
-@dataclass(kw_only=True)
-class TriggerScheduleInput(ScheduleInput):
+class TriggerScheduleInput(
+    ScheduleInput, method="trigger_schedule", does="Run the action of a schedule now."
+):
     """A request to run the action of a schedule now."""
-
-    _point = CallPoint("trigger_schedule", "Run the action of a schedule now.")
 
     overlap: ScheduleOverlapPolicy | None = None
 
 
-@dataclass(kw_only=True)
-class BackfillScheduleInput(ScheduleInput):
+class BackfillScheduleInput(
+    ScheduleInput, method="backfill_schedule", does="Run the action of a schedule for past times."
+):
     """A request to run the action of a schedule for past times."""
-
-    _point = CallPoint("backfill_schedule", "Run the action of a schedule for past times.")
 
     backfill: Sequence[ScheduleBackfill] = ()
 
     backfills = _Alias("backfill")
 
 
-@dataclass(kw_only=True)
-class DeleteScheduleInput(ScheduleInput):
+class DeleteScheduleInput(ScheduleInput, method="delete_schedule", does="Delete a schedule."):
     """The deletion of a schedule."""
-
-    _point = CallPoint("delete_schedule", "Delete a schedule.")

@@ -5,6 +5,7 @@ Pure, except for the operations.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -59,36 +60,29 @@ def fork(
 ) -> ClientOperation[Reference]:
     """Start another workflow with the run's history up to an event, a step, or the run's last workflow task."""
     step = _checked(event_id, 2, before)
-    new = refer(workflow_id, None, None, None)
+    refer(workflow_id, None, None, None)  # raises for an invalid id
     if workflow_id == reference.workflow_id:
         raise UsageError("a fork needs a new workflow id; to start the same workflow again, use reset")
 
-    async def ask(session: ClientSession) -> str:
-        events = await fetch_history_events(reference).ask(session)
+    def parse(events: list[bytes]) -> ClientOperation[Reference]:
         point = event_id
         if point is None:
             point = reset_point([read_event(msgspec.json.decode(event)) for event in events], step)
-        answer = await session.call(
-            ImportWorkflow(
-                workflow_id=workflow_id,
-                events=tuple(events[: point - 1]),
-                request_id=new_id(),
-                identity=session.identity,
-            )
-        )
-        return answer.run_id
+        return import_workflow(events[: point - 1], workflow_id, None, return_type=reference.return_type)
 
-    def parse(run_id: str) -> Reference:
-        return msgspec.structs.replace(new, run_id=run_id, return_type=reference.return_type)
-
-    return ClientOperation(ask, parse)
+    return ClientOperation(fetch_history_events(reference).ask, parse)
 
 
 def import_workflow(
-    events: Sequence[bytes], workflow_id: str, request_id: str | None, dry_run: bool, hold: bool
+    events: Sequence[bytes],
+    workflow_id: str,
+    request_id: str | None,
+    dry_run: bool = False,
+    hold: bool = False,
+    return_type: Any = Any,
 ) -> ClientOperation[Reference]:
     """Start a workflow from an existing history."""
-    new = refer(workflow_id, None, None, None)
+    new = refer(workflow_id, None, None, return_type)
 
     async def ask(session: ClientSession) -> str:
         answer = await session.call(

@@ -40,6 +40,7 @@ from hourglass.client._calls import (
     DescribeScheduleInput,
     ListSchedulesInput,
     PauseScheduleInput,
+    ScheduleInput,
     TriggerScheduleInput,
     UnpauseScheduleInput,
     UpdateScheduleInput,
@@ -153,84 +154,41 @@ def describe(session: ClientSession, schedule_id: str) -> ClientOperation[data.S
     return through(session, DescribeScheduleInput(id=schedule_id, _proceed=build))
 
 
-def _patch(
-    session: ClientSession,
-    schedule_id: str,
-    *,
-    pause: str | None = None,
-    unpause: str | None = None,
-    trigger: ScheduleOverlapPolicy | None = None,
-    backfill: Sequence[ScheduleBackfill] = (),
+_PATCHES: dict[type[ScheduleInput], Callable[[Any], dict[str, Any]]] = {
+    PauseScheduleInput: lambda call: {"pause": call.note or PAUSED},
+    UnpauseScheduleInput: lambda call: {"unpause": call.note or UNPAUSED},
+    TriggerScheduleInput: lambda call: {
+        "trigger": ScheduleOverlapPolicy(0 if call.overlap is None else call.overlap)
+    },
+    BackfillScheduleInput: lambda call: {"backfill": _times_to_fill(call.backfill)},
+}
+
+
+def patch(
+    session: ClientSession, kind: Callable[..., Any], schedule_id: str, **arguments: Any
 ) -> ClientOperation[None]:
-    """Return the operation for one of the four requests that patch a schedule."""
-    request = PatchSchedule(
-        schedule_id=schedule_id,
-        request_id=new_id(),
-        identity=session.identity,
-        pause=pause,
-        unpause=unpause,
-        trigger=trigger,
-        backfill=forms.backfill_form(backfill),
-    )
-    return asking(request, nothing)
+    """Pause or resume a schedule, or run its action now or for past times, according to the class of the call."""
 
-
-def pause(session: ClientSession, schedule_id: str, note: str) -> ClientOperation[None]:
-    """Pause a schedule."""
-
-    def build(call: PauseScheduleInput) -> ClientOperation[None]:
-        return _patch(session, call.id, pause=call.note or PAUSED)
-
-    return through(session, PauseScheduleInput(id=schedule_id, note=note, _proceed=build))
-
-
-def unpause(session: ClientSession, schedule_id: str, note: str) -> ClientOperation[None]:
-    """Resume a paused schedule."""
-
-    def build(call: UnpauseScheduleInput) -> ClientOperation[None]:
-        return _patch(session, call.id, unpause=call.note or UNPAUSED)
-
-    return through(session, UnpauseScheduleInput(id=schedule_id, note=note, _proceed=build))
-
-
-def trigger(
-    session: ClientSession, schedule_id: str, overlap: ScheduleOverlapPolicy | None
-) -> ClientOperation[None]:
-    """Run the action of a schedule now."""
-
-    def build(call: TriggerScheduleInput) -> ClientOperation[None]:
-        policy = ScheduleOverlapPolicy(
-            ScheduleOverlapPolicy.UNSPECIFIED if call.overlap is None else call.overlap
+    def build(call: ScheduleInput) -> ClientOperation[None]:
+        request = PatchSchedule(
+            schedule_id=call.id, request_id=new_id(), identity=session.identity, **_PATCHES[type(call)](call)
         )
-        return _patch(session, call.id, trigger=policy)
+        return asking(request, nothing)
 
-    return through(session, TriggerScheduleInput(id=schedule_id, overlap=overlap, _proceed=build))
+    return through(session, kind(id=schedule_id, **arguments, _proceed=build))
 
 
-def backfill(
-    session: ClientSession,
-    schedule_id: str,
-    backfills: Sequence[ScheduleBackfill],
-) -> ClientOperation[None]:
-    """Run the action of a schedule for past times."""
-
-    def build(call: BackfillScheduleInput) -> ClientOperation[None]:
-        if not call.backfill:
-            raise UsageError("backfill needs at least one ScheduleBackfill")
-        return _patch(session, call.id, backfill=call.backfill)
-
-    return through(session, BackfillScheduleInput(id=schedule_id, backfill=backfills, _proceed=build))
+def _times_to_fill(backfill: Sequence[ScheduleBackfill]) -> tuple[ScheduleBackfill, ...]:
+    if not backfill:
+        raise UsageError("backfill needs at least one ScheduleBackfill")
+    return forms.backfill_form(backfill)
 
 
 def delete(session: ClientSession, schedule_id: str) -> ClientOperation[None]:
     """Delete a schedule."""
 
     def build(call: DeleteScheduleInput) -> ClientOperation[None]:
-        request = DeleteSchedule(
-            schedule_id=call.id,
-            identity=session.identity,
-        )
-        return asking(request, nothing)
+        return asking(DeleteSchedule(schedule_id=call.id, identity=session.identity), nothing)
 
     return through(session, DeleteScheduleInput(id=schedule_id, _proceed=build))
 

@@ -209,7 +209,7 @@ class ClientSession:
         try:
             if operation.call is None:
                 return (self.with_rpc(rpc) if rpc else self).perform(operation)
-            answer: T = getattr(self.outbound, operation.call._point.method)(_with_rpc(operation.call, rpc))
+            answer: T = getattr(self.outbound, operation.call._method)(_with_rpc(operation.call, rpc))
             return answer
         except (HourglassError, KeyboardInterrupt, TimeoutError) as error:
             without_our_frames(error)
@@ -219,7 +219,7 @@ class ClientSession:
         """Run an operation through the interceptors and await it. Works on any event loop."""
         if operation.call is None:
             return (self.with_rpc(rpc) if rpc else self).aperform(operation)
-        answer: Coroutine[Any, Any, T] = getattr(self.async_outbound, operation.call._point.method)(
+        answer: Coroutine[Any, Any, T] = getattr(self.async_outbound, operation.call._method)(
             _with_rpc(operation.call, rpc)
         )
         return answer
