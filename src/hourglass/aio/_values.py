@@ -5,7 +5,7 @@ unset option. Also payload converters with temporalio's names, for dynamic handl
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, overload
 
 from hourglass.converter import Converter, Payload
@@ -33,9 +33,11 @@ def positional_values(arg: Any, more: tuple[Any, ...], args: Sequence[Any] | Non
     return (arg, *more)
 
 
-def takes(options: type) -> Callable[[F], F]:
-    """Decorate a function with `**options`: list the options of a `TypedDict` in its signature, for `help` and editors."""
-    names: Mapping[str, Any] = options.__annotations__
+def takes(options: type | Iterable[str]) -> Callable[[F], F]:
+    """Decorate a function with `**options`: list the names, or the options of a `TypedDict`, in its signature, for `help` and
+    editors.
+    """
+    names = options.__annotations__ if isinstance(options, type) else options
 
     def name_options(function: F) -> F:
         signature = inspect.signature(function)
@@ -47,7 +49,7 @@ def takes(options: type) -> Callable[[F], F]:
         keyword = inspect.Parameter.KEYWORD_ONLY
         more = [
             inspect.Parameter(name, keyword, default=None)
-            for name in names
+            for name in dict.fromkeys(names)
             if name not in signature.parameters
         ]
         function.__signature__ = signature.replace(parameters=[*own, *more])  # type: ignore[attr-defined]

@@ -15,7 +15,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
-from typing import Any, TypedDict
+from typing import Any
 
 from hourglass import testing
 from hourglass.activity import Activity, CancellationDetails, Info
@@ -32,41 +32,59 @@ from hourglass.metrics import MetricMeter, default_registry
 __all__ = ["ActivityEnvironment", "TimeSkippingConfig", "WorkflowEnvironment"]
 
 
-class _Options(TypedDict, total=False):
-    namespace: Any
-    data_converter: Any
-    interceptors: Any
-    plugins: Any
-    default_workflow_query_reject_condition: Any
-    retry_config: Any
-    rpc_metadata: Any
-    identity: Any
-    port: Any
-    download_dest_dir: Any
-    runtime: Any
+_FULFILLED = frozenset(
+    (
+        "dev_server_download_ttl",
+        "dev_server_startup_timeout",
+        "download_dest_dir",
+        "search_attributes",  # the engine creates an attribute on first use
+        "test_server_download_ttl",
+        "test_server_startup_timeout",
+    )
+)
+"""Options that can be ignored: there are no downloads, and search attributes need no registration."""
+
+_DEFAULTS = {
+    "dev_server_download_version": "default",
+    "dev_server_extra_args": [],
+    "dev_server_log_format": "pretty",
+    "dev_server_log_level": "warn",
+    "test_server_download_version": "default",
+    "test_server_extra_args": [],
+}
+"""temporalio's defaults for options that are otherwise rejected."""
+
+_OF_A_SERVER = frozenset(
+    (
+        *_DEFAULTS,
+        "dev_server_database_filename",
+        "dev_server_existing_path",
+        "ip",
+        "port",
+        "runtime",
+        "test_server_existing_path",
+        "tls",
+        "ui",
+        "ui_port",
+    )
+)
+"""Options that select or configure a server."""
+
+_OPTIONS = sorted(
+    {*inspect.signature(Client.connect).parameters} - {"target_host"} | _FULFILLED | _OF_A_SERVER
+)
 
 
-class _LocalOptions(_Options, total=False):
-    tls: Any
-    ui: Any
-    ui_port: Any
-    search_attributes: Any
-    dev_server_existing_path: Any
-    dev_server_database_filename: Any
-    dev_server_log_format: Any
-    dev_server_log_level: Any
-    dev_server_download_version: Any
-    dev_server_extra_args: Any
-    dev_server_download_ttl: Any
-    dev_server_startup_timeout: Any
-
-
-class _TimeSkippingOptions(_Options, total=False):
-    test_server_existing_path: Any
-    test_server_download_version: Any
-    test_server_extra_args: Any
-    test_server_download_ttl: Any
-    test_server_startup_timeout: Any
+def _client_options(options: dict[str, Any], method: str, reason: str) -> dict[str, Any]:
+    """Return the options for the client of an environment. Raise `UsageError` for an option that only a server supports."""
+    chosen = {
+        name: value
+        for name, value in without_defaults(options, _DEFAULTS).items()
+        if value and name not in _FULFILLED
+    }
+    for name in sorted(_OF_A_SERVER & chosen.keys()):
+        raise UsageError(f"{method} does not support {name}: {reason}")
+    return chosen
 
 
 class WorkflowEnvironment:
@@ -78,26 +96,17 @@ class WorkflowEnvironment:
         self._skipper: testing.TimeSkipper | None = None
 
     @classmethod
-    @takes(_LocalOptions)
+    @takes(_OPTIONS)
     async def start_local(cls, *, ip: str = "127.0.0.1", **options: Any) -> WorkflowEnvironment:
         """Return an environment with an in-memory engine in this process, in real time.
 
         Options are those of `client.Client.connect`. Options for downloads and start timeouts are accepted and ignored;
         options that only a server supports are rejected.
         """
-        chosen = {
-            name: value
-            for name, value in without_defaults(options, _DEFAULTS).items()
-            if value and name not in _FULFILLED
-        }
         if ip not in ("127.0.0.1", "localhost", "::1"):
-            chosen["ip"] = ip
-        refused = sorted(name for name in chosen if name in _OF_A_SERVER or name.startswith("dev_server_"))
-        if refused:
-            raise UsageError(
-                f"start_local does not support {refused[0]}: it runs an engine in this process, without a server. For a "
-                "server, use hourglass.testing.dev_server()"
-            )
+            options["ip"] = ip
+        reason = "it runs an engine in this process, without a server. For a server, use hourglass.testing.dev_server()"
+        chosen = _client_options(options, "start_local", reason)
         return cls(await Client.connect("local:", **chosen))
 
     @classmethod
@@ -106,7 +115,7 @@ class WorkflowEnvironment:
         return cls(client)
 
     @classmethod
-    @takes(_TimeSkippingOptions)
+    @takes(_OPTIONS)
     async def start_time_skipping(
         cls, *, ts_config: TimeSkippingConfig | None = None, **options: Any
     ) -> WorkflowEnvironment:
@@ -118,21 +127,8 @@ class WorkflowEnvironment:
         select another server are rejected.
         """
         skipper = testing.TimeSkipper(ts_config)
-        chosen = {
-            name: value
-            for name, value in without_defaults(options, _DEFAULTS).items()
-            if name not in _FULFILLED
-        }
-        refused = sorted(
-            name
-            for name, value in chosen.items()
-            if value and (name in _OF_A_SERVER or name.startswith(("dev_server_", "test_server_")))
-        )
-        if refused:
-            raise UsageError(
-                f"start_time_skipping does not support {refused[0]}: it runs the `temporal` command. Start another server, "
-                "and use from_client"
-            )
+        reason = "it runs the `temporal` command. Start another server, and use from_client"
+        chosen = _client_options(options, "start_time_skipping", reason)
         server = testing.dev_server(namespace=chosen.pop("namespace", "default"), time_skipping=True)
         running = await asyncio.to_thread(server.__enter__)
         try:
@@ -202,31 +198,6 @@ class WorkflowEnvironment:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.shutdown()
-
-
-_FULFILLED = frozenset(
-    (
-        "dev_server_download_ttl",
-        "dev_server_startup_timeout",
-        "download_dest_dir",
-        "search_attributes",  # the engine creates an attribute on first use
-        "test_server_download_ttl",
-        "test_server_startup_timeout",
-    )
-)
-"""Options that can be ignored: there are no downloads, and search attributes need no registration."""
-
-_DEFAULTS = {
-    "dev_server_download_version": "default",
-    "dev_server_extra_args": [],
-    "dev_server_log_format": "pretty",
-    "dev_server_log_level": "warn",
-    "test_server_download_version": "default",
-    "test_server_extra_args": [],
-}
-"""temporalio's defaults for options that are otherwise rejected."""
-
-_OF_A_SERVER = frozenset(("ip", "port", "runtime", "tls", "ui", "ui_port"))
 
 
 @dataclass(frozen=True, kw_only=True)

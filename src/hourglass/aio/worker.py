@@ -11,8 +11,9 @@ import asyncio
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, TypedDict
+from typing import Any
 
+from hourglass import plugins as _plugins
 from hourglass import worker as _worker
 from hourglass._evaluator.specs import WorkerDeploymentVersion
 from hourglass._worker.tree.plan import WorkerDeploymentConfig
@@ -62,49 +63,16 @@ _RENAMED = {
 }
 
 
-class WorkerOptions(TypedDict, total=False):
-    """Further options of temporalio's worker. The options of `hourglass.Worker` are also accepted."""
-
-    nexus_service_handlers: Any
-    activity_executor: Any
-    workflow_task_executor: Any
-    nexus_task_executor: Any
-    workflow_runner: Any
-    unsandboxed_workflow_runner: Any
-    plugins: Any
-    build_id: Any
-    identity: Any
-    max_cached_workflows: Any
-    max_concurrent_workflow_tasks: Any
-    max_concurrent_activities: Any
-    max_concurrent_local_activities: Any
-    max_concurrent_nexus_tasks: Any
-    tuner: Any
-    max_concurrent_workflow_task_polls: Any
-    nonsticky_to_sticky_poll_ratio: Any
-    max_concurrent_activity_task_polls: Any
-    no_remote_activities: Any
-    sticky_queue_schedule_to_start_timeout: Any
-    max_heartbeat_throttle_interval: Any
-    default_heartbeat_throttle_interval: Any
-    max_activities_per_second: Any
-    max_task_queue_activities_per_second: Any
-    max_eager_activity_reservations_per_workflow_task: Any
-    plugin_shutdown_timeout: Any
-    workflow_failure_exception_types: Any
-    shared_state_manager: Any
-    debug_mode: Any
-    disable_eager_activity_execution: Any
-    on_fatal_error: Any
-    use_worker_versioning: Any
-    disable_safe_workflow_eviction: Any
-    deployment_config: Any
-    patch_activation_callback: Any
-    workflow_task_poller_behavior: Any
-    activity_task_poller_behavior: Any
-    nexus_task_poller_behavior: Any
-    disable_payload_error_limit: Any
-    max_workflow_task_external_storage_concurrency: Any
+_OPTIONS = (
+    *_plugins.WorkerConfig.__annotations__,
+    *_RENAMED,
+    *_REFUSED,
+    "workflow_runner",
+    "unsandboxed_workflow_runner",
+    "debug_mode",
+    "disable_payload_error_limit",
+)
+"""The options of `hourglass.Worker`, and further options of temporalio's worker."""
 
 
 class Worker:
@@ -115,7 +83,7 @@ class Worker:
     warning and is not ready; workflows, `def` activities and heartbeats continue.
     """
 
-    @takes(WorkerOptions)
+    @takes(_OPTIONS)
     def __init__(
         self,
         client: Client,
