@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 import threading
 from collections.abc import Callable, Sequence
@@ -15,7 +14,6 @@ import pytest
 from tests.specs import made
 
 from hourglass import RetryPolicy, workflow
-from hourglass import client as public
 from hourglass._contract import activities as ac
 from hourglass._contract import workflows as wf
 from hourglass._worker.portal import Portal
@@ -224,11 +222,6 @@ def test_result_of_workflow_started_by_name_is_plain_json_or_result_type(
     assert do(handle.result()) == {"id": "o"}
     assert do(handle.result()) is None
     assert do(do(client.start_workflow("wf", result_type=Order)).result()) == Order("o")
-
-
-def test_execute_workflow_returns_the_result(client: Any, do: Do, connection: Any) -> None:
-    connection.outcomes["run-1"] = [wf.RunCompleted(encoded(Order("o")))]
-    assert do(client.execute_workflow(checkout, Order("o"))) == Order("o")
 
 
 def test_execute_workflow_starts_and_waits_in_one_portal_call(
@@ -621,40 +614,6 @@ def test_converter_runs_in_the_calling_thread_of_the_client(face: Any, connectio
 # --- the faces --------------------------------------------------------------------------------------------
 
 
-def test_blocking_and_async_clients_have_the_same_methods_and_parameters() -> None:
-    pairs = [
-        (Client, AsyncClient),
-        (public.WorkflowHandle, public.AsyncWorkflowHandle),
-        (public.ActivityHandle, public.AsyncActivityHandle),
-    ]
-    without_waiting = {
-        "get_workflow_handle",
-        "get_activity_handle",
-        "get_schedule_handle",
-        "get_update_handle",
-        "list_schedules",
-        "list_workflows",
-        "with_rpc_metadata",
-        "with_context",
-        "config",
-        "history_events",
-        "get_activity_execution_handle",
-        "list_activities",
-        "with_start",
-    }
-    for blocking, awaited in pairs:
-        names = {name for name in dir(blocking) if not name.startswith("_")}
-        assert names == {name for name in dir(awaited) if not name.startswith("_")}
-        for name in names:
-            ours, theirs = getattr(blocking, name), getattr(awaited, name)
-            if not callable(ours):
-                continue
-            assert list(inspect.signature(ours).parameters.values()) == list(
-                inspect.signature(theirs).parameters.values()
-            ), name
-            assert inspect.iscoroutinefunction(theirs) != (name in without_waiting), name
-
-
 def test_closed_client_rejects_calls(client: Any, do: Do, connection: Any) -> None:
     handle = client.get_workflow_handle("x")
     do(client.close())
@@ -722,8 +681,3 @@ def test_blocking_client_works_in_a_thread_with_a_running_event_loop(connection:
 
     assert asyncio.run(main()) == 0
     client.close()
-
-
-def test_client_module_all_is_sorted_and_importable() -> None:
-    assert sorted(public.__all__) == public.__all__
-    assert all(hasattr(public, name) for name in public.__all__)

@@ -11,7 +11,6 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -20,19 +19,13 @@ import temporalio.client
 import temporalio.worker
 import temporalio.workflow
 from temporalio.exceptions import ApplicationError as TheirApplicationError
-from tests.waiting import until
 
-from hourglass.client import AsyncClient, Client, IdConflictPolicy, WorkflowStatus
+from hourglass.client import AsyncClient, Client
 from hourglass.errors import (
     ApplicationError,
-    CancelledError,
     ConnectionFailedError,
     NamespaceNotFoundError,
     QueryFailedError,
-    TerminatedError,
-    TimedOutError,
-    WorkflowAlreadyStartedError,
-    WorkflowContinuedAsNewError,
     WorkflowFailedError,
     WorkflowNotFoundError,
 )
@@ -42,11 +35,6 @@ pytestmark = pytest.mark.server
 
 QUEUE = "peer"
 Do = Callable[[Any], Any]
-
-
-@temporalio.activity.defn(name="later")
-async def later() -> str:
-    temporalio.activity.raise_complete_async()
 
 
 @temporalio.workflow.defn(name="Peer")
@@ -66,16 +54,6 @@ class Peer:
             case "wait":
                 await temporalio.workflow.wait_condition(lambda: "go" in self.items)
                 return self.items
-            case "continue":
-                if value:
-                    temporalio.workflow.continue_as_new(args=["continue", value - 1])
-                return "last"
-            case "activity":
-                return await temporalio.workflow.execute_activity(
-                    "later", activity_id="the-activity", schedule_to_close_timeout=timedelta(minutes=1)
-                )
-            case "bug":
-                raise LookupError("a bug of the workflow's own")
 
     @temporalio.workflow.signal
     def put(self, *items: str) -> None:
@@ -105,7 +83,6 @@ def peer_worker(target: str) -> Iterator[None]:
             client,
             task_queue=QUEUE,
             workflows=[Peer],
-            activities=[later],
             workflow_runner=temporalio.worker.UnsandboxedWorkflowRunner(),
         ):
             started.set()
@@ -163,85 +140,6 @@ def test_signals_and_queries_reach_a_temporalio_workflow(client: Any, do: Do) ->
     assert do(handle.result(timeout=60)) == ["a", "b", "go"]
 
 
-def test_execute_workflow_with_start_signal_delivers_the_signal(client: Any, do: Do) -> None:
-    result = client.execute_workflow(
-        "Peer", "wait", task_queue=QUEUE, start_signal="put", start_signal_args=["go"]
-    )
-    assert do(result) == ["go"]
-
-
-def test_cancelled_workflow_raises_cancelled_error_on_a_server(client: Any, do: Do) -> None:
-    handle = do(client.start_workflow("Peer", "wait", task_queue=QUEUE))
-    do(handle.cancel("enough"))
-    with pytest.raises(WorkflowFailedError, match="cancelled") as caught:
-        do(handle.result(timeout=60))
-    assert isinstance(caught.value.cause, CancelledError)
-
-
-def test_terminated_workflow_raises_reason_and_details_on_a_server(client: Any, do: Do) -> None:
-    handle = do(client.start_workflow("Peer", "wait", task_queue=QUEUE))
-    do(handle.terminate("no longer needed", 1))
-    with pytest.raises(WorkflowFailedError, match="no longer needed") as caught:
-        do(handle.result(timeout=60))
-    assert isinstance(caught.value.cause, TerminatedError)
-    assert list(caught.value.cause.details) == [1]
-
-
-def test_run_timeout_raises_timed_out_error_on_a_server(client: Any, do: Do) -> None:
-    with pytest.raises(WorkflowFailedError, match="timed out") as caught:
-        do(client.execute_workflow("Peer", "wait", task_queue=QUEUE, run_timeout=1))
-    assert isinstance(caught.value.cause, TimedOutError)
-
-
-def test_result_timeout_leaves_the_workflow_running(client: Any, do: Do) -> None:
-    handle = do(client.start_workflow("Peer", "wait", task_queue=QUEUE))
-    with pytest.raises(TimeoutError, match="it continues"):
-        do(handle.result(timeout=0.1))
-    assert do(handle.describe()).status is WorkflowStatus.RUNNING
-    do(handle.signal("put", "go"))
-    assert do(handle.result(timeout=60)) == ["go"]
-
-
-def test_result_follows_continue_as_new_on_a_server(client: Any, do: Do) -> None:
-    handle = do(client.start_workflow("Peer", "continue", 2, task_queue=QUEUE))
-    assert do(handle.result(timeout=60)) == "last"
-    with pytest.raises(WorkflowContinuedAsNewError) as caught:
-        do(handle.result(timeout=60, follow_runs=False))
-    assert caught.value.new_run_id
-    assert do(handle.describe()).run_id != handle.run_id
-    first = client.get_workflow_handle(handle.id, run_id=handle.run_id)
-    assert do(first.describe()).status is WorkflowStatus.CONTINUED_AS_NEW
-
-
-def test_describe_returns_type_queue_times_memo_summary_and_attributes(client: Any, do: Do) -> None:
-    before = datetime.now(UTC) - timedelta(minutes=1)
-    handle = do(
-        client.start_workflow(
-            "Peer",
-            "echo",
-            1,
-            task_queue=QUEUE,
-            memo={"note": {"a": 1}},
-            static_summary="short",
-            search_attributes={"BuildIds": ["one"]},
-        )
-    )
-    do(handle.result(timeout=60))
-    description = do(handle.describe())
-    assert (description.id, description.run_id, description.workflow_type) == (
-        handle.id,
-        handle.run_id,
-        "Peer",
-    )
-    assert (description.status, description.task_queue) == (WorkflowStatus.COMPLETED, QUEUE)
-    assert description.start_time > before
-    assert description.close_time >= description.start_time
-    assert description.memo == {"note": {"a": 1}}
-    assert description.static_summary == "short"
-    assert "one" in description.search_attributes["BuildIds"]
-    assert not description.parked
-
-
 def test_history_of_many_pages_is_parsed_by_temporalio(client: Any, do: Do) -> None:
     handle = do(client.start_workflow("Peer", "wait", task_queue=QUEUE))
     for number in range(300):
@@ -254,36 +152,6 @@ def test_history_of_many_pages_is_parsed_by_temporalio(client: Any, do: Do) -> N
     assert len(signals) == 301
     theirs = temporalio.client.WorkflowHistory.from_json(handle.id, history.to_json())
     assert len(theirs.events) == len(history.events)
-
-
-def test_list_and_count_workflows_by_filter_on_a_server(face: Any, client: Any, do: Do) -> None:
-    """A dev server lists new runs with a short delay."""
-    prefix = unique_id()
-    for number in range(3):
-        do(client.start_workflow("Peer", "echo", 1, id=f"{prefix}-{number}", task_queue=QUEUE))
-    query = f"WorkflowId STARTS_WITH '{prefix}'"
-    until(lambda: do(client.count_workflows(query)) == 3)
-    listed = face.collect(client.list_workflows(query, page_size=2))
-    assert {execution.id for execution in listed} == {f"{prefix}-{number}" for number in range(3)}
-    assert {execution.workflow_type for execution in listed} == {"Peer"}
-
-
-def test_starting_with_an_id_in_use_raises_unless_use_existing_on_a_server(client: Any, do: Do) -> None:
-    handle = do(client.start_workflow("Peer", "wait", id=unique_id(), task_queue=QUEUE))
-    with pytest.raises(WorkflowAlreadyStartedError) as caught:
-        do(client.start_workflow("Peer", "wait", id=handle.id, task_queue=QUEUE))
-    assert (caught.value.workflow_id, caught.value.run_id) == (handle.id, handle.run_id)
-    existing = do(
-        client.start_workflow(
-            "Peer",
-            "wait",
-            id=handle.id,
-            task_queue=QUEUE,
-            id_conflict_policy=IdConflictPolicy.USE_EXISTING,
-        )
-    )
-    assert existing.run_id == handle.run_id
-    do(handle.terminate())
 
 
 def test_repeated_start_with_the_same_request_id_returns_the_same_run(client: Any, do: Do) -> None:
@@ -303,21 +171,6 @@ def test_requests_for_an_unknown_workflow_raise_not_found_on_a_server(client: An
             do(call())
     with pytest.raises(WorkflowNotFoundError, match="nobody"):
         do(handle.signal("put", "x"))
-
-
-def test_describe_reports_a_parked_run_on_a_server(client: Any, do: Do) -> None:
-    handle = do(client.start_workflow("Peer", "bug", task_queue=QUEUE))
-    until(lambda: do(handle.describe()).parked)
-    do(handle.terminate())
-
-
-def test_client_completes_an_asynchronous_activity_by_ids(client: Any, do: Do) -> None:
-    handle = do(client.start_workflow("Peer", "activity", task_queue=QUEUE))
-    until(lambda: any(a.state == "STARTED" for a in do(handle.describe()).pending_activities))
-    activity = client.get_activity_handle(workflow_id=handle.id, activity_id="the-activity")
-    assert do(activity.heartbeat("half")) is False
-    do(activity.complete("done elsewhere"))
-    assert do(handle.result(timeout=60)) == "done elsewhere"
 
 
 def test_connect_to_unknown_namespace_raises_namespace_not_found(face: Any, target: str) -> None:

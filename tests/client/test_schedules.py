@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -16,19 +14,17 @@ import pytest
 import temporalio.client
 import temporalio.common
 
-from hourglass import RetryPolicy, Worker, workflow
+from hourglass import RetryPolicy, workflow
 from hourglass._contract import schedules as sc
 from hourglass._contract import service as sv
 from hourglass._contract.spec_checks import canonical
 from hourglass.client import (
-    AsyncScheduleHandle,
     Client,
     Schedule,
     ScheduleActionStartWorkflow,
     ScheduleBackfill,
     ScheduleCalendarSpec,
     ScheduleDescription,
-    ScheduleHandle,
     ScheduleIntervalSpec,
     ScheduleOverlapPolicy,
     SchedulePolicy,
@@ -39,8 +35,6 @@ from hourglass.client import (
 from hourglass.converter import Payload
 from hourglass.errors import (
     ArgumentError,
-    ScheduleAlreadyExistsError,
-    ScheduleNotFoundError,
     ServiceError,
     UsageError,
 )
@@ -53,11 +47,6 @@ DAILY = ScheduleSpec(cron_expressions=["0 9 * * MON-FRI"], time_zone_name="Europ
 @workflow.defn
 def report(kind: str, pages: int = 1) -> str:
     return f"{kind} {pages}"
-
-
-@workflow.defn
-def waiting() -> None:
-    workflow.wait_condition(lambda: False)
 
 
 def daily(**changes: Any) -> Schedule:
@@ -418,16 +407,6 @@ def test_list_schedules_shows_memos_that_the_codec_cannot_decode(
     face.do(client.close())
 
 
-def test_blocking_and_async_schedule_handles_have_the_same_methods() -> None:
-    names = [name for name in vars(ScheduleHandle) if not name.startswith("_")]
-    assert names == [name for name in vars(AsyncScheduleHandle) if not name.startswith("_")]
-    assert len(names) == 7
-    for name in names:
-        ours, theirs = getattr(ScheduleHandle, name), getattr(AsyncScheduleHandle, name)
-        assert inspect.signature(ours) == inspect.signature(theirs)
-        assert inspect.iscoroutinefunction(theirs)
-
-
 def test_schedule_action_repr_hides_arguments() -> None:
     assert "secret" not in repr(daily(spec=DAILY).action)
     shown = repr(Schedule(ScheduleActionStartWorkflow(report, "secret"), DAILY))
@@ -447,15 +426,6 @@ def server_client(face: Any, quick_server: DevServer) -> Iterator[Any]:
 
 def unique_id() -> str:
     return f"s-{uuid.uuid4().hex[:12]}"
-
-
-def wait_for(do: Do, call: Callable[[], Any], condition: Callable[[Any], object]) -> Any:
-    """Repeat a call until its result satisfies the condition. A server starts and lists workflows with a delay."""
-    deadline = time.monotonic() + 30
-    while not condition(found := do(call())):
-        assert time.monotonic() < deadline, found
-        time.sleep(0.05)
-    return found
 
 
 @pytest.mark.server
@@ -541,78 +511,6 @@ def test_describe_schedule_returns_every_field_that_was_created(server_client: A
 
 
 @pytest.mark.server
-def test_duplicate_and_unknown_schedule_ids_raise_their_own_errors(server_client: Any, do: Do) -> None:
-    name = unique_id()
-    handle = do(server_client.create_schedule(name, daily()))
-    with pytest.raises(ScheduleAlreadyExistsError, match=name) as taken:
-        do(server_client.create_schedule(name, daily()))
-    assert taken.value.schedule_id == name
-    do(handle.delete())
-    for call in (handle.describe, handle.pause, handle.delete, handle.trigger):
-        with pytest.raises(ScheduleNotFoundError, match=name):
-            do(call())
-    with pytest.raises(ScheduleNotFoundError, match=name):
-        do(handle.update(paused_copy))
-
-
-@pytest.mark.server
-def test_schedule_description_shows_pause_and_its_note(server_client: Any, do: Do) -> None:
-    handle = do(server_client.create_schedule(unique_id(), daily()))
-    do(handle.pause("holidays"))
-    state = do(handle.describe()).schedule.state
-    assert (state.paused, state.note) == (True, "holidays")
-    do(handle.unpause())
-    state = do(handle.describe()).schedule.state
-    assert (state.paused, state.note) == (False, "Unpaused by Hourglass")
-    do(handle.delete())
-
-
-@pytest.mark.server
-def test_schedule_trigger_and_backfill_start_workflows(
-    server_client: Any, do: Do, quick_server: DevServer
-) -> None:
-    """The backfill covers three scheduled times."""
-    name = unique_id()
-    queue = f"{name}-queue"
-    noon = datetime(2026, 1, 5, 12, tzinfo=UTC)
-    schedule = Schedule(
-        ScheduleActionStartWorkflow(report, "daily", 2, task_queue=queue),
-        ScheduleSpec(cron_expressions=["0 12 * * *"]),
-    )
-    with Client.connect(quick_server.target) as plain, Worker(plain, queue, workflows=[report]):
-        handle = do(server_client.create_schedule(name, schedule, trigger_immediately=True))
-        seen = wait_for(do, handle.describe, lambda seen: seen.info.num_actions == 1)
-        started = seen.info.recent_actions[0].action
-        assert started.workflow_id.startswith(f"{name}-20")
-        assert plain.get_workflow_handle(started.workflow_id, workflow=report).result(timeout=30) == "daily 2"
-        backfill = ScheduleBackfill(
-            start_at=noon, end_at=noon + timedelta(days=2), overlap=ScheduleOverlapPolicy.BUFFER_ALL
-        )
-        do(handle.backfill(backfill))
-        wait_for(do, handle.describe, lambda seen: seen.info.num_actions == 4)
-        for day in (5, 6, 7):
-            run = plain.get_workflow_handle(f"{name}-2026-01-0{day}T12:00:00Z", workflow=report)
-            assert run.result(timeout=30) == "daily 2"
-    do(handle.delete())
-
-
-@pytest.mark.server
-def test_schedule_starts_workflows_until_its_limit_of_actions(server_client: Any, do: Do) -> None:
-    schedule = Schedule(
-        ScheduleActionStartWorkflow(waiting, task_queue=unique_id(), execution_timeout=60),
-        ScheduleSpec(intervals=[ScheduleIntervalSpec(1)]),
-        SchedulePolicy(overlap=ScheduleOverlapPolicy.ALLOW_ALL),
-        ScheduleState(limited_actions=True, remaining_actions=2),
-    )
-    handle = do(server_client.create_schedule(unique_id(), schedule))
-    seen = wait_for(do, handle.describe, lambda seen: seen.info.num_actions >= 2)
-    assert seen.schedule.state.remaining_actions == 0
-    first, second = seen.info.recent_actions
-    assert second.scheduled_at - first.scheduled_at >= timedelta(seconds=1)
-    do(handle.delete())
-
-
-@pytest.mark.server
 def test_concurrent_schedule_updates_are_both_applied_on_a_server(
     server_client: Any, do: Do, quick_server: DevServer
 ) -> None:
@@ -633,22 +531,6 @@ def test_concurrent_schedule_updates_are_both_applied_on_a_server(
     assert calls == ["", "theirs"]
     state = do(handle.describe()).schedule.state
     assert (state.paused, state.note) == (True, "theirs")
-    do(handle.delete())
-
-
-@pytest.mark.server
-def test_list_schedules_with_and_without_filter_on_a_server(server_client: Any, face: Any, do: Do) -> None:
-    name = unique_id()
-    handle = do(server_client.create_schedule(name, daily(), search_attributes={"CustomKeywordField": name}))
-
-    def listed() -> Any:
-        return face.collect(server_client.list_schedules(f"CustomKeywordField = '{name}'"))
-
-    (found,) = wait_for(do, listed, lambda found: found)
-    assert (found.id, found.workflow_type, found.paused) == (name, "report", False)
-    assert found.spec.time_zone_name == "Europe/Berlin"
-    assert found.next_action_times
-    assert name in {each.id for each in face.collect(server_client.list_schedules(page_size=1))}
     do(handle.delete())
 
 
