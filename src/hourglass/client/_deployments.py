@@ -7,7 +7,7 @@ from asyncio import sleep
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -31,7 +31,7 @@ from hourglass._contract.service import Request
 from hourglass._evaluator.options import Duration, check_text, named_values, seconds
 from hourglass._evaluator.specs import WorkerDeploymentVersion, check_deployment_name, check_version
 from hourglass.client._session import ClientOperation, ClientSession, asking, nothing
-from hourglass.client._values import time_from
+from hourglass.client._values import time_from, values_of
 from hourglass.errors import ServiceError, UsageError
 
 A = TypeVar("A")
@@ -199,24 +199,14 @@ def describe_task_queue(name: str) -> ClientOperation[TaskQueueDescription]:
 
 
 def _poller(poller: Poller) -> PollerInfo:
-    return PollerInfo(
-        identity=poller.identity,
-        last_seen=time_from(poller.last_seen_ns),
-        deployment_version=poller.version,
-        process_id=poller.process_id,
-        is_owner=poller.is_owner,
-        in_progress=poller.in_progress,
-    )
+    return PollerInfo(**values_of(PollerInfo, poller, deployment_version=poller.version))
 
 
 def _stats(stats: QueueStats | None) -> TaskQueueStats | None:
     if stats is None:
         return None
     return TaskQueueStats(
-        backlog=stats.backlog,
-        backlog_age=timedelta(seconds=stats.backlog_age),
-        add_rate=stats.add_rate,
-        dispatch_rate=stats.dispatch_rate,
+        **values_of(TaskQueueStats, stats, backlog_age=timedelta(seconds=stats.backlog_age))
     )
 
 
@@ -259,20 +249,13 @@ def set_current_version(
     """Make a version current and return the previous one. If the engine does not know the version yet, wait for a worker to
     report it.
     """
-    check_deployment_name(deployment)
-    if build_id is not None:
-        check_version(WorkerDeploymentVersion(deployment, build_id), "the version")
-    limit = seconds(wait, "wait")
     request = SetCurrentVersion(
         deployment_name=deployment,
         build_id=build_id or "",
         identity=session.identity,
         ignore_missing_task_queues=ignore_missing_task_queues,
     )
-
-    return ClientOperation(
-        lambda session: _when_known(session, request, limit), lambda answer: answer.previous
-    )
+    return _route(deployment, build_id, request, wait)
 
 
 def set_ramping_version(
@@ -287,14 +270,10 @@ def set_ramping_version(
     """Set the ramping version and return the previous one. If the engine does not know the version yet, wait for a worker
     to report it.
     """
-    check_deployment_name(deployment)
-    if build_id is not None:
-        check_version(WorkerDeploymentVersion(deployment, build_id), "the version")
     if not isinstance(percentage, (int, float)) or isinstance(percentage, bool) or not 0 <= percentage <= 100:
         raise UsageError(f"percentage must be a number from 0 to 100, not {percentage!r:.40}")
     if build_id is None and percentage:
         raise UsageError("a percentage needs a build id: pass build_id, or omit percentage")
-    limit = seconds(wait, "wait")
     request = SetRampingVersion(
         deployment_name=deployment,
         build_id=build_id or "",
@@ -302,6 +281,17 @@ def set_ramping_version(
         identity=session.identity,
         ignore_missing_task_queues=ignore_missing_task_queues,
     )
+    return _route(deployment, build_id, request, wait)
+
+
+def _route(
+    deployment: str, build_id: str | None, request: Request[Any], wait: Duration
+) -> ClientOperation[WorkerDeploymentVersion | None]:
+    """Check the version of a request that routes runs, and return the operation that sends the request."""
+    check_deployment_name(deployment)
+    if build_id is not None:
+        check_version(WorkerDeploymentVersion(deployment, build_id), "the version")
+    limit = seconds(wait, "wait")
     return ClientOperation(
         lambda session: _when_known(session, request, limit), lambda answer: answer.previous
     )
@@ -328,20 +318,12 @@ def describe_deployment(name: str) -> ClientOperation[DeploymentDescription]:
     request = DescribeDeployment(deployment_name=check_deployment_name(name))
 
     def parse(answer: DeploymentInfo) -> DeploymentDescription:
+        versions = tuple(
+            DeploymentVersionInfo(**values_of(DeploymentVersionInfo, version)) for version in answer.versions
+        )
+        changed = time_from(answer.changed_ns)
         return DeploymentDescription(
-            name=answer.name,
-            current=answer.current,
-            changed_time=time_from(answer.changed_ns),
-            ramping=answer.ramping,
-            ramping_percentage=answer.ramping_percentage,
-            versions=tuple(
-                DeploymentVersionInfo(
-                    version=version.version,
-                    status=version.status,
-                    create_time=time_from(version.create_time_ns),
-                )
-                for version in answer.versions
-            ),
+            **values_of(DeploymentDescription, answer, changed_time=changed, versions=versions)
         )
 
     return asking(request, parse)

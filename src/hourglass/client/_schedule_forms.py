@@ -29,7 +29,7 @@ from hourglass.client._schedule_data import (
     ScheduleListDescription,
     ScheduleStartOptions,
 )
-from hourglass.client._values import attributes_from, memo_from
+from hourglass.client._values import attributes_from, memo_from, values_of
 from hourglass.converter import Converter, Payload
 from hourglass.errors import UsageError
 from hourglass.workflow._references import resolve_workflow
@@ -122,17 +122,14 @@ def description_from(answer: sc.ScheduleDetails, converter: Converter) -> Schedu
 
 def listed_from(summary: sc.ScheduleSummary, converter: Converter) -> ScheduleListDescription:
     """Return a schedule for the results of a list."""
-    return ScheduleListDescription(
+    values = values_of(
+        ScheduleListDescription,
+        summary,
         id=summary.schedule_id,
-        workflow_type=summary.workflow_type,
-        spec=summary.spec,
-        paused=summary.paused,
-        note=summary.note,
-        recent_actions=summary.recent_actions,
-        next_action_times=summary.next_action_times,
         memo=memo_from(summary.memo, converter),
         search_attributes=attributes_from(summary.search_attributes),
     )
+    return ScheduleListDescription(**values)
 
 
 def _schedule_from(schedule: sc.EngineSchedule, converter: Converter) -> Schedule:

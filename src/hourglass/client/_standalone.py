@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -40,19 +40,24 @@ from hourglass.client._calls import (
 )
 from hourglass.client._options import RpcOptions, callbacks_of, check_changes, rpc_fields, without_rpc
 from hourglass.client._session import ClientOperation, ClientSession, asking, listing, nothing, through
-from hourglass.client._values import WorkflowExecutionCount, attributes_from, count_from, time_from
+from hourglass.client._values import (
+    WorkflowExecutionCount,
+    attributes_from,
+    count_from,
+    decoded,
+    note,
+    values_of,
+)
 from hourglass.client._wait_notices import ActivityWaitNotice
 from hourglass.client._waiting import CONTINUES, call_through_outage, first, in_time
 from hourglass.converter import (
     ActivitySerializationContext,
     Converter,
-    Payload,
     SearchAttributes,
     encode_search_attributes,
 )
 from hourglass.errors import (
     ActivityFailedError,
-    PayloadError,
     UsageError,
     summary,
 )
@@ -120,58 +125,30 @@ class ActivityExecutionPage:
 
 
 def _common(seen: ac.ActivitySummary) -> dict[str, Any]:
-    return {
-        "id": seen.activity_id,
-        "run_id": seen.run_id,
-        "activity_type": seen.activity_type,
-        "status": seen.status,
-        "task_queue": seen.task_queue,
-        "schedule_time": time_from(seen.schedule_time_ns),
-        "close_time": time_from(seen.close_time_ns),
-        "search_attributes": attributes_from(seen.search_attributes),
-        "raw_info": seen,
-    }
-
-
-def _shown(spec: ActivitySpec) -> ActivityExecutionOptions:
-    values: dict[str, Any] = {
-        field.name: getattr(spec, field.name) for field in fields(ActivityExecutionOptions)
-    }
-    values["retry_policy"] = policy_from(spec.retry_policy)
-    return ActivityExecutionOptions(**values)
-
-
-def _description(seen: ac.ActivityDescription, converter: Converter) -> ActivityExecutionDescription:
-    return ActivityExecutionDescription(
-        **_common(seen.summary),
-        options=_shown(seen.spec),
-        state=seen.state,
-        attempt=seen.attempt,
-        heartbeat_details=[
-            _decoded(heartbeat_detail, converter) for heartbeat_detail in seen.heartbeat_details
-        ],
-        last_heartbeat_time=time_from(seen.last_heartbeat_time_ns),
-        last_started_time=time_from(seen.last_started_time_ns),
-        last_worker_identity=seen.last_worker_identity,
-        last_failure=None if seen.last_failure is None else converter.from_failure(seen.last_failure),
-        next_attempt_time=time_from(seen.next_attempt_time_ns),
-        canceled_reason=seen.canceled_reason,
-        static_summary=_note(seen.static_summary, converter),
-        static_details=_note(seen.static_details, converter),
-        raw_description=seen,
+    attributes = attributes_from(seen.search_attributes)
+    return values_of(
+        ActivityExecution, seen, id=seen.activity_id, search_attributes=attributes, raw_info=seen
     )
 
 
-def _decoded(payload: Payload, converter: Converter) -> Any:
-    try:
-        return converter.decode(payload)
-    except PayloadError:
-        return payload
+def _shown(spec: ActivitySpec) -> ActivityExecutionOptions:
+    policy = policy_from(spec.retry_policy)
+    return ActivityExecutionOptions(**values_of(ActivityExecutionOptions, spec, retry_policy=policy))
 
 
-def _note(payload: Payload | None, converter: Converter) -> str | None:
-    value = None if payload is None else _decoded(payload, converter)
-    return value if isinstance(value, str) else None
+def _description(seen: ac.ActivityDescription, converter: Converter) -> ActivityExecutionDescription:
+    values = values_of(
+        ActivityExecutionDescription,
+        seen,
+        **_common(seen.summary),
+        options=_shown(seen.spec),
+        heartbeat_details=[decoded(payload, Any, converter) for payload in seen.heartbeat_details],
+        last_failure=None if seen.last_failure is None else converter.from_failure(seen.last_failure),
+        static_summary=note(seen.static_summary, converter),
+        static_details=note(seen.static_details, converter),
+        raw_description=seen,
+    )
+    return ActivityExecutionDescription(**values)
 
 
 class StartActivityOptions(ActivityOptions, RpcOptions, total=False):

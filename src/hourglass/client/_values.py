@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -195,6 +195,17 @@ class WorkflowDescription(WorkflowExecution):
         return self.status == WorkflowStatus.RUNNING and self.task_attempt > 1
 
 
+def values_of(kind: type, answer: object, **values: Any) -> dict[str, Any]:
+    """Return the arguments for a description of this class: these values, and for all other fields the answer's fields of the
+    same name, or times from its fields with the suffix `_ns`.
+    """
+    for name in (parameter.name for parameter in fields(kind)):
+        if name not in values:
+            value = getattr(answer, name, None)
+            values[name] = value if hasattr(answer, name) else time_from(getattr(answer, f"{name}_ns"))
+    return values
+
+
 def execution_from(summary: WorkflowSummary, converter: Converter) -> WorkflowExecution:
     """Return a run for the results of a list."""
     return WorkflowExecution(**_common(summary, converter))
@@ -202,31 +213,25 @@ def execution_from(summary: WorkflowSummary, converter: Converter) -> WorkflowEx
 
 def description_from(answer: Description, converter: Converter) -> WorkflowDescription:
     """Return the details of a run."""
-    return WorkflowDescription(
+    children = tuple(
+        PendingChildInfo(**values_of(PendingChildInfo, child, id=child.workflow_id))
+        for child in answer.pending_children
+    )
+    values = values_of(
+        WorkflowDescription,
+        answer,
         **_common(answer.summary, converter),
         raw_description=answer,
-        first_execution_run_id=answer.first_execution_run_id,
-        task_attempt=answer.task_attempt,
         pending_activities=tuple(_activity(pending, converter) for pending in answer.pending_activities),
-        static_summary=_note(answer.static_summary, converter),
-        static_details=_note(answer.static_details, converter),
-        pending_children=tuple(
-            PendingChildInfo(
-                id=child.workflow_id,
-                run_id=child.run_id,
-                workflow_type=child.workflow_type,
-                parent_close_policy=child.parent_close_policy,
-            )
-            for child in answer.pending_children
-        ),
-        next_task_time=time_from(answer.next_task_time_ns),
-        versioning_behavior=answer.versioning_behavior,
-        deployment_version=answer.deployment_version,
+        static_summary=note(answer.static_summary, converter),
+        static_details=note(answer.static_details, converter),
+        pending_children=children,
         time_skipping=_skipping(answer.time_skipping),
         pending_updates=tuple(
             PendingUpdateInfo(id=update.update_id, name=update.name) for update in answer.pending_updates
         ),
     )
+    return WorkflowDescription(**values)
 
 
 def _skipping(state: TimeSkippingState | None) -> TimeSkippingInfo | None:
@@ -248,7 +253,7 @@ def time_from(nanoseconds: int) -> datetime | None:
 
 def memo_from(memo: Mapping[str, Payload], converter: Converter) -> dict[str, Any]:
     """Return the decoded memo by name. A value that cannot be decoded remains a payload."""
-    return {name: _decoded(payload, Any, converter) for name, payload in memo.items()}
+    return {name: decoded(payload, Any, converter) for name, payload in memo.items()}
 
 
 def attributes_from(attributes: Mapping[str, Payload]) -> dict[str, Any]:
@@ -263,42 +268,24 @@ def _problems(attributes: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _common(summary: WorkflowSummary, converter: Converter) -> dict[str, Any]:
     attributes = attributes_from(summary.search_attributes)
-    return {
-        "id": summary.workflow_id,
-        "run_id": summary.run_id,
-        "workflow_type": summary.workflow_type,
-        "status": summary.status,
-        "task_queue": summary.task_queue,
-        "start_time": time_from(summary.start_time_ns),
-        "execution_time": time_from(summary.execution_time_ns),
-        "close_time": time_from(summary.close_time_ns),
-        "history_length": summary.history_length,
-        "parent_id": summary.parent_workflow_id,
-        "parent_run_id": summary.parent_run_id,
-        "root_id": summary.root_workflow_id,
-        "root_run_id": summary.root_run_id,
-        "raw_info": summary,
-        "converter": converter,
-        "memo": memo_from(summary.memo, converter),
-        "search_attributes": attributes,
-        "reported_problems": _problems(attributes),
-    }
+    return values_of(
+        WorkflowExecution,
+        summary,
+        id=summary.workflow_id,
+        parent_id=summary.parent_workflow_id,
+        root_id=summary.root_workflow_id,
+        raw_info=summary,
+        converter=converter,
+        memo=memo_from(summary.memo, converter),
+        search_attributes=attributes,
+        reported_problems=_problems(attributes),
+    )
 
 
 def _activity(pending: PendingActivity, converter: Converter) -> PendingActivityInfo:
-    failure = pending.last_failure
-    return PendingActivityInfo(
-        id=pending.activity_id,
-        activity_type=pending.activity_type,
-        state=pending.state,
-        attempt=pending.attempt,
-        maximum_attempts=pending.maximum_attempts,
-        last_failure=None if failure is None else converter.from_failure(failure),
-        next_attempt_time=time_from(pending.next_attempt_time_ns),
-        last_started_time=time_from(pending.last_started_time_ns),
-        last_worker_identity=pending.last_worker_identity,
-        last_heartbeat_time=time_from(pending.last_heartbeat_time_ns),
-    )
+    failure = None if pending.last_failure is None else converter.from_failure(pending.last_failure)
+    values = values_of(PendingActivityInfo, pending, id=pending.activity_id, last_failure=failure)
+    return PendingActivityInfo(**values)
 
 
 def _attribute(payload: Payload) -> Any:
@@ -308,13 +295,14 @@ def _attribute(payload: Payload) -> Any:
         return payload
 
 
-def _note(payload: Payload | None, converter: Converter) -> str | None:
-    value = None if payload is None else _decoded(payload, str, converter)
+def note(payload: Payload | None, converter: Converter) -> str | None:
+    """Return a decoded summary or details; None if there is none."""
+    value = None if payload is None else decoded(payload, str, converter)
     return value if isinstance(value, str) else None
 
 
-def _decoded(payload: Payload, type: Any, converter: Converter) -> Any:
-    # A run must remain visible even if it has an undecodable entry from another program.
+def decoded(payload: Payload, type: Any, converter: Converter) -> Any:
+    """Return the decoded value. An undecodable entry from another program remains a payload, and its run visible."""
     try:
         return converter.decode(payload, type)
     except PayloadError:
