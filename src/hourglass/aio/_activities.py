@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol, TypedDict, TypeVar, TypeVarTuple, Unpack, cast, overload
+from typing import Any, Generic, Protocol, TypedDict, TypeVar, TypeVarTuple, Unpack, cast, overload
 
 import msgspec
 
@@ -17,7 +17,16 @@ from hourglass._evaluator.options import Duration, RetryPolicy
 from hourglass._evaluator.specs import ActivityCancellationType
 from hourglass.activity import Activity
 from hourglass.activity._definition import activity_of
-from hourglass.aio._values import UNSET, chosen_options, positional_values, takes
+from hourglass.aio._values import (
+    UNSET,
+    Listed,
+    Named,
+    NamedAs,
+    Single,
+    chosen_options,
+    positional_values,
+    takes,
+)
 from hourglass.aio.common import Priority
 from hourglass.errors import UsageError
 from hourglass.workflow._calls import StepOptions, begin_named, begin_step, check_step
@@ -46,11 +55,16 @@ class ActivityConfig(TypedDict, total=False):
     versioning_intent: None
 
 
-class _ActivityCall(ActivityConfig, total=False):
-    """The keyword arguments of an activity call."""
+class _NamedCall(ActivityConfig, Named, total=False): ...
 
-    args: Sequence[Any]
-    result_type: Any
+
+class _NamedAsCall(ActivityConfig, NamedAs[R], Generic[R]): ...
+
+
+class _ListedCall(ActivityConfig, Listed): ...
+
+
+class _SingleCall(ActivityConfig, Single[T], Generic[T]): ...
 
 
 LocalActivityConfig = ActivityConfig
@@ -59,25 +73,9 @@ LocalActivityConfig = ActivityConfig
 
 class _ExecuteActivity(Protocol):
     @overload
-    async def __call__(
-        self,
-        activity: str,
-        arg: Any = UNSET,
-        *positional: Any,
-        args: Sequence[Any] = (),
-        result_type: type[R],
-        **options: Unpack[ActivityConfig],
-    ) -> R: ...
+    async def __call__(self, activity: str, *positional: Any, **options: Unpack[_NamedAsCall[R]]) -> R: ...
     @overload
-    async def __call__(
-        self,
-        activity: str,
-        arg: Any = UNSET,
-        *positional: Any,
-        args: Sequence[Any] = (),
-        result_type: Any = Any,
-        **options: Unpack[ActivityConfig],
-    ) -> Any: ...
+    async def __call__(self, activity: str, *positional: Any, **options: Unpack[_NamedCall]) -> Any: ...
     @overload
     async def __call__(
         self, activity: Callable[[*Ts], Awaitable[R]], *positional: *Ts, **options: Unpack[ActivityConfig]
@@ -87,51 +85,25 @@ class _ExecuteActivity(Protocol):
         self, activity: Callable[[*Ts], R], *positional: *Ts, **options: Unpack[ActivityConfig]
     ) -> R: ...
     @overload
-    async def __call__(
-        self,
-        activity: Callable[..., Awaitable[R]],
-        *,
-        args: Sequence[Any],
-        **options: Unpack[ActivityConfig],
-    ) -> R: ...
+    async def __call__(self, activity: Callable[..., Awaitable[R]], **options: Unpack[_ListedCall]) -> R: ...
     @overload
     async def __call__(
-        self,
-        activity: Callable[[T], Awaitable[R]],
-        *,
-        arg: T,
-        **options: Unpack[ActivityConfig],
+        self, activity: Callable[[T], Awaitable[R]], **options: Unpack[_SingleCall[T]]
     ) -> R: ...
     @overload
-    async def __call__(
-        self, activity: Callable[..., R], *, args: Sequence[Any], **options: Unpack[ActivityConfig]
-    ) -> R: ...
+    async def __call__(self, activity: Callable[..., R], **options: Unpack[_ListedCall]) -> R: ...
     @overload
-    async def __call__(
-        self, activity: Callable[[T], R], *, arg: T, **options: Unpack[ActivityConfig]
-    ) -> R: ...
+    async def __call__(self, activity: Callable[[T], R], **options: Unpack[_SingleCall[T]]) -> R: ...
 
 
 class _StartActivity(Protocol):
     @overload
     def __call__(
-        self,
-        activity: str,
-        arg: Any = UNSET,
-        *positional: Any,
-        args: Sequence[Any] = (),
-        result_type: type[R],
-        **options: Unpack[ActivityConfig],
+        self, activity: str, *positional: Any, **options: Unpack[_NamedAsCall[R]]
     ) -> ActivityHandle[R]: ...
     @overload
     def __call__(
-        self,
-        activity: str,
-        arg: Any = UNSET,
-        *positional: Any,
-        args: Sequence[Any] = (),
-        result_type: Any = Any,
-        **options: Unpack[ActivityConfig],
+        self, activity: str, *positional: Any, **options: Unpack[_NamedCall]
     ) -> ActivityHandle[Any]: ...
     @overload
     def __call__(
@@ -143,27 +115,17 @@ class _StartActivity(Protocol):
     ) -> ActivityHandle[R]: ...
     @overload
     def __call__(
-        self,
-        activity: Callable[..., Awaitable[R]],
-        *,
-        args: Sequence[Any],
-        **options: Unpack[ActivityConfig],
+        self, activity: Callable[..., Awaitable[R]], **options: Unpack[_ListedCall]
     ) -> ActivityHandle[R]: ...
     @overload
     def __call__(
-        self,
-        activity: Callable[[T], Awaitable[R]],
-        *,
-        arg: T,
-        **options: Unpack[ActivityConfig],
+        self, activity: Callable[[T], Awaitable[R]], **options: Unpack[_SingleCall[T]]
     ) -> ActivityHandle[R]: ...
     @overload
-    def __call__(
-        self, activity: Callable[..., R], *, args: Sequence[Any], **options: Unpack[ActivityConfig]
-    ) -> ActivityHandle[R]: ...
+    def __call__(self, activity: Callable[..., R], **options: Unpack[_ListedCall]) -> ActivityHandle[R]: ...
     @overload
     def __call__(
-        self, activity: Callable[[T], R], *, arg: T, **options: Unpack[ActivityConfig]
+        self, activity: Callable[[T], R], **options: Unpack[_SingleCall[T]]
     ) -> ActivityHandle[R]: ...
 
 
@@ -183,27 +145,17 @@ class _StartMethod(Protocol):
     ) -> ActivityHandle[R]: ...
     @overload
     def __call__(
-        self,
-        activity: Callable[..., Awaitable[R]],
-        *,
-        args: Sequence[Any],
-        **options: Unpack[ActivityConfig],
+        self, activity: Callable[..., Awaitable[R]], **options: Unpack[_ListedCall]
     ) -> ActivityHandle[R]: ...
     @overload
     def __call__(
-        self,
-        activity: Callable[[Any, T], Awaitable[R]],
-        *,
-        arg: T,
-        **options: Unpack[ActivityConfig],
+        self, activity: Callable[[Any, T], Awaitable[R]], **options: Unpack[_SingleCall[T]]
     ) -> ActivityHandle[R]: ...
     @overload
-    def __call__(
-        self, activity: Callable[..., R], *, args: Sequence[Any], **options: Unpack[ActivityConfig]
-    ) -> ActivityHandle[R]: ...
+    def __call__(self, activity: Callable[..., R], **options: Unpack[_ListedCall]) -> ActivityHandle[R]: ...
     @overload
     def __call__(
-        self, activity: Callable[[Any, T], R], *, arg: T, **options: Unpack[ActivityConfig]
+        self, activity: Callable[[Any, T], R], **options: Unpack[_SingleCall[T]]
     ) -> ActivityHandle[R]: ...
 
 
@@ -220,29 +172,15 @@ class _ExecuteMethod(Protocol):
         self, activity: Callable[[Any, *Ts], R], *positional: *Ts, **options: Unpack[ActivityConfig]
     ) -> R: ...
     @overload
-    async def __call__(
-        self,
-        activity: Callable[..., Awaitable[R]],
-        *,
-        args: Sequence[Any],
-        **options: Unpack[ActivityConfig],
-    ) -> R: ...
+    async def __call__(self, activity: Callable[..., Awaitable[R]], **options: Unpack[_ListedCall]) -> R: ...
     @overload
     async def __call__(
-        self,
-        activity: Callable[[Any, T], Awaitable[R]],
-        *,
-        arg: T,
-        **options: Unpack[ActivityConfig],
+        self, activity: Callable[[Any, T], Awaitable[R]], **options: Unpack[_SingleCall[T]]
     ) -> R: ...
     @overload
-    async def __call__(
-        self, activity: Callable[..., R], *, args: Sequence[Any], **options: Unpack[ActivityConfig]
-    ) -> R: ...
+    async def __call__(self, activity: Callable[..., R], **options: Unpack[_ListedCall]) -> R: ...
     @overload
-    async def __call__(
-        self, activity: Callable[[Any, T], R], *, arg: T, **options: Unpack[ActivityConfig]
-    ) -> R: ...
+    async def __call__(self, activity: Callable[[Any, T], R], **options: Unpack[_SingleCall[T]]) -> R: ...
 
 
 class _StartClass(Protocol):
@@ -259,28 +197,14 @@ class _StartClass(Protocol):
         self, activity: type[Calls[*Ts, R]], *positional: *Ts, **options: Unpack[ActivityConfig]
     ) -> ActivityHandle[R]: ...
     @overload
-    def __call__(
-        self,
-        activity: type,
-        *,
-        args: Sequence[Any],
-        **options: Unpack[ActivityConfig],
-    ) -> ActivityHandle[Any]: ...
+    def __call__(self, activity: type, **options: Unpack[_ListedCall]) -> ActivityHandle[Any]: ...
     @overload
     def __call__(
-        self,
-        activity: type[Awaits[T, R]],
-        *,
-        arg: T,
-        **options: Unpack[ActivityConfig],
+        self, activity: type[Awaits[T, R]], **options: Unpack[_SingleCall[T]]
     ) -> ActivityHandle[R]: ...
     @overload
     def __call__(
-        self,
-        activity: type[Calls[T, R]],
-        *,
-        arg: T,
-        **options: Unpack[ActivityConfig],
+        self, activity: type[Calls[T, R]], **options: Unpack[_SingleCall[T]]
     ) -> ActivityHandle[R]: ...
 
 
@@ -294,29 +218,11 @@ class _ExecuteClass(Protocol):
         self, activity: type[Calls[*Ts, R]], *positional: *Ts, **options: Unpack[ActivityConfig]
     ) -> R: ...
     @overload
-    async def __call__(
-        self,
-        activity: type,
-        *,
-        args: Sequence[Any],
-        **options: Unpack[ActivityConfig],
-    ) -> Any: ...
+    async def __call__(self, activity: type, **options: Unpack[_ListedCall]) -> Any: ...
     @overload
-    async def __call__(
-        self,
-        activity: type[Awaits[T, R]],
-        *,
-        arg: T,
-        **options: Unpack[ActivityConfig],
-    ) -> R: ...
+    async def __call__(self, activity: type[Awaits[T, R]], **options: Unpack[_SingleCall[T]]) -> R: ...
     @overload
-    async def __call__(
-        self,
-        activity: type[Calls[T, R]],
-        *,
-        arg: T,
-        **options: Unpack[ActivityConfig],
-    ) -> R: ...
+    async def __call__(self, activity: type[Calls[T, R]], **options: Unpack[_SingleCall[T]]) -> R: ...
 
 
 class Calls(Protocol[*Ts, R_co]):
@@ -355,19 +261,19 @@ def _begin(
     return begin_named(run, activity, values, chosen, local=local, start=start)
 
 
-@takes(_ActivityCall)
+@takes(_NamedCall)
 def _start_activity(activity: Any, arg: Any = UNSET, *positional: Any, **options: Any) -> ActivityHandle[Any]:
     """Start an activity. The handle is an asyncio task."""
     return _begin(activity, arg, positional, options, local=False)
 
 
-@takes(_ActivityCall)
+@takes(_NamedCall)
 async def _execute_activity(activity: Any, arg: Any = UNSET, *positional: Any, **options: Any) -> Any:
     """Run an activity and wait for its result."""
     return await _begin(activity, arg, positional, options, local=False)
 
 
-@takes(_ActivityCall)
+@takes(_NamedCall)
 def _start_local_activity(
     activity: Any, arg: Any = UNSET, *positional: Any, **options: Any
 ) -> ActivityHandle[Any]:
@@ -375,7 +281,7 @@ def _start_local_activity(
     return _begin(activity, arg, positional, options, local=True, start=awaited.start_local_activity)
 
 
-@takes(_ActivityCall)
+@takes(_NamedCall)
 async def _execute_local_activity(activity: Any, arg: Any = UNSET, *positional: Any, **options: Any) -> Any:
     """Run a short activity on this worker, within the workflow task, and wait for its result."""
     return await _begin(activity, arg, positional, options, local=True, start=awaited.start_local_activity)

@@ -36,7 +36,17 @@ from hourglass._evaluator.specs import (
     ParentClosePolicy,
     VersioningOverride,
 )
-from hourglass.aio._values import UNSET, chosen_options, overloaded, positional_values, takes
+from hourglass.aio._values import (
+    UNSET,
+    Listed,
+    Named,
+    NamedAs,
+    Single,
+    chosen_options,
+    overloaded,
+    positional_values,
+    takes,
+)
 from hourglass.aio.common import Priority
 from hourglass.converter import SearchAttributes
 from hourglass.errors import ActivityError, UsageError
@@ -79,6 +89,18 @@ class ChildWorkflowConfig(TypedDict, total=False):
     priority: Priority
     versioning_override: VersioningOverride | None
     versioning_intent: None
+
+
+class _NamedChild(ChildWorkflowConfig, Named, total=False): ...
+
+
+class _NamedAsChild(ChildWorkflowConfig, NamedAs[R], Generic[R]): ...
+
+
+class _ListedChild(ChildWorkflowConfig, Listed): ...
+
+
+class _SingleChild(ChildWorkflowConfig, Single[T], Generic[T]): ...
 
 
 class WithStartConfig(WithStartOptions, total=False):
@@ -166,21 +188,11 @@ class ChildWorkflowHandle(Signalled, awaited.ChildHandle[R], Generic[W, R]):
 
 @overload
 async def start_child_workflow(
-    workflow: str,
-    arg: Any = UNSET,
-    *positional: Any,
-    args: Sequence[Any] = (),
-    result_type: type[R],
-    **options: Unpack[ChildWorkflowConfig],
+    workflow: str, *positional: Any, **options: Unpack[_NamedAsChild[R]]
 ) -> ChildWorkflowHandle[Any, R]: ...
 @overload
 async def start_child_workflow(
-    workflow: str,
-    arg: Any = UNSET,
-    *positional: Any,
-    args: Sequence[Any] = (),
-    result_type: Any = None,
-    **options: Unpack[ChildWorkflowConfig],
+    workflow: str, *positional: Any, **options: Unpack[_NamedChild]
 ) -> ChildWorkflowHandle[Any, Any]: ...
 @overload
 async def start_child_workflow(
@@ -188,11 +200,11 @@ async def start_child_workflow(
 ) -> ChildWorkflowHandle[Any, R]: ...
 @overload
 async def start_child_workflow(
-    workflow: Callable[..., R], *, args: Sequence[Any], **options: Unpack[ChildWorkflowConfig]
+    workflow: Callable[..., R], **options: Unpack[_ListedChild]
 ) -> ChildWorkflowHandle[Any, R]: ...
 @overload
 async def start_child_workflow(
-    workflow: Callable[[T], R], *, arg: T, **options: Unpack[ChildWorkflowConfig]
+    workflow: Callable[[T], R], **options: Unpack[_SingleChild[T]]
 ) -> ChildWorkflowHandle[Any, R]: ...
 @overloaded(ChildWorkflowConfig)
 async def start_child_workflow(
@@ -228,34 +240,18 @@ async def start_child_workflow(
 
 @overload
 async def execute_child_workflow(
-    workflow: str,
-    arg: Any = UNSET,
-    *positional: Any,
-    args: Sequence[Any] = (),
-    result_type: type[R],
-    **options: Unpack[ChildWorkflowConfig],
+    workflow: str, *positional: Any, **options: Unpack[_NamedAsChild[R]]
 ) -> R: ...
 @overload
-async def execute_child_workflow(
-    workflow: str,
-    arg: Any = UNSET,
-    *positional: Any,
-    args: Sequence[Any] = (),
-    result_type: Any = None,
-    **options: Unpack[ChildWorkflowConfig],
-) -> Any: ...
+async def execute_child_workflow(workflow: str, *positional: Any, **options: Unpack[_NamedChild]) -> Any: ...
 @overload
 async def execute_child_workflow(
     workflow: Callable[[*Ts], R], *positional: *Ts, **options: Unpack[ChildWorkflowConfig]
 ) -> R: ...
 @overload
-async def execute_child_workflow(
-    workflow: Callable[..., R], *, args: Sequence[Any], **options: Unpack[ChildWorkflowConfig]
-) -> R: ...
+async def execute_child_workflow(workflow: Callable[..., R], **options: Unpack[_ListedChild]) -> R: ...
 @overload
-async def execute_child_workflow(
-    workflow: Callable[[T], R], *, arg: T, **options: Unpack[ChildWorkflowConfig]
-) -> R: ...
+async def execute_child_workflow(workflow: Callable[[T], R], **options: Unpack[_SingleChild[T]]) -> R: ...
 @overloaded(ChildWorkflowConfig)
 async def execute_child_workflow(
     workflow: Any,

@@ -11,7 +11,18 @@ from typing import Any, ClassVar, Generic, TypeVar, TypeVarTuple, Unpack, overlo
 
 from hourglass._contract.workflows import HistoryEventFilter, QueryRejectCondition
 from hourglass._contract.workflows import UpdateStage as WorkflowUpdateStage
-from hourglass.aio._values import UNSET, chosen_options, overloaded, positional_values, reject_option, takes
+from hourglass.aio._values import (
+    UNSET,
+    Listed,
+    Named,
+    NamedAs,
+    Single,
+    chosen_options,
+    overloaded,
+    positional_values,
+    reject_option,
+    takes,
+)
 from hourglass.client import (
     AsyncActivityExecutionHandle,
     AsyncUpdateHandle,
@@ -41,7 +52,18 @@ class UpdateConfig(RpcOptions, total=False):
     """Options for requesting an update."""
 
     id: str | None
-    result_type: Any
+
+
+class NamedUpdate(UpdateConfig, Named, total=False): ...
+
+
+class NamedAsUpdate(UpdateConfig, NamedAs[R], Generic[R]): ...
+
+
+class ListedUpdate(UpdateConfig, Listed): ...
+
+
+class SingleUpdate(UpdateConfig, Single[T], Generic[T]): ...
 
 
 class HandleFace(Generic[H]):
@@ -189,49 +211,19 @@ class WorkflowHandle(HandleFace[AsyncWorkflowHandle[R]], Generic[W, R]):
 
     @overload
     async def execute_update(
-        self,
-        update: str,
-        arg: Any = UNSET,
-        *positional: Any,
-        args: Sequence[Any] = (),
-        id: str | None = None,
-        result_type: type[T],
-        **rpc: Unpack[RpcOptions],
+        self, update: str, *positional: Any, **options: Unpack[NamedAsUpdate[T]]
     ) -> T: ...
     @overload
-    async def execute_update(
-        self,
-        update: str,
-        arg: Any = UNSET,
-        *positional: Any,
-        args: Sequence[Any] = (),
-        id: str | None = None,
-        result_type: Any = None,
-        **rpc: Unpack[RpcOptions],
-    ) -> Any: ...
+    async def execute_update(self, update: str, *positional: Any, **options: Unpack[NamedUpdate]) -> Any: ...
     @overload
     async def execute_update(
-        self, update: Callable[[*Ts], T], *positional: *Ts, id: str | None = None, **rpc: Unpack[RpcOptions]
+        self, update: Callable[[*Ts], T], *positional: *Ts, **options: Unpack[UpdateConfig]
     ) -> T: ...
     @overload
-    async def execute_update(
-        self,
-        update: Callable[..., T],
-        *,
-        args: Sequence[Any],
-        id: str | None = None,
-        **rpc: Unpack[RpcOptions],
-    ) -> T: ...
+    async def execute_update(self, update: Callable[..., T], **options: Unpack[ListedUpdate]) -> T: ...
     @overload
-    async def execute_update(
-        self,
-        update: Callable[[A], T],
-        *,
-        arg: A,
-        id: str | None = None,
-        **rpc: Unpack[RpcOptions],
-    ) -> T: ...
-    @overloaded(UpdateConfig)
+    async def execute_update(self, update: Callable[[A], T], **options: Unpack[SingleUpdate[A]]) -> T: ...
+    @overloaded(NamedUpdate)
     async def execute_update(
         self, update: Any, arg: Any = UNSET, *positional: Any, args: Sequence[Any] = (), **options: Any
     ) -> Any:
@@ -244,25 +236,17 @@ class WorkflowHandle(HandleFace[AsyncWorkflowHandle[R]], Generic[W, R]):
     async def start_update(
         self,
         update: str,
-        arg: Any = UNSET,
         *positional: Any,
         wait_for_stage: WorkflowUpdateStage,
-        args: Sequence[Any] = (),
-        id: str | None = None,
-        result_type: type[T],
-        **rpc: Unpack[RpcOptions],
+        **options: Unpack[NamedAsUpdate[T]],
     ) -> AsyncUpdateHandle[T]: ...
     @overload
     async def start_update(
         self,
         update: str,
-        arg: Any = UNSET,
         *positional: Any,
         wait_for_stage: WorkflowUpdateStage,
-        args: Sequence[Any] = (),
-        id: str | None = None,
-        result_type: Any = None,
-        **rpc: Unpack[RpcOptions],
+        **options: Unpack[NamedUpdate],
     ) -> AsyncUpdateHandle[Any]: ...
     @overload
     async def start_update(
@@ -270,30 +254,25 @@ class WorkflowHandle(HandleFace[AsyncWorkflowHandle[R]], Generic[W, R]):
         update: Callable[[*Ts], T],
         *positional: *Ts,
         wait_for_stage: WorkflowUpdateStage,
-        id: str | None = None,
-        **rpc: Unpack[RpcOptions],
+        **options: Unpack[UpdateConfig],
     ) -> AsyncUpdateHandle[T]: ...
     @overload
     async def start_update(
         self,
         update: Callable[..., T],
         *,
-        args: Sequence[Any],
         wait_for_stage: WorkflowUpdateStage,
-        id: str | None = None,
-        **rpc: Unpack[RpcOptions],
+        **options: Unpack[ListedUpdate],
     ) -> AsyncUpdateHandle[T]: ...
     @overload
     async def start_update(
         self,
         update: Callable[[A], T],
         *,
-        arg: A,
         wait_for_stage: WorkflowUpdateStage,
-        id: str | None = None,
-        **rpc: Unpack[RpcOptions],
+        **options: Unpack[SingleUpdate[A]],
     ) -> AsyncUpdateHandle[T]: ...
-    @overloaded(UpdateConfig)
+    @overloaded(NamedUpdate)
     async def start_update(
         self,
         update: Any,

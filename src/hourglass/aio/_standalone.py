@@ -14,7 +14,18 @@ from hourglass._evaluator.options import Duration, RetryPolicy
 from hourglass._evaluator.specs import IdReusePolicy
 from hourglass.aio._activities import Awaits, Calls
 from hourglass.aio._handles import HandleFace
-from hourglass.aio._values import UNSET, chosen_options, overloaded, positional_values, reject_option, takes
+from hourglass.aio._values import (
+    UNSET,
+    Listed,
+    Named,
+    NamedAs,
+    Single,
+    chosen_options,
+    overloaded,
+    positional_values,
+    reject_option,
+    takes,
+)
 from hourglass.aio.common import Priority
 from hourglass.client import (
     ActivityExecution,
@@ -159,6 +170,18 @@ class StartActivityConfig(StartActivityOptions, total=False):
     result_type: Any
 
 
+class _NamedStart(StartActivityOptions, Named, total=False): ...
+
+
+class _NamedAsStart(StartActivityOptions, NamedAs[R], Generic[R]): ...
+
+
+class _ListedStart(StartActivityConfig, Listed): ...
+
+
+class _SingleStart(StartActivityConfig, Single[T], Generic[T]): ...
+
+
 class ActivityClient:
     """The methods of a client for standalone activities."""
 
@@ -166,22 +189,11 @@ class ActivityClient:
 
     @overload
     async def start_activity(
-        self,
-        activity: str,
-        arg: Any = UNSET,
-        *positional: Any,
-        args: Sequence[Any] = (),
-        result_type: type[R],
-        **options: Unpack[StartActivityOptions],
+        self, activity: str, *positional: Any, **options: Unpack[_NamedAsStart[R]]
     ) -> ActivityHandle[R]: ...
     @overload
     async def start_activity(
-        self,
-        activity: str,
-        arg: Any = UNSET,
-        *positional: Any,
-        args: Sequence[Any] = (),
-        **options: Unpack[StartActivityConfig],
+        self, activity: str, *positional: Any, **options: Unpack[_NamedStart]
     ) -> ActivityHandle[Any]: ...
     @overload
     async def start_activity(
@@ -196,15 +208,15 @@ class ActivityClient:
     ) -> ActivityHandle[R]: ...
     @overload
     async def start_activity(
-        self, activity: Callable[..., Any], *, args: Sequence[Any], **options: Unpack[StartActivityConfig]
+        self, activity: Callable[..., Any], **options: Unpack[_ListedStart]
     ) -> ActivityHandle[Any]: ...
     @overload
     async def start_activity(
-        self, activity: Callable[[T], Awaitable[R]], *, arg: T, **options: Unpack[StartActivityConfig]
+        self, activity: Callable[[T], Awaitable[R]], **options: Unpack[_SingleStart[T]]
     ) -> ActivityHandle[R]: ...
     @overload
     async def start_activity(
-        self, activity: Callable[[T], R], *, arg: T, **options: Unpack[StartActivityConfig]
+        self, activity: Callable[[T], R], **options: Unpack[_SingleStart[T]]
     ) -> ActivityHandle[R]: ...
     @overloaded(StartActivityConfig)
     async def start_activity(
@@ -231,15 +243,15 @@ class ActivityClient:
     ) -> ActivityHandle[R]: ...
     @overload
     async def start_activity_method(
-        self, activity: Callable[..., Any], *, args: Sequence[Any], **options: Unpack[StartActivityConfig]
+        self, activity: Callable[..., Any], **options: Unpack[_ListedStart]
     ) -> ActivityHandle[Any]: ...
     @overload
     async def start_activity_method(
-        self, activity: Callable[[Any, T], Awaitable[R]], *, arg: T, **options: Unpack[StartActivityConfig]
+        self, activity: Callable[[Any, T], Awaitable[R]], **options: Unpack[_SingleStart[T]]
     ) -> ActivityHandle[R]: ...
     @overload
     async def start_activity_method(
-        self, activity: Callable[[Any, T], R], *, arg: T, **options: Unpack[StartActivityConfig]
+        self, activity: Callable[[Any, T], R], **options: Unpack[_SingleStart[T]]
     ) -> ActivityHandle[R]: ...
     @overloaded(StartActivityConfig)
     async def start_activity_method(
@@ -258,27 +270,15 @@ class ActivityClient:
     ) -> ActivityHandle[R]: ...
     @overload
     async def start_activity_class(
-        self,
-        activity: type,
-        *,
-        args: Sequence[Any],
-        **options: Unpack[StartActivityConfig],
+        self, activity: type, **options: Unpack[_ListedStart]
     ) -> ActivityHandle[Any]: ...
     @overload
     async def start_activity_class(
-        self,
-        activity: type[Awaits[T, R]],
-        *,
-        arg: T,
-        **options: Unpack[StartActivityConfig],
+        self, activity: type[Awaits[T, R]], **options: Unpack[_SingleStart[T]]
     ) -> ActivityHandle[R]: ...
     @overload
     async def start_activity_class(
-        self,
-        activity: type[Calls[T, R]],
-        *,
-        arg: T,
-        **options: Unpack[StartActivityConfig],
+        self, activity: type[Calls[T, R]], **options: Unpack[_SingleStart[T]]
     ) -> ActivityHandle[R]: ...
     @overloaded(StartActivityConfig)
     async def start_activity_class(
@@ -289,22 +289,11 @@ class ActivityClient:
 
     @overload
     async def execute_activity(
-        self,
-        activity: str,
-        arg: Any = UNSET,
-        *positional: Any,
-        args: Sequence[Any] = (),
-        result_type: type[R],
-        **options: Unpack[StartActivityOptions],
+        self, activity: str, *positional: Any, **options: Unpack[_NamedAsStart[R]]
     ) -> R: ...
     @overload
     async def execute_activity(
-        self,
-        activity: str,
-        arg: Any = UNSET,
-        *positional: Any,
-        args: Sequence[Any] = (),
-        **options: Unpack[StartActivityConfig],
+        self, activity: str, *positional: Any, **options: Unpack[_NamedStart]
     ) -> Any: ...
     @overload
     async def execute_activity(
@@ -319,16 +308,14 @@ class ActivityClient:
     ) -> R: ...
     @overload
     async def execute_activity(
-        self, activity: Callable[..., Any], *, args: Sequence[Any], **options: Unpack[StartActivityConfig]
+        self, activity: Callable[..., Any], **options: Unpack[_ListedStart]
     ) -> Any: ...
     @overload
     async def execute_activity(
-        self, activity: Callable[[T], Awaitable[R]], *, arg: T, **options: Unpack[StartActivityConfig]
+        self, activity: Callable[[T], Awaitable[R]], **options: Unpack[_SingleStart[T]]
     ) -> R: ...
     @overload
-    async def execute_activity(
-        self, activity: Callable[[T], R], *, arg: T, **options: Unpack[StartActivityConfig]
-    ) -> R: ...
+    async def execute_activity(self, activity: Callable[[T], R], **options: Unpack[_SingleStart[T]]) -> R: ...
     @overloaded(StartActivityConfig)
     async def execute_activity(
         self, activity: Any, arg: Any = UNSET, *positional: Any, args: Sequence[Any] = (), **options: Any
@@ -350,15 +337,15 @@ class ActivityClient:
     ) -> R: ...
     @overload
     async def execute_activity_method(
-        self, activity: Callable[..., Any], *, args: Sequence[Any], **options: Unpack[StartActivityConfig]
+        self, activity: Callable[..., Any], **options: Unpack[_ListedStart]
     ) -> Any: ...
     @overload
     async def execute_activity_method(
-        self, activity: Callable[[Any, T], Awaitable[R]], *, arg: T, **options: Unpack[StartActivityConfig]
+        self, activity: Callable[[Any, T], Awaitable[R]], **options: Unpack[_SingleStart[T]]
     ) -> R: ...
     @overload
     async def execute_activity_method(
-        self, activity: Callable[[Any, T], R], *, arg: T, **options: Unpack[StartActivityConfig]
+        self, activity: Callable[[Any, T], R], **options: Unpack[_SingleStart[T]]
     ) -> R: ...
     @overloaded(StartActivityConfig)
     async def execute_activity_method(
@@ -376,28 +363,14 @@ class ActivityClient:
         self, activity: type[Calls[*Ts, R]], *positional: *Ts, **options: Unpack[StartActivityConfig]
     ) -> R: ...
     @overload
-    async def execute_activity_class(
-        self,
-        activity: type,
-        *,
-        args: Sequence[Any],
-        **options: Unpack[StartActivityConfig],
-    ) -> Any: ...
+    async def execute_activity_class(self, activity: type, **options: Unpack[_ListedStart]) -> Any: ...
     @overload
     async def execute_activity_class(
-        self,
-        activity: type[Awaits[T, R]],
-        *,
-        arg: T,
-        **options: Unpack[StartActivityConfig],
+        self, activity: type[Awaits[T, R]], **options: Unpack[_SingleStart[T]]
     ) -> R: ...
     @overload
     async def execute_activity_class(
-        self,
-        activity: type[Calls[T, R]],
-        *,
-        arg: T,
-        **options: Unpack[StartActivityConfig],
+        self, activity: type[Calls[T, R]], **options: Unpack[_SingleStart[T]]
     ) -> R: ...
     @overloaded(StartActivityConfig)
     async def execute_activity_class(

@@ -10,7 +10,16 @@ from hourglass._contract.workflows import IdConflictPolicy
 from hourglass._evaluator.options import Duration, RetryPolicy
 from hourglass._evaluator.specs import IdReusePolicy, VersioningOverride
 from hourglass.aio._handles import WorkflowHandle
-from hourglass.aio._values import UNSET, chosen_options, overloaded, positional_values
+from hourglass.aio._values import (
+    UNSET,
+    Listed,
+    Named,
+    NamedAs,
+    Single,
+    chosen_options,
+    overloaded,
+    positional_values,
+)
 from hourglass.aio.common import Priority
 from hourglass.client import AsyncClient, AsyncWithStart, RpcOptions
 from hourglass.converter import SearchAttributes
@@ -53,6 +62,18 @@ class StartConfig(StartOptions, total=False):
     result_type: Any
 
 
+class NamedStart(StartOptions, Named, total=False): ...
+
+
+class NamedAsStart(StartOptions, NamedAs[R], Generic[R]): ...
+
+
+class ListedStart(StartConfig, Listed): ...
+
+
+class SingleStart(StartConfig, Single[T], Generic[T]): ...
+
+
 class WithStartWorkflowOperation(Generic[W, R]):
     """A workflow that an update starts unless it is running, for `Client.execute_update_with_start_workflow`."""
 
@@ -60,10 +81,8 @@ class WithStartWorkflowOperation(Generic[W, R]):
     def __init__(
         self: WithStartWorkflowOperation[Any, Any],
         workflow: str,
-        arg: Any = UNSET,
         *positional: Any,
-        args: Sequence[Any] = (),
-        **options: Unpack[StartConfig],
+        **options: Unpack[NamedStart],
     ) -> None: ...
     @overload
     def __init__(
@@ -74,19 +93,13 @@ class WithStartWorkflowOperation(Generic[W, R]):
     ) -> None: ...
     @overload
     def __init__(
-        self: WithStartWorkflowOperation[Any, R],
-        workflow: Callable[..., R],
-        *,
-        args: Sequence[Any],
-        **options: Unpack[StartConfig],
+        self: WithStartWorkflowOperation[Any, R], workflow: Callable[..., R], **options: Unpack[ListedStart]
     ) -> None: ...
     @overload
     def __init__(
         self: WithStartWorkflowOperation[Any, R],
         workflow: Callable[[T], R],
-        *,
-        arg: T,
-        **options: Unpack[StartConfig],
+        **options: Unpack[SingleStart[T]],
     ) -> None: ...
     @overloaded(StartConfig)
     def __init__(

@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar, overload
+from typing import Any, Generic, Required, TypedDict, TypeVar, overload
 
 from hourglass.converter import Converter, Payload
 from hourglass.errors import UsageError
 
 F = TypeVar("F", bound=Callable[..., Any])
+R = TypeVar("R")
 T = TypeVar("T")
 
 
@@ -95,6 +96,34 @@ def without_defaults(options: Mapping[str, Any], defaults: Mapping[str, object])
         for name, value in options.items()
         if value is not None and not (name in defaults and value == defaults[name])
     }
+
+
+class Named(TypedDict, total=False):
+    """The arguments of a call by name, and the type of its result."""
+
+    arg: Any
+    args: Sequence[Any]
+    result_type: Any
+
+
+class NamedAs(TypedDict, Generic[R], total=False):
+    """The arguments of a call by name whose result has a known type."""
+
+    arg: Any
+    args: Sequence[Any]
+    result_type: Required[type[R]]
+
+
+class Listed(TypedDict):
+    """The arguments of a call as one sequence."""
+
+    args: Sequence[Any]
+
+
+class Single(TypedDict, Generic[T]):
+    """The only argument of a call, by keyword."""
+
+    arg: T
 
 
 class PayloadConverter:

@@ -27,7 +27,7 @@ from hourglass._evaluator.options import Duration
 from hourglass.aio._handles import (
     AsyncActivityCancelledError,
     AsyncActivityHandle,
-    UpdateConfig,
+    NamedUpdate,
     WorkflowHandle,
 )
 from hourglass.aio._schedules import ScheduleActionStartWorkflow, ScheduleClient
@@ -39,7 +39,14 @@ from hourglass.aio._standalone import (
     ActivityOptionsKeys,
     ActivityOptionsUpdate,
 )
-from hourglass.aio._starts import StartConfig, StartOptions, WithStartWorkflowOperation
+from hourglass.aio._starts import (
+    ListedStart,
+    NamedAsStart,
+    NamedStart,
+    SingleStart,
+    StartConfig,
+    WithStartWorkflowOperation,
+)
 from hourglass.aio._values import UNSET, chosen_options, overloaded, positional_values, reject_option, takes
 from hourglass.client import (
     ActivityExecution,
@@ -362,22 +369,11 @@ class Client(ActivityClient, ScheduleClient):
 
     @overload
     async def start_workflow(
-        self,
-        workflow: str,
-        arg: Any = UNSET,
-        *positional: Any,
-        args: Sequence[Any] = (),
-        result_type: type[R],
-        **options: Unpack[StartOptions],
+        self, workflow: str, *positional: Any, **options: Unpack[NamedAsStart[R]]
     ) -> WorkflowHandle[Any, R]: ...
     @overload
     async def start_workflow(
-        self,
-        workflow: str,
-        arg: Any = UNSET,
-        *positional: Any,
-        args: Sequence[Any] = (),
-        **options: Unpack[StartConfig],
+        self, workflow: str, *positional: Any, **options: Unpack[NamedStart]
     ) -> WorkflowHandle[Any, Any]: ...
     @overload
     async def start_workflow(
@@ -385,11 +381,11 @@ class Client(ActivityClient, ScheduleClient):
     ) -> WorkflowHandle[Any, R]: ...
     @overload
     async def start_workflow(
-        self, workflow: Callable[..., R], *, args: Sequence[Any], **options: Unpack[StartConfig]
+        self, workflow: Callable[..., R], **options: Unpack[ListedStart]
     ) -> WorkflowHandle[Any, R]: ...
     @overload
     async def start_workflow(
-        self, workflow: Callable[[T], R], *, arg: T, **options: Unpack[StartConfig]
+        self, workflow: Callable[[T], R], **options: Unpack[SingleStart[T]]
     ) -> WorkflowHandle[Any, R]: ...
     @overloaded(StartConfig)
     async def start_workflow(
@@ -401,35 +397,20 @@ class Client(ActivityClient, ScheduleClient):
 
     @overload
     async def execute_workflow(
-        self,
-        workflow: str,
-        arg: Any = UNSET,
-        *positional: Any,
-        args: Sequence[Any] = (),
-        result_type: type[R],
-        **options: Unpack[StartOptions],
+        self, workflow: str, *positional: Any, **options: Unpack[NamedAsStart[R]]
     ) -> R: ...
     @overload
     async def execute_workflow(
-        self,
-        workflow: str,
-        arg: Any = UNSET,
-        *positional: Any,
-        args: Sequence[Any] = (),
-        **options: Unpack[StartConfig],
+        self, workflow: str, *positional: Any, **options: Unpack[NamedStart]
     ) -> Any: ...
     @overload
     async def execute_workflow(
         self, workflow: Callable[[*Ts], R], *positional: *Ts, **options: Unpack[StartConfig]
     ) -> R: ...
     @overload
-    async def execute_workflow(
-        self, workflow: Callable[..., R], *, args: Sequence[Any], **options: Unpack[StartConfig]
-    ) -> R: ...
+    async def execute_workflow(self, workflow: Callable[..., R], **options: Unpack[ListedStart]) -> R: ...
     @overload
-    async def execute_workflow(
-        self, workflow: Callable[[T], R], *, arg: T, **options: Unpack[StartConfig]
-    ) -> R: ...
+    async def execute_workflow(self, workflow: Callable[[T], R], **options: Unpack[SingleStart[T]]) -> R: ...
     @overloaded(StartConfig)
     async def execute_workflow(
         self, workflow: Any, arg: Any = UNSET, *positional: Any, args: Sequence[Any] = (), **options: Any
@@ -438,7 +419,7 @@ class Client(ActivityClient, ScheduleClient):
         values = positional_values(arg, positional, args)
         return await self.wrapped.execute_workflow(workflow, *values, **chosen_options(options))
 
-    @takes(UpdateConfig)
+    @takes(NamedUpdate)
     async def execute_update_with_start_workflow(
         self,
         update: Any,
@@ -458,7 +439,7 @@ class Client(ActivityClient, ScheduleClient):
         )
         return await handle.result()
 
-    @takes(UpdateConfig)
+    @takes(NamedUpdate)
     async def start_update_with_start_workflow(
         self,
         update: Any,
