@@ -24,6 +24,36 @@ from hourglass.errors import UsageError
 Opener = Callable[[Target], Coroutine[Any, Any, Connection]]
 
 
+class WaitList:
+    """The current waits of a client, and one timer for all of them: most waits end before their timer would fire. Must be used
+    on the control loop.
+    """
+
+    def __init__(self) -> None:
+        self._due: dict[Callable[[], None], float] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, begin_checks: Callable[[], None], due: float) -> None:
+        """Call the function at this time of the loop, unless it is removed first. The times never decrease."""
+        self._due[begin_checks] = due
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_at(due, self._on_time)
+
+    def remove(self, begin_checks: Callable[[], None]) -> None:
+        """Remove the function of a wait that is over."""
+        self._due.pop(begin_checks, None)
+
+    def _on_time(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = None
+        for begin_checks, due in list(self._due.items()):
+            if due > loop.time() + 0.01:
+                self._timer = loop.call_at(due, self._on_time)
+                return
+            del self._due[begin_checks]
+            begin_checks()
+
+
 class Link:
     """The connection of a client in this process, and the portal of its loop. The connection is opened on first use.
 
@@ -51,6 +81,7 @@ class Link:
         """The workflow task queues and the activities for which this client has already warned that no worker receives them."""
         self.requested_updates: dict[str, UpdateWorkflow] = {}
         """Updates that this client waits for and that no service has yet reported as accepted, by id."""
+        self.waits = WaitList()
         self._opener = opener
         self._opening = asyncio.Lock()
         self._portal: Portal | None = portal
@@ -142,6 +173,7 @@ class Link:
         self._connection = None
         self._others = weakref.WeakSet()
         self._opening = asyncio.Lock()
+        self.waits = WaitList()
         self._forget_exit = _nothing
 
 

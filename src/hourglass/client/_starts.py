@@ -36,7 +36,8 @@ def start(
     definition = resolve_workflow(workflow)
     return_type = definition.return_type if result_type is None else result_type
     if not session.interceptors and not headers:
-        session, options = _identified(session, options)
+        if session.contextual:
+            session, options = _identified(session, options)
         return _start(
             start_request(definition, arguments, options, session.converter, session.identity), return_type
         )
@@ -53,8 +54,6 @@ def _identified(
     session: ClientSession, options: Mapping[str, Any]
 ) -> tuple[ClientSession, Mapping[str, Any]]:
     """Return the session for the workflow's values, and the options with the workflow id on which the session depends."""
-    if not session.contextual:
-        return session, options
     workflow_id = options.get("id") or new_id()
     return session.of_workflow(workflow_id), {**options, "id": workflow_id}
 
@@ -82,7 +81,8 @@ def execute(
     """Start a workflow and wait for its result. Use a single request if the engine supports waiting. Without interceptors."""
     definition = resolve_workflow(workflow)
     return_type = definition.return_type if result_type is None else result_type
-    session, options = _identified(session, options)
+    if session.contextual:
+        session, options = _identified(session, options)
     request = start_request(definition, arguments, options, session.converter, session.identity)
 
     async def ask(session: ClientSession) -> Outcome:

@@ -53,19 +53,18 @@ _DEEPEST, _MOST_CHILDREN = 3, 3
 class WaitWatcher:
     """Checks a single wait at intervals. Must be used on the control loop."""
 
-    __slots__ = ("_began", "_checking", "_logged", "_session", "_timer")
+    __slots__ = ("_began", "_checking", "_logged", "_session")
 
     def __init__(self, session: ClientSession) -> None:
-        loop = asyncio.get_running_loop()
         self._session = session
         self._logged = False
-        self._began = loop.time()
+        self._began = asyncio.get_running_loop().time()
         self._checking: asyncio.Task[None] | None = None
-        self._timer = loop.call_later(SILENCE, self._begin)
+        session.link.waits.add(self._begin, self._began + SILENCE)
 
     def end(self) -> None:
         """Stop checking, because the wait is over."""
-        self._timer.cancel()
+        self._session.link.waits.remove(self._begin)
         if self._checking is not None:
             self._checking.cancel()
 

@@ -31,7 +31,7 @@ from hourglass._contract.workflows import (
 from hourglass._embedded.clock import to_ns
 from hourglass._worker.portal import Portal
 from hourglass.activity._current import in_activity
-from hourglass.client._link import Link
+from hourglass.client._link import Link, WaitList
 from hourglass.client._session import ClientOperation, ClientSession
 from hourglass.errors import UsageError
 from hourglass.testing._driver import EnvironmentDriver
@@ -59,6 +59,7 @@ class EnvironmentLink(Link):
         self.closed = False
         self.requested_updates = {}
         self.unserved = set()
+        self.waits = WaitList()
         self._connection = connection
 
     @property
