@@ -14,7 +14,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias, TypedDict, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias, TypedDict, cast
 
 from hourglass._contract.transport import TLSConfig
 from hourglass.errors import TargetError
@@ -34,8 +34,6 @@ __all__ = [
 
 DataSource: TypeAlias = Path | str | bytes
 """The path of a file, or the file's content."""
-
-_Certificate: TypeAlias = Literal["server_ca_cert", "client_cert", "client_key"]
 
 
 class ClientConfigTLSDict(TypedDict, total=False):
@@ -93,20 +91,14 @@ class ClientConfigTLS:
 
     def to_dict(self) -> ClientConfigTLSDict:
         """Return the settings as a dictionary, for a TOML file."""
-        settings: ClientConfigTLSDict = {}
-        if self.disabled is not None:
-            settings["disabled"] = self.disabled
-        if self.server_name is not None:
-            settings["server_name"] = self.server_name
-        sources: dict[_Certificate, DataSource | None] = {
-            "server_ca_cert": self.server_root_ca_cert,
-            "client_cert": self.client_cert,
-            "client_key": self.client_private_key,
-        }
-        for name, source in sources.items():
-            if source is not None:
-                settings[name] = _source_dict(source)
-        return settings
+        settings = _without_none(
+            disabled=self.disabled,
+            server_name=self.server_name,
+            server_ca_cert=_source_dict(self.server_root_ca_cert),
+            client_cert=_source_dict(self.client_cert),
+            client_key=_source_dict(self.client_private_key),
+        )
+        return cast(ClientConfigTLSDict, settings)
 
     @classmethod
     def from_dict(cls, d: ClientConfigTLSDict | None) -> Self | None:
@@ -161,34 +153,26 @@ class ClientConfigProfile:
     def connect_options(self) -> ConnectOptions:
         """Read the certificates and return the arguments for `Client.connect`. An API key without TLS settings enables
         TLS."""
-        arguments: ConnectOptions = {}
-        if self.address:
-            arguments["target"] = self.address
-        if self.namespace is not None:
-            arguments["namespace"] = self.namespace
-        if self.api_key is not None:
-            arguments["api_key"] = self.api_key
-            arguments["tls"] = True
-        if self.tls is not None:
-            arguments["tls"] = self.tls.to_connect_tls_config()
-        if self.grpc_meta:
-            arguments["rpc_metadata"] = self.grpc_meta
-        return arguments
+        tls = None if self.api_key is None else True
+        arguments = _without_none(
+            target=self.address or None,
+            namespace=self.namespace,
+            api_key=self.api_key,
+            tls=tls if self.tls is None else self.tls.to_connect_tls_config(),
+            rpc_metadata=self.grpc_meta or None,
+        )
+        return cast(ConnectOptions, arguments)
 
     def to_dict(self) -> ClientConfigProfileDict:
         """Return the profile as a dictionary, for a TOML file."""
-        settings: ClientConfigProfileDict = {}
-        if self.address is not None:
-            settings["address"] = self.address
-        if self.namespace is not None:
-            settings["namespace"] = self.namespace
-        if self.api_key is not None:
-            settings["api_key"] = self.api_key
-        if self.tls is not None and (tls := self.tls.to_dict()):
-            settings["tls"] = tls
-        if self.grpc_meta:
-            settings["grpc_meta"] = self.grpc_meta
-        return settings
+        settings = _without_none(
+            address=self.address,
+            namespace=self.namespace,
+            api_key=self.api_key,
+            tls=None if self.tls is None else self.tls.to_dict() or None,
+            grpc_meta=self.grpc_meta or None,
+        )
+        return cast(ClientConfigProfileDict, settings)
 
     @classmethod
     def from_dict(cls, d: ClientConfigProfileDict) -> Self:
@@ -262,7 +246,13 @@ def _source(source: Mapping[str, Any] | None) -> DataSource | None:
     return Path(source["path"]) if "path" in source else None
 
 
-def _source_dict(source: DataSource) -> Mapping[str, str]:
+def _without_none(**settings: object) -> dict[str, object]:
+    return {name: value for name, value in settings.items() if value is not None}
+
+
+def _source_dict(source: DataSource | None) -> Mapping[str, str] | None:
+    if source is None:
+        return None
     if isinstance(source, Path):
         return {"path": str(source)}
     return {"data": source if isinstance(source, str) else source.decode()}

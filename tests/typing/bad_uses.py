@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from good_uses import Order, charge, checkout, decisions, fetch
 
 from hourglass import AsyncClient, Client, History, Replayer, RetryPolicy, Worker, activity, nexus, workflow
 from hourglass.client import (
@@ -18,34 +18,10 @@ from hourglass.client import (
 )
 
 
-@dataclass
-class Order:
-    id: str
-    cents: int
-
-
-@activity.defn
-def charge(order_id: str, cents: int = 0) -> str:
-    return order_id
-
-
-@activity.defn
-async def fetch(url: str) -> bytes:
-    return b""
-
-
 class Payments:
     @activity.defn
     def refund(self, order_id: str) -> bool:
         return True
-
-
-decisions = workflow.Channel("decision", bool)
-
-
-@workflow.defn
-def checkout(order: Order, express: bool = False) -> str:
-    return ""
 
 
 @workflow.defn

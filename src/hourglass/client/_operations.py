@@ -60,6 +60,7 @@ from hourglass.client._calls import (
     QueryWorkflowInput,
     SignalWorkflowInput,
     TerminateWorkflowInput,
+    WorkflowEndInput,
 )
 from hourglass.client._options import (
     WorkflowOptionsUpdate,
@@ -262,11 +263,7 @@ def cancel(session: ClientSession, reference: Reference, reason: str) -> ClientO
     """Request the cancellation of a workflow."""
 
     def build(call: CancelWorkflowInput) -> ClientOperation[None]:
-        request = CancelWorkflow(
-            **_changed(session, call.id, call.run_id, call.reason),
-            first_execution_run_id=call.first_execution_run_id or "",
-        )
-        return asking(request, nothing)
+        return asking(CancelWorkflow(**_ending(session, call)), nothing)
 
     return through(session, CancelWorkflowInput(**_ended(reference), reason=reason, _proceed=build))
 
@@ -280,12 +277,8 @@ def terminate(
     """Terminate a workflow immediately."""
 
     def build(call: TerminateWorkflowInput) -> ClientOperation[None]:
-        request = TerminateWorkflow(
-            **_changed(session, call.id, call.run_id, call.reason),
-            first_execution_run_id=call.first_execution_run_id or "",
-            details=tuple(session.converter.encode_all(call.args)),
-        )
-        return asking(request, nothing)
+        details = tuple(session.converter.encode_all(call.args))
+        return asking(TerminateWorkflow(**_ending(session, call), details=details), nothing)
 
     call = TerminateWorkflowInput(**_ended(reference), reason=reason, args=list(details), _proceed=build)
     return through(session, call)
@@ -309,13 +302,14 @@ def _ended(reference: Reference) -> dict[str, Any]:
     return {**reference.addressed(), "first_execution_run_id": reference.first_execution_run_id or None}
 
 
-def _changed(session: ClientSession, workflow_id: str, run_id: str | None, reason: str) -> dict[str, Any]:
-    """Return the fields of a request that changes a run and contains a reason."""
+def _ending(session: ClientSession, call: WorkflowEndInput) -> dict[str, Any]:
+    """Return the fields of a request that ends a run."""
     return {
-        "workflow_id": workflow_id,
-        "run_id": run_id or "",
+        "workflow_id": call.id,
+        "run_id": call.run_id or "",
+        "first_execution_run_id": call.first_execution_run_id or "",
         "request_id": new_id(),
-        "reason": reason,
+        "reason": call.reason,
         "identity": session.identity,
     }
 
@@ -392,10 +386,7 @@ def describe(session: ClientSession, reference: Reference) -> ClientOperation[Wo
     """Return the description of a workflow."""
 
     def build(call: DescribeWorkflowInput) -> ClientOperation[WorkflowDescription]:
-        request = DescribeWorkflow(
-            workflow_id=call.id,
-            run_id=call.run_id or "",
-        )
+        request = DescribeWorkflow(workflow_id=call.id, run_id=call.run_id or "")
 
         async def ask(session: ClientSession) -> Description:
             return await _with_requested_updates(session, await session.call(request))
