@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
@@ -74,21 +75,25 @@ class PublishesInQuery:
         workflow.sleep(60)
 
 
-def test_progress_follower_receives_every_item_in_order_until_the_run_ends() -> None:
+@pytest.fixture
+def env() -> Iterator[Environment]:
     with Environment() as env:
-        handle = env.start_workflow(publish_steps, 5, 10.0)
-        assert list(steps.follow(handle)) == [Step(done, 5) for done in range(5)]
-        assert handle.result() == "done"
-        assert list(steps.follow(handle)) == [Step(done, 5) for done in range(5)]
+        yield env
 
 
-def test_progress_items_arrive_when_they_are_published() -> None:
-    with Environment() as env:
-        handle = env.start_workflow(publish_steps, 3, 10.0)
-        start, moments = env.now(), []
-        for _ in steps.follow(handle):
-            moments.append((env.now() - start).total_seconds())
-        assert moments == [0, 10, 20]
+def test_progress_follower_receives_every_item_in_order_until_the_run_ends(env: Environment) -> None:
+    handle = env.start_workflow(publish_steps, 5, 10.0)
+    assert list(steps.follow(handle)) == [Step(done, 5) for done in range(5)]
+    assert handle.result() == "done"
+    assert list(steps.follow(handle)) == [Step(done, 5) for done in range(5)]
+
+
+def test_progress_items_arrive_when_they_are_published(env: Environment) -> None:
+    handle = env.start_workflow(publish_steps, 3, 10.0)
+    start, moments = env.now(), []
+    for _ in steps.follow(handle):
+        moments.append((env.now() - start).total_seconds())
+    assert moments == [0, 10, 20]
 
 
 def test_ten_progress_followers_add_no_history_events() -> None:
@@ -105,42 +110,36 @@ def test_ten_progress_followers_add_no_history_events() -> None:
     assert event_types[0] == event_types[1]
 
 
-def test_progress_stream_resumes_after_a_position() -> None:
-    with Environment() as env:
-        handle = env.start_workflow(publish_steps, 5, 10.0)
-        stream = steps.follow(handle)
-        assert [next(stream).done, next(stream).done] == [0, 1]
-        reconnected = env.client.get_workflow_handle(handle.id)
-        assert [step.done for step in steps.follow(reconnected, after=stream.position)] == [2, 3, 4]
+def test_progress_stream_resumes_after_a_position(env: Environment) -> None:
+    handle = env.start_workflow(publish_steps, 5, 10.0)
+    stream = steps.follow(handle)
+    assert [next(stream).done, next(stream).done] == [0, 1]
+    reconnected = env.client.get_workflow_handle(handle.id)
+    assert [step.done for step in steps.follow(reconnected, after=stream.position)] == [2, 3, 4]
 
 
-def test_progress_position_counts_consumed_items_only() -> None:
+def test_progress_position_counts_consumed_items_only(env: Environment) -> None:
     """Items that were fetched but not read are delivered again."""
-    with Environment() as env:
-        handle = env.start_workflow(publish_all_immediately, 5)
-        stream = lines.follow(handle)
-        assert next(stream) == "line 0"
-        assert list(lines.follow(handle, after=stream.position)) == [
-            f"line {number}" for number in range(1, 5)
-        ]
+    handle = env.start_workflow(publish_all_immediately, 5)
+    stream = lines.follow(handle)
+    assert next(stream) == "line 0"
+    assert list(lines.follow(handle, after=stream.position)) == [f"line {number}" for number in range(1, 5)]
 
 
-def test_progress_stream_can_start_with_the_last_items_or_new_ones() -> None:
-    with Environment() as env:
-        handle = env.start_workflow(publish_steps, 4, 10.0)
-        env.skip(15)
-        assert [step.done for step in steps.follow(handle, last=1)] == [1, 2, 3]
-        handle = env.start_workflow(publish_steps, 4, 10.0)
-        env.skip(15)
-        assert [step.done for step in steps.follow(handle, last=0)] == [2, 3]
+def test_progress_stream_can_start_with_the_last_items_or_new_ones(env: Environment) -> None:
+    handle = env.start_workflow(publish_steps, 4, 10.0)
+    env.skip(15)
+    assert [step.done for step in steps.follow(handle, last=1)] == [1, 2, 3]
+    handle = env.start_workflow(publish_steps, 4, 10.0)
+    env.skip(15)
+    assert [step.done for step in steps.follow(handle, last=0)] == [2, 3]
 
 
-def test_progress_buffer_drops_old_items_and_counts_them() -> None:
-    with Environment() as env:
-        handle = env.start_workflow(publish_all_immediately, 10)
-        stream = bounded.follow(handle)
-        assert list(stream) == [7, 8, 9]
-        assert stream.missed == 7
+def test_progress_buffer_drops_old_items_and_counts_them(env: Environment) -> None:
+    handle = env.start_workflow(publish_all_immediately, 10)
+    stream = bounded.follow(handle)
+    assert list(stream) == [7, 8, 9]
+    assert stream.missed == 7
 
 
 def test_many_progress_items_are_fetched_in_several_queries() -> None:
@@ -150,67 +149,60 @@ def test_many_progress_items_are_fetched_in_several_queries() -> None:
         assert list(lines.follow(handle)) == [f"line {number}" for number in range(count)]
 
 
-def test_progress_stream_follows_continue_as_new() -> None:
-    with Environment() as env:
-        handle = env.start_workflow(publish_in_each_run, 3)
-        stream = lines.follow(handle)
-        assert [next(stream), next(stream)] == ["3 left", "2 left"]
-        position = stream.position
-        assert list(stream) == ["1 left", "0 left"]
-        assert list(lines.follow(handle, after=position)) == ["1 left", "0 left"]
+def test_progress_stream_follows_continue_as_new(env: Environment) -> None:
+    handle = env.start_workflow(publish_in_each_run, 3)
+    stream = lines.follow(handle)
+    assert [next(stream), next(stream)] == ["3 left", "2 left"]
+    position = stream.position
+    assert list(stream) == ["1 left", "0 left"]
+    assert list(lines.follow(handle, after=position)) == ["1 left", "0 left"]
 
 
-def test_progress_stream_without_items_ends_with_the_run() -> None:
-    with Environment() as env:
-        handle = env.start_workflow(publish_nothing)
-        assert list(lines.follow(handle)) == []
-        assert lines.latest(handle) is None
+def test_progress_stream_without_items_ends_with_the_run(env: Environment) -> None:
+    handle = env.start_workflow(publish_nothing)
+    assert list(lines.follow(handle)) == []
+    assert lines.latest(handle) is None
 
 
-def test_progress_stream_ends_when_the_run_is_terminated() -> None:
-    with Environment() as env:
-        handle = env.start_workflow(publish_steps, 5, 10.0)
-        env.after(seconds=15).terminate(handle)
-        assert [step.done for step in steps.follow(handle)] == [0, 1]
-        with pytest.raises(WorkflowFailedError, match="terminated"):
-            handle.result()
+def test_progress_stream_ends_when_the_run_is_terminated(env: Environment) -> None:
+    handle = env.start_workflow(publish_steps, 5, 10.0)
+    env.after(seconds=15).terminate(handle)
+    assert [step.done for step in steps.follow(handle)] == [0, 1]
+    with pytest.raises(WorkflowFailedError, match="terminated"):
+        handle.result()
 
 
-def test_latest_progress_item_is_returned() -> None:
-    with Environment() as env:
-        handle = env.start_workflow(publish_steps, 5, 10.0)
-        env.skip(25)
-        assert steps.latest(handle) == Step(2, 5)
+def test_latest_progress_item_is_returned(env: Environment) -> None:
+    handle = env.start_workflow(publish_steps, 5, 10.0)
+    env.skip(25)
+    assert steps.latest(handle) == Step(2, 5)
 
 
-def test_progress_stream_can_continue_after_a_timeout() -> None:
-    with Environment() as env:
-        handle = env.start_workflow(publish_steps, 2, 10.0)
-        stream = steps.follow(handle, timeout=4)
-        assert next(stream).done == 0
-        with pytest.raises(TimeoutError, match="within 4 s"):
-            next(stream)
-        with pytest.raises(TimeoutError):
-            next(stream)
-        assert next(stream).done == 1
+def test_progress_stream_can_continue_after_a_timeout(env: Environment) -> None:
+    handle = env.start_workflow(publish_steps, 2, 10.0)
+    stream = steps.follow(handle, timeout=4)
+    assert next(stream).done == 0
+    with pytest.raises(TimeoutError, match="within 4 s"):
+        next(stream)
+    with pytest.raises(TimeoutError):
+        next(stream)
+    assert next(stream).done == 1
 
 
-def test_published_progress_item_is_a_copy() -> None:
-    with Environment() as env:
-        handle = env.start_workflow(change_published_step)
-        assert list(steps.follow(handle)) == [Step(1, 2)]
+def test_published_progress_item_is_a_copy(env: Environment) -> None:
+    handle = env.start_workflow(change_published_step)
+    assert list(steps.follow(handle)) == [Step(1, 2)]
 
 
-def test_progress_stream_continues_after_worker_crashes() -> None:
-    with Environment() as env:
-        handle = env.start_workflow(publish_steps, 4, 10.0)
-        stream: ProgressStream[Step] = steps.follow(handle)
-        seen = []
-        for step in stream:
-            seen.append(step.done)
-            env.crash()
-        assert seen == [0, 1, 2, 3]
-        assert stream.missed == 0
+def test_progress_stream_continues_after_worker_crashes(env: Environment) -> None:
+    handle = env.start_workflow(publish_steps, 4, 10.0)
+    stream: ProgressStream[Step] = steps.follow(handle)
+    seen = []
+    for step in stream:
+        seen.append(step.done)
+        env.crash()
+    assert seen == [0, 1, 2, 3]
+    assert stream.missed == 0
 
 
 async def test_async_client_follows_progress() -> None:
@@ -220,13 +212,12 @@ async def test_async_client_follows_progress() -> None:
         assert await steps.latest(handle) == Step(2, 3)
 
 
-def test_publishing_progress_in_a_query_or_outside_a_run_raises() -> None:
-    with Environment() as env:
-        handle = env.start_workflow(PublishesInQuery.run)
-        with pytest.raises(Exception, match="publishing progress"):
-            handle.query(PublishesInQuery.look)
-        with pytest.raises(UsageError):
-            lines.publish("outside")
+def test_publishing_progress_in_a_query_or_outside_a_run_raises(env: Environment) -> None:
+    handle = env.start_workflow(PublishesInQuery.run)
+    with pytest.raises(Exception, match="publishing progress"):
+        handle.query(PublishesInQuery.look)
+    with pytest.raises(UsageError):
+        lines.publish("outside")
 
 
 def test_invalid_progress_arguments_are_rejected() -> None:
