@@ -107,7 +107,7 @@ class Named(TypedDict, total=False):
 
 
 class NamedAs(TypedDict, Generic[R], total=False):
-    """The arguments of a call by name whose result has a known type."""
+    """The arguments of a call by name with a typed result."""
 
     arg: Any
     args: Sequence[Any]

@@ -210,8 +210,8 @@ def _send_change(
     before: ScheduleDetails,
     tries: int,
 ) -> ClientOperation[None] | None:
-    """Call the function of an update, and return the operation that sends its result and checks it; None if nothing
-    changes.
+    """Call the function of an update. Return the operation that sends its result and checks whether it took effect, or None
+    if the schedule remains unchanged.
     """
     if not tries:
         raise ServiceError(

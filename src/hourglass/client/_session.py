@@ -61,7 +61,7 @@ U = TypeVar("U")
 
 class ClientOperation(msgspec.Struct, Generic[T_co], frozen=True):
     """A client operation: a request to send on the control loop, and a function that parses the answer. The function may
-    return another operation, which then gives the result.
+    return another operation. The result is then the result of that operation.
     """
 
     ask: Callable[[ClientSession], Coroutine[Any, Any, Any]]

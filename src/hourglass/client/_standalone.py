@@ -193,7 +193,7 @@ _UNSUPPORTED = {
 
 @dataclass(frozen=True)
 class ActivityReference:
-    """The activity of a handle: its ids, with those of its workflow unless it is a standalone activity; or its task token."""
+    """The activity of a handle: its task token, or its id and run id, and the workflow's id if it belongs to a workflow."""
 
     activity_id: str = ""
     run_id: str = ""
