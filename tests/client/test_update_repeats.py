@@ -22,6 +22,7 @@ from hourglass._contract.workflows import (
     UpdateWorkflow,
 )
 from hourglass.client import _updates
+from hourglass.client._link import WaitList
 from hourglass.client._operations import Reference
 from hourglass.client._session import ClientSession
 from hourglass.converter import Converter
@@ -42,7 +43,7 @@ class SlowEngine:
             identity="me",
             interceptors=(),
             contextual=False,
-            link=SimpleNamespace(requested_updates={}),
+            link=SimpleNamespace(requested_updates={}, waits=WaitList()),
             within=lambda _: nullcontext(),
         )
         session.of_workflow = lambda _: session
