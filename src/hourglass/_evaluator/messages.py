@@ -4,8 +4,8 @@ Handlers are methods of the workflow class or are registered by the running body
 without a handler waits in the state, in order of arrival, until its handler is registered. An update without a
 handler waits until the body has blocked within the same activation, but only in a run that Hourglass began.
 
-If a worker has interceptors, `run_body`, `handler_call` and `run_validator` call the body and the handlers
-through them. Otherwise, these functions are not used. They must not know fibers.
+If a worker has interceptors, `run_body` and `handler_call` call the body and the handlers through them.
+Otherwise, these functions are not used. They must not know fibers.
 """
 
 from __future__ import annotations
@@ -85,41 +85,20 @@ def handler_call(
     inbound: WorkflowInboundInterceptor, event: Message, fn: Callable[..., Any], obj: Any, values: list[Any]
 ) -> Callable[[], Any]:
     """Return a function that calls a message handler through the interceptors."""
-    proceed = _proceed_with(fn, obj)
-    headers = dict(event.headers)
+    common: dict[str, Any] = {
+        "args": values,
+        "headers": dict(event.headers),
+        "_proceed": _proceed_with(fn, obj),
+    }
     match event:
         case SignalReceived():
-            signal = HandleSignalInput(signal=event.name, args=values, headers=headers, _proceed=proceed)
-            return lambda: inbound.handle_signal(signal)
+            return functools.partial(inbound.handle_signal, HandleSignalInput(signal=event.name, **common))
         case UpdateReceived():
-            update = HandleUpdateInput(
-                id=event.id, update=event.name, args=values, headers=headers, _proceed=proceed
-            )
-            return lambda: inbound.handle_update_handler(update)
+            update = HandleUpdateInput(id=event.id, update=event.name, **common)
+            return functools.partial(inbound.handle_update_handler, update)
         case QueryReceived():
-            query = HandleQueryInput(
-                id=event.id, query=event.name, args=values, headers=headers, _proceed=proceed
-            )
-            return lambda: inbound.handle_query(query)
-
-
-def run_validator(
-    inbound: WorkflowInboundInterceptor,
-    event: UpdateReceived,
-    validator: Callable[..., Any],
-    obj: Any,
-    values: list[Any],
-) -> None:
-    """Run an update's validator through the interceptors."""
-    inbound.handle_update_validator(
-        HandleUpdateInput(
-            id=event.id,
-            update=event.name,
-            args=values,
-            headers=dict(event.headers),
-            _proceed=_proceed_with(validator, obj),
-        )
-    )
+            query = HandleQueryInput(id=event.id, query=event.name, **common)
+            return functools.partial(inbound.handle_query, query)
 
 
 def _proceed_with(fn: Callable[..., Any], obj: Any) -> Callable[[Any], Any]:
@@ -403,9 +382,11 @@ class Handlers:
         if self.run.definition.is_async if handler is None else self._is_async(handler[0]):
             self.run.loop.create_task(self._await_update(event), name=f"update {event.name}")
         else:
-            HandlerFiber(
-                self.run, ("update", event.id), f"update {event.name}", self._handle_update, event, False
-            ).start_soon()
+            self._spawn_update(event, is_late=False)
+
+    def _spawn_update(self, event: UpdateReceived, *, is_late: bool) -> None:
+        path, label = ("update", event.id), f"update {event.name}"
+        HandlerFiber(self.run, path, label, self._handle_update, event, is_late).start_soon()
 
     def answer_late_updates(self) -> bool:
         """Start handling the updates that had no handler before the body first blocked. Return whether there
@@ -413,9 +394,7 @@ class Handlers:
         """
         late, self.late_updates = self.late_updates, ()
         for event in late:
-            HandlerFiber(
-                self.run, ("update", event.id), f"update {event.name}", self._handle_update, event, True
-            ).start_soon()
+            self._spawn_update(event, is_late=True)
         return bool(late)
 
     def _handle_update(self, event: UpdateReceived, is_late: bool) -> None:
@@ -513,7 +492,15 @@ class Handlers:
             values = self._arguments(message, event)
             with self.run.read_only_block(f"the validator of update {event.name}"):
                 if self.run.inbound is not None:
-                    run_validator(self.run.inbound, event, message.validator, obj, values)
+                    self.run.inbound.handle_update_validator(
+                        HandleUpdateInput(
+                            id=event.id,
+                            update=event.name,
+                            args=values,
+                            headers=dict(event.headers),
+                            _proceed=_proceed_with(message.validator, obj),
+                        )
+                    )
                 else:
                     message.validator(obj, *values) if obj is not None else message.validator(*values)
         # The arguments are decoded a second time, because the validator may have changed the first objects.

@@ -53,7 +53,17 @@ def dialect_of(events: Sequence[h.HistoryEvent]) -> Dialect:
         return Dialect.CORE
     if markers & _MARKERS:
         return Dialect.OTHER
-    return Dialect.OTHER if _are_not_cores(_activity_ids(events), _timer_ids(events)) else Dialect.CORE
+    activities = [
+        (event.attributes.activity_id, event.id)
+        for event in events
+        if isinstance(event.attributes, h.ActivityTaskScheduled)
+    ]
+    timers = [
+        (event.attributes.timer_id, event.id)
+        for event in events
+        if isinstance(event.attributes, h.TimerStarted)
+    ]
+    return Dialect.OTHER if _are_not_cores(activities, timers) else Dialect.CORE
 
 
 def sdk_name(events: Sequence[h.HistoryEvent]) -> str:
@@ -68,22 +78,6 @@ def is_of_embedded_engine(events: Sequence[h.HistoryEvent]) -> bool:
     """
     tasks = [event.attributes for event in events if isinstance(event.attributes, h.WorkflowTaskCompleted)]
     return not sdk_name(events) and any(OUR_FLAGS.intersection(task.flags) for task in tasks)
-
-
-def _activity_ids(events: Sequence[h.HistoryEvent]) -> list[tuple[str, int]]:
-    return [
-        (event.attributes.activity_id, event.id)
-        for event in events
-        if isinstance(event.attributes, h.ActivityTaskScheduled)
-    ]
-
-
-def _timer_ids(events: Sequence[h.HistoryEvent]) -> list[tuple[str, int]]:
-    return [
-        (event.attributes.timer_id, event.id)
-        for event in events
-        if isinstance(event.attributes, h.TimerStarted)
-    ]
 
 
 def _are_not_cores(activities: list[tuple[str, int]], timers: list[tuple[str, int]]) -> bool:

@@ -38,6 +38,10 @@ class Attributes(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True, 
     """The attributes of one kind of history event."""
 
 
+class ForeignAttributes(Attributes, frozen=True, kw_only=True):
+    """The attributes of a kind of event that occurs only in histories of servers. Not a kind of event itself."""
+
+
 NO_INDEX = -1
 """The activation index of a marker that does not contain one."""
 
@@ -63,7 +67,7 @@ class LocalActivityMarkerRecorded(Attributes, frozen=True, kw_only=True, tag="Lo
     summary: Payload | None = None
 
 
-class ForeignMarkerRecorded(Attributes, frozen=True, kw_only=True):
+class ForeignMarkerRecorded(ForeignAttributes, frozen=True, kw_only=True):
     """A marker of another SDK, or a marker whose details cannot be read. The embedded engine never writes this event."""
 
     marker_name: str
@@ -86,9 +90,6 @@ class RecordLocalActivity(Command, frozen=True):
     """Core's own command to write this marker. The marker's workflow task is not set yet."""
 
     marker: LocalActivityMarkerRecorded
-
-
-LOCAL_KINDS: tuple[type[Attributes], ...] = (LocalActivityMarkerRecorded,)
 
 
 class StartChildFailedCause(IntEnum):
@@ -246,24 +247,6 @@ class ExternalWorkflowExecutionCancelRequested(Attributes, frozen=True, kw_only=
     run_id: str = ""
 
 
-OTHER_KINDS: tuple[type[Attributes], ...] = (
-    StartChildWorkflowExecutionInitiated,
-    StartChildWorkflowExecutionFailed,
-    ChildWorkflowExecutionStarted,
-    ChildWorkflowExecutionCompleted,
-    ChildWorkflowExecutionFailed,
-    ChildWorkflowExecutionCanceled,
-    ChildWorkflowExecutionTimedOut,
-    ChildWorkflowExecutionTerminated,
-    SignalExternalWorkflowExecutionInitiated,
-    SignalExternalWorkflowExecutionFailed,
-    ExternalWorkflowExecutionSignaled,
-    RequestCancelExternalWorkflowExecutionInitiated,
-    RequestCancelExternalWorkflowExecutionFailed,
-    ExternalWorkflowExecutionCancelRequested,
-)
-
-
 class UpdateRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     """A client's request for an update."""
 
@@ -302,7 +285,7 @@ class WorkflowExecutionUpdateCompleted(Attributes, frozen=True, kw_only=True):
     failure: Failure | None = None
 
 
-class WorkflowExecutionUpdateRejected(Attributes, frozen=True, kw_only=True):
+class WorkflowExecutionUpdateRejected(ForeignAttributes, frozen=True, kw_only=True):
     """An update was rejected by its validator. Neither the embedded engine nor current servers write this event."""
 
     update_id: str
@@ -310,64 +293,23 @@ class WorkflowExecutionUpdateRejected(Attributes, frozen=True, kw_only=True):
     failure: Failure | None = None
 
 
-UPDATE_KINDS: tuple[type[Attributes], ...] = (
-    WorkflowExecutionUpdateAdmitted,
-    WorkflowExecutionUpdateAccepted,
-    WorkflowExecutionUpdateCompleted,
-)
-
-
-UNHANDLED_COMMAND = 1
-"""The cause of failure of a workflow task that tried to close its run while new events had arrived. This number and the
-following ones are Temporal's.
-"""
-
-FORCE_CLOSE_COMMAND = 17
-"""The cause of failure of a workflow task that was withdrawn because too many events had arrived in the meantime."""
-
+# Causes of failed workflow tasks. The numbers are Temporal's; `TASK_FAILURE_CAUSES` of `tables` contains all names.
+UNHANDLED_COMMAND = 1  # the task tried to close its run while new events had arrived
 BAD_SCHEDULE_ACTIVITY = 2
-"""The cause of failure of a workflow task that scheduled an invalid activity."""
-
-BAD_REQUEST_CANCEL_EXTERNAL = 10
-"""The cause of failure of a workflow task that started a child and immediately cancelled it, or that sent a cancellation
-request to an invalid id.
-"""
-
+BAD_REQUEST_CANCEL_EXTERNAL = 10  # also: started a child and immediately cancelled it
 BAD_CONTINUE_AS_NEW = 11
-"""The cause of failure of a workflow task with an invalid continue-as-new command."""
-
 BAD_SIGNAL = 15
-"""The cause of failure of a workflow task that sent a signal to an invalid target."""
-
 BAD_START_CHILD = 16
-"""The cause of failure of a workflow task that started an invalid child."""
-
+FORCE_CLOSE_COMMAND = 17  # withdrawn because too many events had arrived in the meantime
+RESET_WORKFLOW = 20  # the task at which a reset run diverges from the original run
+SCHEDULE_ACTIVITY_DUPLICATE_ID = 22  # the id of a pending activity
 BAD_SEARCH_ATTRIBUTES = 23
-"""The cause of failure of a workflow task that set invalid search attributes."""
-
 PENDING_CHILDREN_LIMIT_EXCEEDED = 26
-"""The cause of failure of a workflow task that exceeded the limit on pending children."""
-
-PENDING_SIGNALS_LIMIT_EXCEEDED = 28
-"""The cause of failure of a workflow task that exceeded the limit on pending signals to other workflows."""
-
-PENDING_CANCELS_LIMIT_EXCEEDED = 29
-"""The cause of failure of a workflow task that exceeded the limit on pending cancellation requests."""
-
 PENDING_ACTIVITIES_LIMIT_EXCEEDED = 27
-"""The cause of failure of a workflow task that exceeded the limit on pending activities."""
-
-SCHEDULE_ACTIVITY_DUPLICATE_ID = 22
-"""The cause of failure of a workflow task that scheduled an activity with the id of a pending activity."""
-
+PENDING_SIGNALS_LIMIT_EXCEEDED = 28
+PENDING_CANCELS_LIMIT_EXCEEDED = 29
+FEATURE_DISABLED = 35  # the engine does not support a command
 PAYLOADS_TOO_LARGE = 37
-"""The cause of failure of a workflow task with a command whose payloads exceed the size limit."""
-
-RESET_WORKFLOW = 20
-"""The cause of failure of the workflow task at which a reset run diverges from the original run."""
-
-FEATURE_DISABLED = 35
-"""The cause of failure of a workflow task with a command that the engine does not support."""
 
 
 NO_RESULT = Payload(b"", "binary/null")
@@ -695,54 +637,17 @@ class WorkflowExecutionUnpaused(Attributes, frozen=True, kw_only=True):
     reason: str = ""
 
 
-KINDS: tuple[type[Attributes], ...] = (
-    WorkflowExecutionStarted,
-    WorkflowTaskScheduled,
-    WorkflowTaskStarted,
-    WorkflowTaskCompleted,
-    WorkflowTaskFailed,
-    WorkflowTaskTimedOut,
-    ActivityTaskScheduled,
-    ActivityTaskStarted,
-    ActivityTaskCompleted,
-    ActivityTaskFailed,
-    ActivityTaskTimedOut,
-    ActivityTaskCancelRequested,
-    ActivityTaskCanceled,
-    TimerStarted,
-    TimerFired,
-    TimerCanceled,
-    MarkerRecorded,
-    UpsertWorkflowSearchAttributes,
-    WorkflowPropertiesModified,
-    WorkflowExecutionSignaled,
-    WorkflowExecutionCancelRequested,
-    WorkflowExecutionOptionsUpdated,
-    WorkflowExecutionPaused,
-    WorkflowExecutionUnpaused,
-    WorkflowExecutionCompleted,
-    WorkflowExecutionFailed,
-    WorkflowExecutionCanceled,
-    WorkflowExecutionTerminated,
-    WorkflowExecutionTimedOut,
-    WorkflowExecutionContinuedAsNew,
-    *LOCAL_KINDS,
-    *OTHER_KINDS,
-    *UPDATE_KINDS,
-)
-
-
-class WorkflowPropertiesModifiedExternally(Attributes, frozen=True, kw_only=True):
+class WorkflowPropertiesModifiedExternally(ForeignAttributes, frozen=True, kw_only=True):
     """An operator changed properties of the run."""
 
 
-class ActivityPropertiesModifiedExternally(Attributes, frozen=True, kw_only=True):
+class ActivityPropertiesModifiedExternally(ForeignAttributes, frozen=True, kw_only=True):
     """An operator changed properties of an activity."""
 
     scheduled_event_id: int
 
 
-class NexusOperationScheduled(Attributes, frozen=True, kw_only=True):
+class NexusOperationScheduled(ForeignAttributes, frozen=True, kw_only=True):
     """The run scheduled a Nexus operation."""
 
     endpoint: str
@@ -752,21 +657,21 @@ class NexusOperationScheduled(Attributes, frozen=True, kw_only=True):
     argument: Payload | None = None
 
 
-class NexusOperationStarted(Attributes, frozen=True, kw_only=True):
+class NexusOperationStarted(ForeignAttributes, frozen=True, kw_only=True):
     """A Nexus operation was started. Its service identifies the operation by the token."""
 
     scheduled_event_id: int
     operation_token: str = ""
 
 
-class NexusOperationCompleted(Attributes, frozen=True, kw_only=True):
+class NexusOperationCompleted(ForeignAttributes, frozen=True, kw_only=True):
     """A Nexus operation completed with this result."""
 
     scheduled_event_id: int
     result: Payload | None = None
 
 
-class NexusOperationEnd(Attributes, frozen=True, kw_only=True):
+class NexusOperationEnd(ForeignAttributes, frozen=True, kw_only=True):
     """The common attributes of the other events that report an operation's result. Not a kind of event itself."""
 
     scheduled_event_id: int
@@ -785,7 +690,7 @@ class NexusOperationTimedOut(NexusOperationEnd, frozen=True, kw_only=True):
     """A Nexus operation exceeded its timeout."""
 
 
-class NexusOperationCancelRequested(Attributes, frozen=True, kw_only=True):
+class NexusOperationCancelRequested(ForeignAttributes, frozen=True, kw_only=True):
     """The run requested the cancellation of a Nexus operation."""
 
     scheduled_event_id: int
@@ -803,20 +708,14 @@ class UnknownEvent(Attributes, frozen=True, kw_only=True):
     may_be_ignored: bool = False
 
 
-FOREIGN_KINDS: tuple[type[Attributes], ...] = (
-    ForeignMarkerRecorded,
-    WorkflowExecutionUpdateRejected,
-    WorkflowPropertiesModifiedExternally,
-    ActivityPropertiesModifiedExternally,
-    NexusOperationScheduled,
-    NexusOperationStarted,
-    NexusOperationCompleted,
-    NexusOperationFailed,
-    NexusOperationCanceled,
-    NexusOperationTimedOut,
-    NexusOperationCancelRequested,
-)
-"""The kinds of events that occur only in histories of servers."""
+def _kinds_below(base: type[Attributes]) -> tuple[type[Attributes], ...]:
+    """Return the kinds of events that are derived from a class, in order of definition, without common base classes."""
+    below = base.__subclasses__()
+    return tuple([kind for child in below for kind in _kinds_below(child)]) if below else (base,)
+
+
+FOREIGN_KINDS = _kinds_below(ForeignAttributes)
+KINDS = tuple(kind for kind in _kinds_below(Attributes) if kind not in {*FOREIGN_KINDS, UnknownEvent})
 
 TASK_KINDS: frozenset[type[Attributes]] = frozenset(
     {
