@@ -6,8 +6,9 @@ payloads.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Mapping
+from operator import attrgetter
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -42,11 +43,33 @@ class CommandSummary(msgspec.Struct, frozen=True):
 
 def summarize(command: c.Command, site: Site = NOWHERE) -> CommandSummary:
     """Return the summary of a command. A kind of command that no history contains is named after its class."""
-    facts_of = _FACTS.get(type(command))
-    if facts_of is None:
-        return CommandSummary(spaced(type(command).__name__), str(getattr(command, "seq", "")), site=site)
-    kind, facts = facts_of(command)
-    return CommandSummary(kind, **facts, site=site)
+    kind = type(command)
+    if kind not in _FACTS:
+        return CommandSummary(spaced(kind.__name__), str(getattr(command, "seq", "")), site=site)
+    match command:
+        case c.ScheduleActivity() | c.ScheduleLocalActivity():
+            is_default = command.activity_id == str(command.seq)
+        case c.StartChildWorkflow():
+            is_default = is_generated_id(command.workflow_id)
+        case _:
+            is_default = kind is c.StartTimer
+    return summary_of(command, *_FACTS[kind], site=site, is_default=is_default)
+
+
+Paths: TypeAlias = Mapping[str, str]
+"""The attribute of a command or an event for each field of its summary."""
+
+
+def summary_of(source: Any, kind: str, paths: Paths, **more: Any) -> CommandSummary:
+    """Return the summary of a command or of an event."""
+    facts = {field: attrgetter(path)(source) for field, path in paths.items()}
+    if "key" in facts:
+        facts["key"] = str(facts["key"])
+    if not isinstance(facts.get("payloads", ()), tuple):
+        facts["payloads"] = () if facts["payloads"] is None else (facts["payloads"],)
+    if kind == NEXUS[0]:
+        facts["name"] = f"{source.service}.{source.operation}"
+    return CommandSummary(kind, **facts, **more)
 
 
 def is_generated_id(key: str) -> bool:
@@ -77,88 +100,38 @@ def spaced(name: str) -> str:
     return _CAPITALS.sub(" ", name).lower()
 
 
-_Facts = tuple[str, dict[str, Any]]
+NEXT_RUN: Paths = {
+    "name": "workflow_type",
+    "payloads": "arguments",
+    "memo": "spec.memo",
+    "search_attributes": "spec.search_attributes",
+}
+ACTIVITY: Paths = {"key": "activity_id", "name": "activity_type", "payloads": "arguments"}
+CHILD: Paths = {"key": "workflow_id", **NEXT_RUN}
+SIGNAL: Paths = {"key": "workflow_id", "name": "signal_name", "payloads": "arguments"}
+NEXUS = "Nexus operation", {"key": "endpoint", "payloads": "argument"}
 
-
-def _activity(command: c.ScheduleActivity | c.ScheduleLocalActivity) -> _Facts:
-    kind = "activity" if isinstance(command, c.ScheduleActivity) else "local activity"
-    return kind, {
-        "key": command.activity_id,
-        "name": command.activity_type,
-        "payloads": command.arguments,
-        "is_default": command.activity_id == str(command.seq),
-    }
-
-
-def _timer(command: c.StartTimer) -> _Facts:
-    return "timer", {"key": str(command.seq), "duration_ns": command.duration_ns, "is_default": True}
-
-
-def _child(command: c.StartChildWorkflow) -> _Facts:
-    return "child workflow", {
-        "key": command.workflow_id,
-        "name": command.workflow_type,
-        "payloads": command.arguments,
-        "memo": command.spec.memo,
-        "search_attributes": command.spec.search_attributes,
-        "is_default": is_generated_id(command.workflow_id),
-    }
-
-
-def _signal(command: c.SignalExternalWorkflow) -> _Facts:
-    return "signal to another workflow", {
-        "key": command.workflow_id,
-        "name": command.signal_name,
-        "payloads": command.arguments,
-    }
-
-
-def _continued(command: c.ContinueAsNew) -> _Facts:
-    return "continue-as-new", {
-        "name": command.workflow_type,
-        "payloads": command.arguments,
-        "memo": command.spec.memo,
-        "search_attributes": command.spec.search_attributes,
-    }
-
-
-_FACTS: dict[type[c.Command], Callable[[Any], _Facts]] = {
-    c.ScheduleActivity: _activity,
-    c.ScheduleLocalActivity: _activity,
-    c.StartTimer: _timer,
-    c.StartChildWorkflow: _child,
-    c.ScheduleNexusOperation: lambda command: (
-        "Nexus operation",
-        {
-            "key": command.endpoint,
-            "name": f"{command.service}.{command.operation}",
-            "payloads": (command.argument,),
-        },
-    ),
-    c.SignalExternalWorkflow: _signal,
-    c.RequestCancelExternal: lambda command: (
-        "cancel request to another workflow",
-        {"key": command.workflow_id},
-    ),
-    c.CompleteRun: lambda command: ("completion", {"payloads": (command.result,)}),
-    c.FailRun: lambda command: ("failure", {"failure": command.failure}),
-    c.CancelRun: lambda command: ("cancellation", {}),
-    c.ContinueAsNew: _continued,
-    c.UpsertSearchAttributes: lambda command: (
+_FACTS: dict[type[c.Command], tuple[str, Paths]] = {
+    c.ScheduleActivity: ("activity", ACTIVITY),
+    c.ScheduleLocalActivity: ("local activity", ACTIVITY),
+    c.StartTimer: ("timer", {"key": "seq", "duration_ns": "duration_ns"}),
+    c.StartChildWorkflow: ("child workflow", CHILD),
+    c.ScheduleNexusOperation: NEXUS,
+    c.SignalExternalWorkflow: ("signal to another workflow", SIGNAL),
+    c.RequestCancelExternal: ("cancel request to another workflow", {"key": "workflow_id"}),
+    c.CompleteRun: ("completion", {"payloads": "result"}),
+    c.FailRun: ("failure", {"failure": "failure"}),
+    c.CancelRun: ("cancellation", {}),
+    c.ContinueAsNew: ("continue-as-new", NEXT_RUN),
+    c.UpsertSearchAttributes: (
         "change of search attributes",
-        {"search_attributes": command.search_attributes},
+        {"search_attributes": "search_attributes"},
     ),
-    c.UpsertMemo: lambda command: ("change of the memo", {"memo": command.memo}),
-    c.AcceptUpdate: lambda command: ("acceptance of update", {"key": command.protocol_instance_id}),
-    c.CompleteUpdate: lambda command: (
-        "result of update",
-        {"key": command.protocol_instance_id, "payloads": (command.result,)},
-    ),
-    c.RejectUpdate: lambda command: (
-        "failure of update",
-        {"key": command.protocol_instance_id, "failure": command.failure},
-    ),
-    c.SetPatchMarker: lambda command: ("patch", {"key": command.patch_id}),
+    c.UpsertMemo: ("change of the memo", {"memo": "memo"}),
+    c.AcceptUpdate: ("acceptance of update", {"key": "protocol_instance_id"}),
+    c.CompleteUpdate: ("result of update", {"key": "protocol_instance_id", "payloads": "result"}),
+    c.RejectUpdate: ("failure of update", {"key": "protocol_instance_id", "failure": "failure"}),
+    c.SetPatchMarker: ("patch", {"key": "patch_id"}),
 }
 
 
