@@ -22,9 +22,7 @@ import msgspec
 from hourglass._loops import submit
 from hourglass.converter._context import SerializationContext, in_context, wants_context
 from hourglass.converter._converter import Converter
-from hourglass.converter._data import Failure, Payload, causes
-from hourglass.converter._data import decode_failure as _open_failure
-from hourglass.converter._data import encode_failure as _seal_failure
+from hourglass.converter._data import Failure, Payload, causes, joined, opened, sealed
 from hourglass.errors import DecodeError, EncodeError, HourglassError, PayloadError, UsageError
 
 T = TypeVar("T")
@@ -210,12 +208,12 @@ def map_failures(obj: T, fn: Callable[[Failure], Failure]) -> T:
 
 def encode_failure(failure: Failure, converter: Converter) -> Failure:
     """Return the failure with its texts and its causes' texts moved to `encoded_attributes`, where a codec encodes them."""
-    return _seal_failure(failure, converter.encode)
+    return joined([sealed(link, converter.encode) for link in causes(failure)])
 
 
 def decode_failure(failure: Failure, converter: Converter) -> Failure:
-    """Decode a failure that `encode_failure` encoded."""
-    return _open_failure(failure, converter.decode)
+    """Reverse `encode_failure`. Texts that cannot be decoded stay encoded."""
+    return joined([opened(link, converter.decode) for link in causes(failure)])
 
 
 def seal(obj: T, codec: Codec, converter: Converter, *, in_workflow: bool = False) -> T:

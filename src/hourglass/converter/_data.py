@@ -143,23 +143,13 @@ def joined(links: Iterable[Failure]) -> Failure:
     return joined
 
 
-def encode_failure(failure: Failure, encode: Encode) -> Failure:
-    """Return the failure with its texts and its causes' texts moved to payloads for codecs."""
-    return joined([_sealed(link, encode) for link in causes(failure)])
-
-
-def _sealed(link: Failure, encode: Encode) -> Failure:
+def sealed(link: Failure, encode: Encode) -> Failure:
     if link.encoded_attributes is not None:
         return link
     attributes = encode({"message": link.message, "stack_trace": link.stack_trace})
     return msgspec.structs.replace(
         link, message=ENCODED_MESSAGE, stack_trace="", encoded_attributes=attributes
     )
-
-
-def decode_failure(failure: Failure, decode: Decode) -> Failure:
-    """Reverse `encode_failure`. Texts that cannot be decoded stay encoded."""
-    return joined([opened(link, decode) for link in causes(failure)])
 
 
 def opened(link: Failure, decode: Decode) -> Failure:

@@ -14,6 +14,7 @@ import math
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence, Sized
+from functools import partial
 from typing import Protocol
 
 from hourglass.errors import UsageError
@@ -220,11 +221,11 @@ class Registry:
         with self._lock:
             self.sinks = (*self.sinks, sink)
 
-        def remove() -> None:
-            with self._lock:
-                self.sinks = tuple(registered for registered in self.sinks if registered is not sink)
+        return partial(self._remove_sink, sink)
 
-        return remove
+    def _remove_sink(self, sink: Sink) -> None:
+        with self._lock:
+            self.sinks = tuple(registered for registered in self.sinks if registered is not sink)
 
     def tell(self, metric: Metric, value: float, labels: Labels) -> None:
         """Send a record to the sinks."""
@@ -233,8 +234,7 @@ class Registry:
                 sink.recorded(metric, value, labels)
             except Exception:
                 logger.exception("a sink of metrics raised an exception and was removed")
-                with self._lock:
-                    self.sinks = tuple(registered for registered in self.sinks if registered is not sink)
+                self._remove_sink(sink)
 
 
 def _checked(name: str) -> str:

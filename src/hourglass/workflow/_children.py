@@ -146,30 +146,50 @@ Encode = Callable[[Converter, Sequence[Any]], Payloads]
 """Encodes arguments to payloads."""
 
 
-class WithStartOptions(TypedDict, total=False):
+class CommonStartOptions(TypedDict, total=False):
+    """The options that the start of a child and the start by a signal share."""
+
+    task_queue: str
+    """The workflow's task queue; this workflow's own by default."""
+    execution_timeout: Duration | None
+    """The timeout of all runs of the workflow together."""
+    run_timeout: Duration | None
+    """The timeout of a single run."""
+    task_timeout: Duration | None
+    """The timeout of a single workflow task; at most 120 s."""
+    id_reuse_policy: IdReusePolicy
+    """Whether the id of a closed workflow may be reused."""
+    retry_policy: RetryPolicy | None
+    """The workflow's retry policy; without a policy the workflow is not retried."""
+    cron_schedule: str
+    """A cron expression. The workflow runs repeatedly at the matching times."""
+    memo: Mapping[str, Any]
+    """Notes stored with the workflow; not searchable."""
+    search_attributes: SearchAttributes
+    """Values by which the workflow can be found in searches; never encrypted."""
+    static_summary: str
+    """A one-line summary for Temporal's web UI."""
+    static_details: str
+    """Multi-line details for Temporal's web UI."""
+    priority_key: int
+    """The workflow's priority in the task queue: lower numbers come first, and 0 is the default."""
+    fairness_key: str
+    """The key by which the task queue shares its capacity fairly; a child inherits its parent's."""
+    fairness_weight: float
+    """The weight of the fairness key; 1 by default."""
+    versioning_override: VersioningOverride | None
+    """Pins the workflow to a worker version, or moves it to the current one, regardless of its definition."""
+
+
+class WithStartOptions(CommonStartOptions, total=False):
     """The options of a workflow that is started by a signal. They match a client's start options. All but the id are
     optional.
     """
 
     id: Required[str]
     """The workflow id."""
-    task_queue: str
-    """The workflow's task queue; this workflow's own by default."""
-    execution_timeout: Duration | None
-    run_timeout: Duration | None
-    task_timeout: Duration | None
     start_delay: Duration | None
-    id_reuse_policy: IdReusePolicy
-    retry_policy: RetryPolicy | None
-    cron_schedule: str
-    memo: Mapping[str, Any]
-    search_attributes: SearchAttributes
-    static_summary: str
-    static_details: str
-    priority_key: int
-    fairness_key: str
-    fairness_weight: float
-    versioning_override: VersioningOverride | None
+    """The delay before the first workflow task."""
 
 
 class WithStart:
@@ -241,12 +261,7 @@ def with_start_call(
     """Return the input that interceptors receive for a signal with start. Raise `UsageError` for unknown
     options.
     """
-    option_names = WithStartOptions.__annotations__
-    for name in options:
-        if name not in option_names:
-            near = difflib.get_close_matches(name, option_names, 1)
-            hint = f"; did you mean {near[0]}?" if near else f"; known options: {', '.join(option_names)}"
-            raise UsageError(f"workflow {workflow.name} with a start has no option {name!r}{hint}")
+    _check_names(options, WithStartOptions, f"workflow {workflow.name} with a start")
     workflow_id = options.get("id")
     if not isinstance(workflow_id, str) or not workflow_id.strip():
         raise UsageError("with_start needs the id of the workflow")
@@ -316,50 +331,19 @@ def refusal(call: SignalWithStartWorkflowInput, error: ActivityError) -> BaseExc
     return cause or error
 
 
-class ChildOptions(TypedDict, total=False):
+class ChildOptions(CommonStartOptions, total=False):
     """The options of a child workflow. All are optional. A duration is a `timedelta` or a number of seconds."""
 
     id: str
     """The child's workflow id. By default it is generated, and is the same on every execution."""
-    task_queue: str
-    """The child's task queue; the parent's by default."""
-    execution_timeout: Duration | None
-    """The timeout of all runs of the child together."""
-    run_timeout: Duration | None
-    """The timeout of a single run."""
-    task_timeout: Duration | None
-    """The timeout of a single workflow task; at most 120 s."""
     parent_close_policy: ParentClosePolicy
     """The action applied to the child when its parent closes; by default the child is terminated."""
     cancellation_type: ChildCancellationType
     """The effect of cancelling the child; by default the parent waits until the child is closed."""
-    id_reuse_policy: IdReusePolicy
-    """Whether the id of a closed workflow may be reused."""
-    retry_policy: RetryPolicy | None
-    """The child's retry policy; without a policy the child is not retried."""
-    cron_schedule: str
-    """A cron expression. The child runs repeatedly at the matching times."""
-    memo: Mapping[str, Any]
-    """Notes stored with the child; not searchable."""
-    search_attributes: SearchAttributes
-    """Values by which the child can be found in searches; never encrypted."""
-    static_summary: str
-    """A one-line summary for Temporal's web UI."""
-    static_details: str
-    """Multi-line details for Temporal's web UI."""
-    priority_key: int
-    """The child's priority in the task queue: lower numbers come first, and 0 is the default."""
-    fairness_key: str
-    """The key by which the task queue shares its capacity fairly; the parent's by default."""
-    versioning_override: VersioningOverride | None
-    """Pins the child to a worker version, or moves it to the current one, regardless of the workflow's definition."""
-    fairness_weight: float
-    """The weight of the fairness key; 1 by default."""
     event_groups: Sequence[EventGroup] | None
     """The event groups that the start of the child belongs to."""
 
 
-_OPTION_NAMES = tuple(ChildOptions.__annotations__)
 _CHOICES: dict[str, Any] = {
     "parent_close_policy": ParentClosePolicy,
     "id_reuse_policy": IdReusePolicy,
@@ -455,11 +439,16 @@ def start_defined(
 
 def check_options(options: Mapping[str, Any], where: str) -> None:
     """Raise `UsageError` for an unknown option of a child workflow."""
+    _check_names(options, ChildOptions, f"{where} as a child")
+
+
+def _check_names(options: Mapping[str, Any], known: Any, where: str) -> None:
+    names = known.__annotations__
     for name in options:
-        if name not in _OPTION_NAMES:
-            near = difflib.get_close_matches(name, _OPTION_NAMES, 1)
-            hint = f"; did you mean {near[0]}?" if near else f"; known options: {', '.join(_OPTION_NAMES)}"
-            raise UsageError(f"{where} as a child has no option {name!r}{hint}")
+        if name not in names:
+            near = difflib.get_close_matches(name, names, 1)
+            hint = f"; did you mean {near[0]}?" if near else f"; known options: {', '.join(names)}"
+            raise UsageError(f"{where} has no option {name!r}{hint}")
 
 
 def _begin(

@@ -259,17 +259,13 @@ def default_id() -> str:
 
 def _live_run() -> LiveRun:
     live = require_run("workflow.random")
-    if live.latched:
-        _raise_no_randomness(live)
-    return live
-
-
-def _raise_no_randomness(live: LiveRun) -> None:
     if live.dead:
         live.raise_unavailable(require_fiber("randomness"), "randomness")
-    raise ReadOnlyError(
-        f"randomness is not allowed in {live.read_only}: it would change the random numbers that follow"
-    )
+    if live.latched:
+        raise ReadOnlyError(
+            f"randomness is not allowed in {live.read_only}: it would change the random numbers that follow"
+        )
+    return live
 
 
 def is_replaying() -> bool:
