@@ -270,15 +270,16 @@ class Interpreted:
         if workflow.patched(f"patch {which}"):
             await self.block(block, first_task)
 
-    async def do_child(self, first_task: int, kind: str) -> None:
+    def start_child(self, kind: str) -> Awaitable[Any]:
         kinds = workflow.ChildWorkflowCancellationType
-        handle = await self.wait(
-            workflow.start_child_workflow(
-                "child",
-                id=f"child of {self.steps}",
-                cancellation_type=kinds.TRY_CANCEL if kind == "try" else kinds.WAIT_CANCELLATION_COMPLETED,
-            )
+        return workflow.start_child_workflow(
+            "child",
+            id=f"child of {self.steps}",
+            cancellation_type=kinds.TRY_CANCEL if kind == "try" else kinds.WAIT_CANCELLATION_COMPLETED,
         )
+
+    async def do_child(self, first_task: int, kind: str) -> None:
+        handle = await self.wait(self.start_child(kind))
         if handle is not None:
             self.open.append(handle)
             await self.wait(handle)
