@@ -25,10 +25,9 @@ from .nets import Bug, caught_by
 
 def record(bug: Bug, folder: Path) -> None:
     """Run the bug's workflow, before its change if it is one, and write the history."""
-    module = bug.module
-    workflow = getattr(module, "old", module.bug)
+    workflow = getattr(bug.module, f"{bug.name}_before", bug.workflow)
     with Environment(verify="off", watch="off") as environment:
-        for _ in range(getattr(module, "earlier_runs", 0) + 1):
+        for _ in range(bug.option("EARLIER_RUNS", 0) + 1):
             handle = environment.start_workflow(workflow, *bug.arguments(folder))
             handle.result()
         handle.history().to_file(folder / f"{bug.name}.json")
@@ -37,7 +36,7 @@ def record(bug: Bug, folder: Path) -> None:
 def replay(bug: Bug, folder: Path) -> dict[str, Any]:
     """Return the replayer's verdict on the history and the present code."""
     history = History.from_file(folder / f"{bug.name}.json")
-    with Replayer(workflows=[bug.module.bug]) as replayer:
+    with Replayer(workflows=[bug.workflow]) as replayer:
         try:
             replayer.replay(history)
         except NondeterminismError as error:

@@ -1,7 +1,8 @@
-"""Nondeterminism bugs as people write them, one per file.
+"""Nondeterminism bugs as people write them.
 
-A file names its workflow `bug`, what it is given `arguments`, and, where the bug is a change, the code before it `old`.
-The comment `# caught: check HG101, watch` marks the line that a net must name:
+A bug begins with a comment that contains its name, which is also the name of its workflow. If the bug is a change, the code
+before the change has the suffix `_before`. The tables `ARGUMENTS`, `EARLIER_RUNS` and `DRIVERS` of a file say what the
+workflow needs. The comment `# caught: check HG101, watch` marks the line that a net must name:
 
     check HGnnn   the linter, which reads the code
     watch         the call watcher, while the workflow runs
