@@ -37,11 +37,11 @@ examples: Any = importlib.import_module("temporal.examples")  # in tests/tempora
 
 
 def _kinds(module: Any, base: type) -> set[type]:
-    return {
-        thing
-        for thing in vars(module).values()
-        if isinstance(thing, type) and issubclass(thing, base) and thing is not base
+    """Return the classes of a module that are derived from a class, without common base classes."""
+    classes = {
+        thing for thing in vars(module).values() if isinstance(thing, type) and issubclass(thing, base)
     }
+    return {kind for kind in classes if not any(kind in other.__bases__ for other in classes)}
 
 
 def test_event_and_command_lists_contain_every_class_once() -> None:

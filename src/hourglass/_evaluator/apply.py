@@ -30,12 +30,15 @@ from hourglass._evaluator.events import (
     ChildStartFailed,
     Event,
     ExternalCancelResolved,
+    ExternalResolved,
     ExternalSignalResolved,
+    FailureEvent,
     NexusCompleted,
     NexusFailed,
     NexusStarted,
     NexusStartFailed,
     PatchNoticed,
+    ResultEvent,
     RunStarted,
     SeedChanged,
     SignalReceived,
@@ -327,16 +330,14 @@ def _take(live: LiveRun, kind: str, seq: int) -> Any:
 
 
 def _completes(kind: str) -> Callable[[LiveRun, Any], None]:
-    def apply(live: LiveRun, event: ActivityCompleted | ChildCompleted | NexusCompleted) -> None:
+    def apply(live: LiveRun, event: ResultEvent) -> None:
         _take(live, kind, event.seq).settle(RESOLVED, event.result)
 
     return apply
 
 
 def _fails(kind: str) -> Callable[[LiveRun, Any], None]:
-    def apply(
-        live: LiveRun, event: ActivityFailed | ActivityCancelled | ChildFailed | ChildCancelled | NexusFailed
-    ) -> None:
+    def apply(live: LiveRun, event: FailureEvent) -> None:
         _take(live, kind, event.seq).settle(FAILED, event.failure)
 
     return apply
@@ -393,7 +394,7 @@ def _nexus_start_failed(live: LiveRun, event: NexusStartFailed) -> None:
 
 
 def _answers(kind: str) -> Callable[[LiveRun, Any], None]:
-    def apply(live: LiveRun, event: ExternalSignalResolved | ExternalCancelResolved) -> None:
+    def apply(live: LiveRun, event: ExternalResolved) -> None:
         answer = _take(live, kind, event.seq)
         if answer.state != PENDING:
             return

@@ -41,62 +41,56 @@ class Command(msgspec.Struct, frozen=True, gc=False, tag=True, kw_only=True, omi
     event_groups: tuple[EventGroupMarker, ...] = ()
 
 
-class StartTimer(Command, frozen=True):
-    """A request for a timer of this duration."""
+class NumberedCommand(Command, frozen=True):
+    """A command with a number, for its outcome or its cancellation. Not a kind of command itself."""
 
     seq: int
+
+
+class ActivityCommand(NumberedCommand, frozen=True):
+    """A request to run an activity. Not a kind of command itself."""
+
+    activity_id: str
+    activity_type: str
+    spec: ActivitySpec = ActivitySpec()
+    arguments: Payloads = ()
+    headers: dict[str, Payload] = {}
+    summary: Payload | None = None
+
+
+class StartTimer(NumberedCommand, frozen=True):
+    """A request for a timer of this duration."""
+
     duration_ns: int
     summary: Payload | None = None
 
 
-class CancelTimer(Command, frozen=True):
+class CancelTimer(NumberedCommand, frozen=True):
     """The cancellation of a timer."""
 
-    seq: int
+
+class ScheduleActivity(ActivityCommand, frozen=True):
+    """A request to run an activity on any worker."""
 
 
-class ScheduleActivity(Command, frozen=True):
-    """A request to run an activity."""
-
-    seq: int
-    activity_id: str
-    activity_type: str
-    spec: ActivitySpec = ActivitySpec()
-    arguments: Payloads = ()
-    headers: dict[str, Payload] = {}
-    summary: Payload | None = None
-
-
-class ScheduleLocalActivity(Command, frozen=True):
+class ScheduleLocalActivity(ActivityCommand, frozen=True):
     """A request to run an activity on this worker, within the workflow task."""
 
-    seq: int
-    activity_id: str
-    activity_type: str
-    spec: ActivitySpec = ActivitySpec()
-    arguments: Payloads = ()
-    headers: dict[str, Payload] = {}
-    summary: Payload | None = None
     attempt: int = 0
     original_schedule_time_ns: int = 0
 
 
-class RequestCancelActivity(Command, frozen=True):
+class RequestCancelActivity(NumberedCommand, frozen=True):
     """The cancellation of an activity."""
 
-    seq: int
 
-
-class RequestCancelLocalActivity(Command, frozen=True):
+class RequestCancelLocalActivity(NumberedCommand, frozen=True):
     """The cancellation of a local activity."""
 
-    seq: int
 
-
-class StartChildWorkflow(Command, frozen=True, kw_only=True):
+class StartChildWorkflow(NumberedCommand, frozen=True, kw_only=True):
     """A request to start a child workflow. An empty namespace means the run's own."""
 
-    seq: int
     workflow_id: str
     workflow_type: str
     arguments: Payloads = ()
@@ -106,17 +100,15 @@ class StartChildWorkflow(Command, frozen=True, kw_only=True):
     child: ChildWorkflowSpec = ChildWorkflowSpec()
 
 
-class CancelChildWorkflow(Command, frozen=True):
+class CancelChildWorkflow(NumberedCommand, frozen=True):
     """The cancellation of a child workflow."""
 
-    seq: int
     reason: str = ""
 
 
-class ScheduleNexusOperation(Command, frozen=True, kw_only=True):
+class ScheduleNexusOperation(NumberedCommand, frozen=True, kw_only=True):
     """A call of a Nexus operation behind an endpoint. `headers` are strings, and are sent unencrypted."""
 
-    seq: int
     endpoint: str
     service: str
     operation: str
@@ -129,16 +121,13 @@ class ScheduleNexusOperation(Command, frozen=True, kw_only=True):
     summary: Payload | None = None
 
 
-class CancelNexusOperation(Command, frozen=True):
+class CancelNexusOperation(NumberedCommand, frozen=True):
     """The cancellation of a Nexus operation."""
 
-    seq: int
 
-
-class SignalExternalWorkflow(Command, frozen=True, kw_only=True):
+class SignalExternalWorkflow(NumberedCommand, frozen=True, kw_only=True):
     """A signal to another workflow. With `is_child`, `workflow_id` names a child of this run."""
 
-    seq: int
     workflow_id: str
     signal_name: str
     run_id: str = ""
@@ -148,16 +137,13 @@ class SignalExternalWorkflow(Command, frozen=True, kw_only=True):
     headers: dict[str, Payload] = {}
 
 
-class CancelSignalExternal(Command, frozen=True):
+class CancelSignalExternal(NumberedCommand, frozen=True):
     """The cancellation of a signal that has not been sent yet."""
 
-    seq: int
 
-
-class RequestCancelExternal(Command, frozen=True, kw_only=True):
+class RequestCancelExternal(NumberedCommand, frozen=True, kw_only=True):
     """A request to cancel another workflow."""
 
-    seq: int
     workflow_id: str
     run_id: str = ""
     namespace: str = ""

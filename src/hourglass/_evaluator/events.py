@@ -43,133 +43,118 @@ class RunStarted(Event, frozen=True, kw_only=True):
     start_time_ns: int = 0
 
 
-class TimerFired(Event, frozen=True):
+class OutcomeEvent(Event, frozen=True):
+    """An event about the command with this number. Not a kind of event itself."""
+
+    seq: int
+
+
+class ResultEvent(OutcomeEvent, frozen=True):
+    """A result. None means that there is no payload. Not a kind of event itself."""
+
+    result: Payload | None = None
+
+
+class FailureEvent(OutcomeEvent, frozen=True):
+    """A failure or a cancellation. Not a kind of event itself."""
+
+    failure: Failure
+
+
+class ExternalResolved(OutcomeEvent, frozen=True):
+    """The delivery of a request to another workflow, or its failure. Not a kind of event itself."""
+
+    failure: Failure | None = None
+
+
+class TimerFired(OutcomeEvent, frozen=True):
     """The firing of a timer."""
 
-    seq: int
 
+class ActivityCompleted(ResultEvent, frozen=True):
+    """The result of an activity."""
 
-class ActivityCompleted(Event, frozen=True):
-    """The result of an activity. `result` is None if the activity returned no payload."""
-
-    seq: int
-    result: Payload | None = None
     is_local: bool = False
 
 
-class ActivityFailed(Event, frozen=True):
+class ActivityFailed(FailureEvent, frozen=True):
     """The final failure of an activity, after all retries."""
 
-    seq: int
-    failure: Failure
     is_local: bool = False
 
 
-class ActivityCancelled(Event, frozen=True):
+class ActivityCancelled(FailureEvent, frozen=True):
     """The end of an activity as cancelled."""
 
-    seq: int
-    failure: Failure
     is_local: bool = False
 
 
-class ActivityBackedOff(Event, frozen=True):
+class ActivityBackedOff(OutcomeEvent, frozen=True):
     """A long retry delay of a local activity. The run must start a timer and reschedule the activity when the
     timer fires.
     """
 
-    seq: int
     attempt: int
     backoff: float
     original_schedule_time_ns: int
     is_local: bool = True
 
 
-class ChildStarted(Event, frozen=True):
+class ChildStarted(OutcomeEvent, frozen=True):
     """The start of a child workflow."""
 
-    seq: int
     run_id: str
 
 
-class ChildStartFailed(Event, frozen=True):
+class ChildStartFailed(OutcomeEvent, frozen=True):
     """The failed start of a child workflow: its id is in use, or no worker has the requested version."""
 
-    seq: int
     workflow_id: str
     workflow_type: str
     already_exists: bool = True
     invalid_override: bool = False
 
 
-class ChildStartCancelled(Event, frozen=True):
+class ChildStartCancelled(FailureEvent, frozen=True):
     """The cancellation of a child workflow before its start."""
 
-    seq: int
-    failure: Failure
 
-
-class ChildCompleted(Event, frozen=True):
+class ChildCompleted(ResultEvent, frozen=True):
     """The result of a child workflow."""
 
-    seq: int
-    result: Payload | None = None
 
-
-class ChildFailed(Event, frozen=True):
+class ChildFailed(FailureEvent, frozen=True):
     """The failure of a child workflow."""
 
-    seq: int
-    failure: Failure
 
-
-class ChildCancelled(Event, frozen=True):
+class ChildCancelled(FailureEvent, frozen=True):
     """The end of a child workflow as cancelled."""
 
-    seq: int
-    failure: Failure
 
-
-class NexusStarted(Event, frozen=True):
+class NexusStarted(OutcomeEvent, frozen=True):
     """The start of a Nexus operation. `token` is empty if the operation completed synchronously."""
 
-    seq: int
     token: str = ""
 
 
-class NexusStartFailed(Event, frozen=True):
+class NexusStartFailed(FailureEvent, frozen=True):
     """The failed start of a Nexus operation."""
 
-    seq: int
-    failure: Failure
 
-
-class NexusCompleted(Event, frozen=True):
+class NexusCompleted(ResultEvent, frozen=True):
     """The result of a Nexus operation."""
 
-    seq: int
-    result: Payload | None = None
 
-
-class NexusFailed(Event, frozen=True):
+class NexusFailed(FailureEvent, frozen=True):
     """The failure, cancellation or timeout of a Nexus operation."""
 
-    seq: int
-    failure: Failure
+
+class ExternalSignalResolved(ExternalResolved, frozen=True):
+    """The outcome of a signal to another workflow."""
 
 
-class ExternalSignalResolved(Event, frozen=True):
-    """The delivery of a signal to another workflow, or its failure."""
-
-    seq: int
-    failure: Failure | None = None
-
-
-class ExternalCancelResolved(Event, frozen=True):
-    """The delivery of a cancel request to another workflow, or its failure."""
-
-    seq: int
-    failure: Failure | None = None
+class ExternalCancelResolved(ExternalResolved, frozen=True):
+    """The outcome of a cancel request to another workflow."""
 
 
 class SignalReceived(Event, frozen=True):
