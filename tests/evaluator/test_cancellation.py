@@ -103,22 +103,6 @@ def test_cancelled_exit_stack_runs_its_callbacks_in_reverse_order(begin_run: Dri
     assert d.was_cancelled
 
 
-def test_swallowed_cancellation_is_not_delivered_again(begin_run: Drive) -> None:
-    @workflow.defn
-    def stubborn() -> str:
-        try:
-            workflow.sleep(10)
-        except workflow.Cancelled:
-            pass
-        workflow.sleep(10)
-        return charge("anyway")
-
-    d = begin_run(stubborn)
-    d.send(cancel())
-    d.finish(lambda name, arguments: "done")
-    assert d.result == "done"
-
-
 def test_second_cancellation_request_is_delivered(begin_run: Drive) -> None:
     @workflow.defn
     def run() -> str:
@@ -150,20 +134,6 @@ def test_except_exception_does_not_catch_cancelled(begin_run: Drive) -> None:
     assert d.was_cancelled
 
 
-def test_run_cancelled_with_its_start_is_cancelled_at_its_first_wait(drive: Drive) -> None:
-    @workflow.defn
-    def run() -> str:
-        try:
-            workflow.sleep(10)
-        except workflow.Cancelled:
-            return "saw it"
-        return ""
-
-    d = drive(run)
-    d.begin(cancel())
-    assert d.result == "saw it"
-
-
 def test_spawned_tasks_are_not_cancelled_by_the_run(begin_run: Drive) -> None:
     @workflow.defn
     def run() -> str:
@@ -178,24 +148,6 @@ def test_spawned_tasks_are_not_cancelled_by_the_run(begin_run: Drive) -> None:
     assert brief(d.send(cancel())) == ["cancel timer 1"]
     d.send(d.done("charge", "still there"))
     assert d.result == "still there"
-
-
-def test_cancelled_task_does_not_cancel_the_run(begin_run: Drive) -> None:
-    @workflow.defn
-    def run() -> str:
-        task = workflow.spawn(workflow.sleep, 10)
-        workflow.sleep(1)
-        task.cancel()
-        try:
-            task.result()
-        except TaskCancelledError:
-            return charge("afterwards")
-        return ""
-
-    d = begin_run(run)
-    assert brief(d.send(d.fired(1))) == ["cancel timer 2", "charge(afterwards)"]
-    d.finish(lambda *_: "ok")
-    assert d.result == "ok"
 
 
 def test_uncaught_task_cancellation_does_not_cancel_the_run(drive: Drive) -> None:

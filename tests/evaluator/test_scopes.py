@@ -196,25 +196,6 @@ def test_cancelled_scope_does_not_cancel_activities_started_outside(begin_run: D
 # --- shield -----------------------------------------------------------------------------------------------------------
 
 
-def test_shield_defers_cancellation_to_the_next_wait_after_the_block(begin_run: Drive) -> None:
-    @workflow.defn
-    def run() -> str:
-        with workflow.shield():
-            charge("shielded")
-            refund("shielded")
-        try:
-            workflow.sleep(10)
-        except workflow.Cancelled:
-            return "delivered"
-        return "lost"
-
-    d = begin_run(run)
-    assert d.send(cancel()) == ()
-    d.send(d.done("charge", ""))
-    d.send(d.done("refund", ""))
-    assert d.result == "delivered"
-
-
 def test_nested_shields_defer_cancellation_to_the_end_of_the_outer(begin_run: Drive) -> None:
     @workflow.defn
     def run() -> str:

@@ -41,10 +41,6 @@ class Basket:
     def close(self) -> None:
         self.closed = True
 
-    @workflow.signal
-    def fail(self) -> None:
-        raise ApplicationError("by signal")
-
 
 def test_signal_handlers_run_in_the_order_of_arrival(begin_run: Drive) -> None:
     d = begin_run(Basket)
@@ -78,12 +74,6 @@ def test_all_handlers_finished_waits_for_a_signal_handler(begin_run: Drive) -> N
     assert brief(d.send(signal("pay-for", "book"), signal("close"))) == ["charge(book)"]
     d.send(d.done("charge", "paid"))
     assert d.result == ["paid"]
-
-
-def test_failure_in_a_signal_handler_fails_the_run(begin_run: Drive) -> None:
-    d = begin_run(Basket)
-    d.send(signal("fail"))
-    assert str(d.failure) == "by signal"
 
 
 def test_first_of_two_terminal_commands_is_the_result(begin_run: Drive) -> None:
@@ -193,17 +183,6 @@ def test_dynamic_signal_handler_receives_unknown_signals(begin_run: Drive) -> No
 
 
 # --- channels ---------------------------------------------------------------------------------------------------------
-
-
-def test_channel_receives_signals_in_order(drive: Drive) -> None:
-    @workflow.defn
-    def reader() -> list[int]:
-        return [numbers.receive() for _ in range(3)]
-
-    d = drive(reader)
-    d.begin(signal("numbers", 1))
-    d.send(signal("numbers", 2), signal("numbers", 3), signal("numbers", 4))
-    assert d.result == [1, 2, 3]
 
 
 def test_channel_receive_times_out_and_keeps_later_messages(begin_run: Drive) -> None:

@@ -18,19 +18,6 @@ from .driver import brief, cancel, signal
 inbox: workflow.Channel[int] = workflow.Channel("inbox", int)
 
 
-def test_timeout_block_cancels_its_timer_when_it_ends_in_time(drive: Drive) -> None:
-    @workflow.defn
-    def run() -> list[Any]:
-        with workflow.timeout(60) as limit:
-            result = charge("a")
-        return [result, limit.expired]
-
-    d = drive(run)
-    assert brief(d.begin()) == ["timer 1", "charge(a)"]
-    assert brief(d.send(d.done("charge", "A"))) == ["cancel timer 1", "CompleteRun"]
-    assert d.result == ["A", False]
-
-
 def test_expired_timeout_block_cancels_its_waits_and_raises_timeout_error(begin_run: Drive) -> None:
     @workflow.defn
     def run() -> list[Any]:

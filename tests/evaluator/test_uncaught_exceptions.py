@@ -11,9 +11,8 @@ from hourglass import workflow
 from hourglass._evaluator import messages
 from hourglass._evaluator.commands import CompleteRun, ContinueAsNew, FailRun, TaskFailed
 from hourglass._evaluator.events import ActivityCompleted, RunStarted
-from hourglass.converter import ApplicationFailure, Payload
+from hourglass.converter import Payload
 from hourglass.errors import (
-    ActivityError,
     ApplicationError,
     ArgumentError,
     EncodeError,
@@ -23,7 +22,7 @@ from hourglass.errors import (
 
 from .activities import charge, work
 from .conftest import Drive
-from .driver import arguments_of, brief, decode, error_in_workflow, error_of, run_settings, signal
+from .driver import arguments_of, brief, error_in_workflow, error_of, signal
 
 
 class OwnError(ApplicationError): ...
@@ -58,31 +57,6 @@ def test_uncaught_failure_fails_the_run(begin_run: Drive, kind: type[Exception])
     d, _ = raise_after_an_activity(begin_run, lambda: kind("no"))
     assert isinstance(d.terminal, FailRun)
     assert d.terminal.failure.message == "no"
-
-
-def test_failed_run_keeps_the_fields_of_its_application_error(begin_run: Drive) -> None:
-    def make() -> Exception:
-        error = ApplicationError("no", 1, "two", type="Mine", non_retryable=True)
-        error.__cause__ = ValueError("deep down")
-        return error
-
-    d, _ = raise_after_an_activity(begin_run, make)
-    failure = d.terminal.failure
-    assert isinstance(failure.info, ApplicationFailure)
-    assert (failure.info.type, failure.info.non_retryable) == ("Mine", True)
-    assert [decode(payload) for payload in failure.info.details] == [1, "two"]
-    assert failure.cause.message == "deep down"
-
-
-def test_uncaught_activity_error_fails_the_run(begin_run: Drive) -> None:
-    @workflow.defn
-    def run() -> None:
-        charge("a")
-
-    d = begin_run(run)
-    d.send(d.failed("charge", "broke"))
-    assert isinstance(d.failure, ActivityError)
-    assert str(d.failure.cause) == "broke"
 
 
 def test_uncaught_failure_of_gather_fails_the_run(begin_run: Drive) -> None:
@@ -139,18 +113,6 @@ def test_parked_run_continues_after_the_code_is_fixed(begin_run: Drive) -> None:
     broken.clear()
     assert isinstance(d.deliver(activation), type(d.completions[0]))
     assert d.result == "A"
-
-
-def test_failure_exceptions_of_a_workflow_fail_its_runs(begin_run: Drive) -> None:
-    d, _ = raise_after_an_activity(begin_run, lambda: KeyError("listed"), failure_exceptions=[LookupError])
-    assert isinstance(d.terminal, FailRun)
-
-
-def test_failure_exceptions_of_a_worker_fail_its_runs(begin_run: Drive) -> None:
-    d, _ = raise_after_an_activity(
-        begin_run, lambda: UnlistedError("listed"), settings=run_settings(failure_exceptions=(UnlistedError,))
-    )
-    assert isinstance(d.terminal, FailRun)
 
 
 def test_failure_exceptions_of_a_library_fail_all_runs(

@@ -207,20 +207,6 @@ def test_wait_first_completed_returns_finished_tasks_in_argument_order(begin_run
     assert d.result == [[0, 2], [1]]
 
 
-def test_wait_first_exception_returns_on_the_first_failure(begin_run: Drive) -> None:
-    d = begin_run(waiting_for_three("FIRST_EXCEPTION"))
-    assert d.send(d.done(1)) == ()
-    d.send(d.failed(3))
-    assert d.result == [[0, 2], [1]]
-
-
-def test_wait_returns_finished_tasks_after_its_timeout(begin_run: Drive) -> None:
-    d = begin_run(waiting_for_three("ALL_COMPLETED"))
-    d.send(d.done(2))
-    assert brief(d.send(d.fired())) == ["CompleteRun"]
-    assert d.result == [[1], [0, 2]]
-
-
 def test_wait_rejects_no_tasks_and_unknown_modes(begin_run: Drive) -> None:
     @workflow.defn
     def run() -> int:
@@ -234,17 +220,6 @@ def test_wait_rejects_no_tasks_and_unknown_modes(begin_run: Drive) -> None:
 
     d = begin_run(run)
     assert d.result == 2
-
-
-def test_as_completed_yields_in_completion_order(begin_run: Drive) -> None:
-    @workflow.defn
-    def run() -> list[str]:
-        return [task.result() for task in workflow.as_completed([charge.start(name) for name in "abc"])]
-
-    d = begin_run(run)
-    d.send(d.done(3, "C"), d.done(1, "A"))
-    d.send(d.done(2, "B"))
-    assert d.result == ["C", "A", "B"]
 
 
 def test_condition_that_already_holds_takes_one_turn(drive: Drive) -> None:
