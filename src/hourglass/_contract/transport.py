@@ -17,9 +17,10 @@ from hourglass.errors import TargetError
 _LONGEST = 2**31 - 1
 
 
-def _check(setting: Any, **fields: object) -> None:
-    """Raise `TargetError` unless every value is a positive integer in the allowed range."""
-    for name, value in fields.items():
+def _check(setting: Any, *names: str) -> None:
+    """Raise `TargetError` unless each of these fields is a positive integer in the allowed range."""
+    for name in names:
+        value = getattr(setting, name)
         if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= _LONGEST:
             raise TargetError(
                 f"{type(setting).__name__}: {name} must be an int of at least 1, not {value!r:.40}"
@@ -64,13 +65,9 @@ class RetryConfig:
     """The maximum number of retries. 0 disables retries."""
 
     def __post_init__(self) -> None:
-        _check(
-            self,
-            initial_interval_millis=self.initial_interval_millis,
-            max_interval_millis=self.max_interval_millis,
-        )
+        _check(self, "initial_interval_millis", "max_interval_millis")
         if self.max_elapsed_time_millis is not None:
-            _check(self, max_elapsed_time_millis=self.max_elapsed_time_millis)
+            _check(self, "max_elapsed_time_millis")
         if (
             not isinstance(self.max_retries, int)
             or isinstance(self.max_retries, bool)
@@ -92,7 +89,7 @@ class KeepAliveConfig:
     default: ClassVar[KeepAliveConfig]
 
     def __post_init__(self) -> None:
-        _check(self, interval_millis=self.interval_millis, timeout_millis=self.timeout_millis)
+        _check(self, "interval_millis", "timeout_millis")
 
 
 KeepAliveConfig.default = KeepAliveConfig()  # 15 s in total; Core's defaults take 45 s
@@ -130,7 +127,7 @@ class DnsLoadBalancingConfig:
     default: ClassVar[DnsLoadBalancingConfig]
 
     def __post_init__(self) -> None:
-        _check(self, resolution_interval_millis=self.resolution_interval_millis)
+        _check(self, "resolution_interval_millis")
 
 
 DnsLoadBalancingConfig.default = DnsLoadBalancingConfig()

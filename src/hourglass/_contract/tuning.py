@@ -8,6 +8,7 @@ slots itself rejects them (`HandleConfig.reject_tuning`).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -218,14 +219,8 @@ class WorkerTuner:
         nexus_slots: int | None = None,
     ) -> WorkerTuner:
         """Return a tuner with fixed numbers of slots. Each default is 100."""
-        return cls(
-            workflow_supplier=FixedSizeSlotSupplier(100 if workflow_slots is None else workflow_slots),
-            activity_supplier=FixedSizeSlotSupplier(100 if activity_slots is None else activity_slots),
-            local_activity_supplier=FixedSizeSlotSupplier(
-                100 if local_activity_slots is None else local_activity_slots
-            ),
-            nexus_supplier=FixedSizeSlotSupplier(100 if nexus_slots is None else nexus_slots),
-        )
+        numbers = (workflow_slots, activity_slots, local_activity_slots, nexus_slots)
+        return cls._of([_HUNDRED if number is None else FixedSizeSlotSupplier(number) for number in numbers])
 
     @classmethod
     def create_resource_based(
@@ -240,16 +235,14 @@ class WorkerTuner:
     ) -> WorkerTuner:
         """Return a tuner that grants slots of each kind while the machine has enough resources."""
         usage = ResourceBasedTunerConfig(target_memory_usage, target_cpu_usage)
-
-        def supplier(config: ResourceBasedSlotConfig | None) -> ResourceBasedSlotSupplier:
-            return ResourceBasedSlotSupplier(config or ResourceBasedSlotConfig(), usage)
-
-        return cls(
-            workflow_supplier=supplier(workflow_config),
-            activity_supplier=supplier(activity_config),
-            local_activity_supplier=supplier(local_activity_config),
-            nexus_supplier=supplier(nexus_config),
+        configs = (workflow_config, activity_config, local_activity_config, nexus_config)
+        return cls._of(
+            [ResourceBasedSlotSupplier(config or ResourceBasedSlotConfig(), usage) for config in configs]
         )
+
+    @classmethod
+    def _of(cls, suppliers: Sequence[SlotSupplier]) -> WorkerTuner:
+        return cls(**dict(zip(cls.__dataclass_fields__, suppliers, strict=True)))
 
     @classmethod
     def create_composite(

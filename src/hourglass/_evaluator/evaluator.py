@@ -244,7 +244,9 @@ def feed(live: LiveRun, activation: Activation) -> tuple[Command, ...]:
 
 def _take_turns(live: LiveRun, activation: Activation) -> None:
     first, messages, ordinary = _sort(activation.events)
-    live.handlers.leaves_trace = bool(ordinary or first) or not _are_updates_only(messages)
+    live.handlers.leaves_trace = bool(ordinary or first) or any(
+        type(event) is not UpdateReceived for event in messages
+    )
     if live.started is None and (not activation.is_replaying or Flag.HOURGLASS in activation.flags):
         # A run is ours if it begins here or if its history has our flag. A run that temporalio began keeps
         # temporalio's order of events, even if Hourglass continues the run.
@@ -291,7 +293,3 @@ def _sort(events: tuple[AnyEvent, ...]) -> tuple[list[AnyEvent], list[AnyEvent],
 def _apply(live: LiveRun, events: list[AnyEvent]) -> None:
     for event in events:
         APPLY[type(event)](live, event)
-
-
-def _are_updates_only(messages: list[AnyEvent]) -> bool:
-    return all(type(event) is UpdateReceived for event in messages)

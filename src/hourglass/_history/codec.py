@@ -244,13 +244,13 @@ def _read_group(document: Any) -> EventGroupMarker | None:
         case {"label": {"id": str(name), **rest}} if name:
             label = rest.get("label")
             return EventGroupMarker(id=name, label=None if label is None else read_payload(label))
-        case {"inboundEvent": {"inboundEventId": number_of}}:
-            return EventGroupMarker(inbound_event_id=number(number_of))
-        case {"inboundUpdate": {"inboundUpdateId": str(name)}}:
-            return EventGroupMarker(inbound_update_id=name)
-        case {"inbound_event": {"inbound_event_id": number_of}}:
-            return EventGroupMarker(inbound_event_id=number(number_of))
-        case {"inbound_update": {"inbound_update_id": str(name)}}:
+        case {"inboundEvent": {"inboundEventId": event_id}} | {
+            "inbound_event": {"inbound_event_id": event_id}
+        }:
+            return EventGroupMarker(inbound_event_id=number(event_id))
+        case {"inboundUpdate": {"inboundUpdateId": str(name)}} | {
+            "inbound_update": {"inbound_update_id": str(name)}
+        }:
             return EventGroupMarker(inbound_update_id=name)
         case _:
             return None

@@ -230,6 +230,7 @@ class _RunMethod(Generic[P, R]):
         return type(self)(self.__hourglass_run__, self._owner, merged)
 
     def _bound(self, obj: Any, owner: Any) -> Any:
+        """Return the workflow if accessed on the class, and the bound method on an instance."""
         if obj is None:
             return type(self)(self.__hourglass_run__, owner)
         return types.MethodType(self.__hourglass_run__, obj)
@@ -243,7 +244,6 @@ class RunMethod(_RunMethod[P, R]):
     @overload
     def __get__(self: RunMethod[Concatenate[S, Q], T], obj: S, owner: type[S]) -> Callable[Q, T]: ...
     def __get__(self, obj: Any, owner: Any) -> Any:
-        """Return the workflow if accessed on the class, and the bound method on an instance."""
         return self._bound(obj, owner)
 
 
@@ -259,7 +259,6 @@ class AsyncRunMethod(_RunMethod[P, R]):
         self: AsyncRunMethod[Concatenate[S, Q], T], obj: S, owner: type[S]
     ) -> Callable[Q, Coroutine[Any, Any, T]]: ...
     def __get__(self, obj: Any, owner: Any) -> Any:
-        """Return the workflow if accessed on the class, and the bound method on an instance."""
         return self._bound(obj, owner)
 
 

@@ -84,6 +84,7 @@ class _Message(Generic[P, R]):
         return result
 
     def _bound(self, obj: Any) -> Any:
+        """Return the handler if accessed on the class, for clients, and the bound method on an instance."""
         return self if obj is None else types.MethodType(self.__hourglass_message__.fn, obj)
 
 
@@ -97,7 +98,6 @@ class Signal(_Message[P, None]):
     @overload
     def __get__(self: Signal[Concatenate[S, Q]], obj: S, owner: type[S]) -> Callable[Q, None]: ...
     def __get__(self, obj: Any, owner: Any) -> Any:
-        """Return the handler if accessed on the class, for clients, and the bound method on an instance."""
         return self._bound(obj)
 
 
@@ -113,7 +113,6 @@ class AsyncSignal(_Message[P, None]):
         self: AsyncSignal[Concatenate[S, Q]], obj: S, owner: type[S]
     ) -> Callable[Q, Coroutine[Any, Any, None]]: ...
     def __get__(self, obj: Any, owner: Any) -> Any:
-        """Return the handler if accessed on the class, for clients, and the bound method on an instance."""
         return self._bound(obj)
 
 
@@ -127,7 +126,6 @@ class Query(_Message[P, R]):
     @overload
     def __get__(self: Query[Concatenate[S, Q], T], obj: S, owner: type[S]) -> Callable[Q, T]: ...
     def __get__(self, obj: Any, owner: Any) -> Any:
-        """Return the handler if accessed on the class, for clients, and the bound method on an instance."""
         return self._bound(obj)
 
 
@@ -158,7 +156,6 @@ class Update(_Update[P, R]):
     @overload
     def __get__(self: Update[Concatenate[S, Q], T], obj: S, owner: type[S]) -> Callable[Q, T]: ...
     def __get__(self, obj: Any, owner: Any) -> Any:
-        """Return the handler if accessed on the class, for clients, and the bound method on an instance."""
         return self._bound(obj)
 
 
@@ -172,7 +169,6 @@ class AsyncUpdate(_Update[P, R]):
         self: AsyncUpdate[Concatenate[S, Q], T], obj: S, owner: type[S]
     ) -> Callable[Q, Coroutine[Any, Any, T]]: ...
     def __get__(self, obj: Any, owner: Any) -> Any:
-        """Return the handler if accessed on the class, for clients, and the bound method on an instance."""
         return self._bound(obj)
 
 
