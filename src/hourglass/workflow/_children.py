@@ -442,8 +442,8 @@ def check_options(options: Mapping[str, Any], where: str) -> None:
     _check_names(options, ChildOptions, f"{where} as a child")
 
 
-def _check_names(options: Mapping[str, Any], known: Any, where: str) -> None:
-    names = known.__annotations__
+def _check_names(options: Mapping[str, Any], option_type: Any, where: str) -> None:
+    names = option_type.__annotations__
     for name in options:
         if name not in names:
             near = difflib.get_close_matches(name, names, 1)
