@@ -51,28 +51,6 @@ def loses_heartbeat_on_first_attempt() -> list[Any]:
     return list(activity.info().heartbeat_details)
 
 
-@activity.defn(retry_policy=QUICK)
-def fails_with_type_of_attempt() -> None:
-    raise ApplicationError(f"attempt {activity.info().attempt}", type=f"Kind{activity.info().attempt}")
-
-
-@activity.defn(start_to_close_timeout=33, schedule_to_close_timeout=44, heartbeat_timeout=22)
-def returns_its_info() -> dict[str, Any]:
-    info = activity.info()
-    assert info.scheduled_time is not None
-    assert info.started_time is not None
-    assert info.scheduled_time <= info.started_time
-    return {
-        "type": info.activity_type,
-        "id": info.activity_id,
-        "attempt": info.attempt,
-        "workflow": info.workflow_type,
-        "limits": str([info.start_to_close_timeout, info.schedule_to_close_timeout, info.heartbeat_timeout]),
-        "local": info.is_local,
-        "details": list(info.heartbeat_details),
-    }
-
-
 @returns(3, "fails_with_next_retry_delay", name="activity_retry_uses_next_retry_delay_of_failure")
 @returns(["page", 7], "loses_heartbeat_on_first_attempt", name="heartbeat_details_survive_heartbeat_timeout")
 @returns([2, 4], "two of one name", name="activity_id_can_be_reused_after_completion")
@@ -85,11 +63,6 @@ def calls_activity(case: str) -> Any:
             return exceeds_timeout_on_first_attempt()
         case "loses_heartbeat_on_first_attempt":
             return loses_heartbeat_on_first_attempt()
-        case "returns_its_info":
-            return returns_its_info()
-        case "refused by the third kind":
-            policy = RetryPolicy(initial_interval=0.02, non_retryable_error_types=["Kind2"])
-            return fails_with_type_of_attempt.options(retry_policy=policy)()
         case "unknown":
             return workflow.execute_activity(
                 "nobody-has-this", start_to_close_timeout=5, retry_policy=RetryPolicy(maximum_attempts=1)
@@ -107,24 +80,6 @@ def activity_retries_after_start_to_close_timeout(world: World) -> None:
     assert handle.result(timeout=60) == 2
     (started,) = attributes_of(handle.history(), "ACTIVITY_TASK_STARTED")
     assert started["lastFailure"]["timeoutFailureInfo"]["timeoutType"] == "TIMEOUT_TYPE_START_TO_CLOSE"
-
-
-@scenario()
-def activity_retry_stops_at_non_retryable_error_type(world: World) -> None:
-    error = world.run_failing(calls_activity, "refused by the third kind")
-    assert (error.retry_state, error.cause.type) == (RetryState.NON_RETRYABLE_FAILURE, "Kind2")
-
-
-@scenario()
-def activity_info_has_names_timeouts_and_attempt(world: World) -> None:
-    info = world.run(calls_activity, "returns_its_info")
-    assert (info["type"], info["id"], info["attempt"], info["workflow"]) == (
-        "returns_its_info",
-        "1",
-        1,
-        "calls_activity",
-    )
-    assert info["limits"] == str([timedelta(seconds=seconds) for seconds in (33, 44, 22)])
 
 
 @scenario(loud=True)

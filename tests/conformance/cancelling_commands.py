@@ -210,12 +210,3 @@ def cancelled_run_has_status_canceled(world: World) -> None:
     handle.cancel()
     assert isinstance(world.failure(handle), CancelledError)
     assert handle.describe().status == WorkflowStatus.CANCELED
-
-
-@scenario()
-def termination_error_has_reason_and_details(world: World) -> None:
-    handle = world.start(sleeps_until_cancelled)
-    world.wait_for_event(handle, "TIMER_STARTED")
-    handle.terminate("enough is enough", "first", {"second": 2})
-    error = world.failure(handle)
-    assert (str(error), list(error.details)) == ("enough is enough", ["first", {"second": 2}])

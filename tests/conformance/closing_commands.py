@@ -17,7 +17,7 @@ from hourglass.errors import (
 from hourglass.workflow import Channel, ChildCancellationType, ParentClosePolicy
 
 from . import activities
-from .scenario import scenario
+from .scenario import scenario, scenarios
 from .world import LIMIT, World, event_types
 
 ENDS = Channel("end", str)
@@ -204,31 +204,23 @@ def close_with_open_work(
 
 
 @scenario("loose")
-def completed_run_terminates_child_and_abandons_other_work(world: World) -> None:
-    run, child = close_with_open_work(world, "complete")
-    assert run.result(timeout=LIMIT) == "left"
-    assert isinstance(world.failure(child), TerminatedError)
-
-
-@scenario("loose")
 def failed_run_terminates_child_and_abandons_other_work(world: World) -> None:
     run, child = close_with_open_work(world, "fail", retry_policy=RetryPolicy(maximum_attempts=1))
     assert world.failure(run).type == "Left"
     assert isinstance(world.failure(child), TerminatedError)
 
 
-@scenario("loose")
-def continued_run_terminates_child_and_abandons_other_work(world: World) -> None:
-    run, child = close_with_open_work(world, "continue")
-    assert run.result(timeout=LIMIT) == "second"
+@scenarios(
+    "loose",
+    completed_run_terminates_child_and_abandons_other_work=("complete", "left"),
+    continued_run_terminates_child_and_abandons_other_work=("continue", "second"),
+    run_cancels_open_work_in_closing_task=("cancel", "left"),
+)
+def result_after_closing_with_open_work(world: World, way: str) -> Any:
+    run, child = close_with_open_work(world, way)
+    result = run.result(timeout=LIMIT)
     assert isinstance(world.failure(child), TerminatedError)
-
-
-@scenario("loose")
-def run_cancels_open_work_in_closing_task(world: World) -> None:
-    run, child = close_with_open_work(world, "cancel")
-    assert run.result(timeout=LIMIT) == "left"
-    assert isinstance(world.failure(child), TerminatedError)
+    return result
 
 
 # --- two of one name ----------------------------------------------------------------------------------------------------
@@ -309,13 +301,6 @@ class ClosesOnUpdate:
         if work:
             activities.record_call(work)
         return "answered"
-
-
-@scenario("loose")
-def update_that_completes_in_closing_task_is_answered(world: World) -> None:
-    handle = world.start_waiting(ClosesOnUpdate)
-    assert handle.execute_update("ask", "") == "answered"
-    assert handle.result(timeout=LIMIT) == "closed"
 
 
 @scenario("loose")

@@ -10,7 +10,7 @@ import pytest
 from hourglass import RetryPolicy, activity, workflow
 from hourglass.client import WorkflowHandle
 from hourglass.converter import SearchAttributeKey
-from hourglass.errors import ApplicationError, UsageError
+from hourglass.errors import UsageError
 
 from . import activities
 from .scenario import returns, scenario
@@ -325,38 +325,3 @@ def random_values_differ_per_run_and_survive_worker_restart(world: World) -> Non
     assert not set(first) & set(second)
     world.start_worker()
     assert [handle.query("told") for handle in handles] == [first, second]
-
-
-@workflow.defn
-def fails_with_attempt_number() -> None:
-    raise ApplicationError(f"attempt {workflow.info().attempt}")
-
-
-@scenario()
-def retried_run_fails_with_error_of_last_attempt(world: World) -> None:
-    policy = RetryPolicy(initial_interval=0.01, maximum_attempts=3)
-    assert str(world.run_failing(fails_with_attempt_number, retry_policy=policy)) == "attempt 3"
-
-
-@scenario()
-def start_signal_of_delayed_start_is_recorded_immediately(world: World) -> None:
-    handle = world.start(
-        waits_for_word_signal, start_delay=3600, start_signal="word", start_signal_args=["early"]
-    )
-    started = handle.history().events[0]["workflowExecutionStartedEventAttributes"]
-    assert started["firstWorkflowTaskBackoff"] == "3600s"
-    assert event_types(handle.history()) == ["WORKFLOW_EXECUTION_STARTED", "WORKFLOW_EXECUTION_SIGNALED"]
-    handle.terminate("seen")
-
-
-@scenario()
-def start_signal_is_delivered_after_start_delay(world: World) -> None:
-    handle = world.start(
-        waits_for_word_signal, start_delay=0.1, start_signal="word", start_signal_args=["early"]
-    )
-    assert handle.result(timeout=LIMIT) == "early"
-
-
-@workflow.defn
-def waits_for_word_signal() -> str:
-    return str(workflow.Channel("word", str).receive())

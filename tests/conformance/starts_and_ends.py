@@ -147,14 +147,14 @@ def reject_duplicate_rejects_id_of_failed_run(world: World) -> None:
 
 
 @scenario()
-def use_existing_returns_handle_of_running_run(world: World) -> None:
+def running_id_is_refused_unless_existing_run_is_used(world: World) -> None:
     first = world.start_waiting(waits_for_word_signal)
-    second = world.client.start_workflow(
-        waits_for_word_signal,
-        id=first.id,
-        task_queue=world.queue,
-        id_conflict_policy=IdConflictPolicy.USE_EXISTING,
-    )
+    options: dict[str, Any] = {"id": first.id, "task_queue": world.queue}
+    with pytest.raises(WorkflowAlreadyStartedError) as caught:
+        world.client.start_workflow(waits_for_word_signal, **options)
+    assert (caught.value.workflow_id, caught.value.run_id) == (first.id, first.run_id)
+    options["id_conflict_policy"] = IdConflictPolicy.USE_EXISTING
+    second: Any = world.client.start_workflow(waits_for_word_signal, **options)
     assert second.run_id == first.run_id
     second.signal("word", "one")
     assert first.result(timeout=60) == "one"

@@ -10,7 +10,7 @@ from hourglass.errors import ActivityError, ApplicationError, RetryState, TimedO
 from . import activities
 from .activities import ONCE
 from .scenario import returns, scenario
-from .world import World, attributes_of, event_types
+from .world import World, attributes_of
 
 
 @returns(8, 1)
@@ -183,23 +183,6 @@ def coroutine_method_and_named_activities_return_results(world: World) -> None:
     assert handle.result(timeout=60) == [2, "Bob greets Ann", 8, 10, 12]
     scheduled = attributes_of(handle.history(), "ACTIVITY_TASK_SCHEDULED")
     assert [activity["activityId"] for activity in scheduled] == ["1", "2", "3", "4", "mine"]
-
-
-@workflow.defn
-def calls_local_activities() -> list[Any]:
-    good = activities.double.local(4)
-    try:
-        activities.fails_without_retries.local("no")
-    except ActivityError as error:
-        return [good, getattr(error.cause, "type", ""), activities.double(1)]
-    return []
-
-
-@scenario()
-def local_activities_are_recorded_as_markers(world: World) -> None:
-    handle = world.start(calls_local_activities)
-    assert handle.result(timeout=60) == [8, "Broke", 2]
-    assert event_types(handle.history()).count("MARKER_RECORDED") == 2
 
 
 @workflow.defn

@@ -12,9 +12,9 @@ import pytest
 
 from hourglass import activity, workflow
 from hourglass.aio import workflow as aio_workflow
-from hourglass.client import Client, IdConflictPolicy, IdReusePolicy, WorkflowStatus
+from hourglass.client import Client, WorkflowStatus
 from hourglass.converter import SearchAttributeKey
-from hourglass.errors import UsageError, WorkflowAlreadyStartedError, WorkflowNotFoundError
+from hourglass.errors import UsageError, WorkflowNotFoundError
 from hourglass.replay import Replayer
 from hourglass.testing import DevServer
 from hourglass.worker import Worker
@@ -302,71 +302,9 @@ def test_two_hundred_concurrent_runs_complete(world: World) -> None:
     assert [handle.result(timeout=60) for handle in handles] == [number * 2 for number in range(200)]
 
 
-def test_run_without_a_worker_waits_for_one(world: World) -> None:
-    handle = world.start(doubles_three_times, 1)
-    assert event_types(handle.history()) == ["WORKFLOW_EXECUTION_STARTED", "WORKFLOW_TASK_SCHEDULED"]
-    world.start_worker()
-    assert handle.result(timeout=60) == 8
-
-
-def test_workflow_id_conflict_and_reuse_policies_apply(world: World) -> None:
-    world.start_worker()
-    first = world.start(waits_for_go, id=f"{world.queue}-x")
-    with pytest.raises(WorkflowAlreadyStartedError) as caught:
-        world.start(waits_for_go, id=first.id)
-    assert (caught.value.workflow_id, caught.value.run_id) == (first.id, first.run_id)
-    same = world.start(waits_for_go, id=first.id, id_conflict_policy=IdConflictPolicy.USE_EXISTING)
-    assert same.run_id == first.run_id
-    replacement = world.start(
-        waits_for_go, id=first.id, id_conflict_policy=IdConflictPolicy.TERMINATE_EXISTING
-    )
-    assert replacement.run_id != first.run_id
-    assert type(world.failure(first)).__name__ == "TerminatedError"
-    replacement.signal("go", "done")
-    assert replacement.result(timeout=60) == "done"
-    with pytest.raises(WorkflowAlreadyStartedError):
-        world.start(waits_for_go, id=first.id, id_reuse_policy=IdReusePolicy.REJECT_DUPLICATE)
-    again = world.start(waits_for_go, id=first.id)
-    assert again.run_id not in (first.run_id, replacement.run_id)
-    again.terminate("over")
-
-
 def test_repeated_start_request_id_starts_one_run(world: World) -> None:
     options: dict[str, Any] = {"id": f"{world.queue}-r", "request_id": "the-same"}
     assert world.start(waits_for_go, **options).run_id == world.start(waits_for_go, **options).run_id
-
-
-def test_describe_list_and_count_report_runs(world: World) -> None:
-    world.start_worker()
-    done = world.start(doubles_three_times, 1, memo={"note": [1, 2]})
-    done.result(timeout=60)
-    waiting = world.start(waits_between_records)
-    activities.wait_for_gate("between")
-    description = done.describe()
-    assert (description.status, description.workflow_type, description.task_queue) == (
-        WorkflowStatus.COMPLETED,
-        "doubles_three_times",
-        world.queue,
-    )
-    assert description.memo == {"note": [1, 2]}
-    assert description.close_time is not None
-    assert description.start_time is not None
-    assert description.start_time <= description.close_time
-    assert description.history_length == len(done.history())
-    (pending,) = waiting.describe().pending_activities
-    assert (pending.activity_type, pending.attempt, pending.state) == (
-        "opens_gate_and_waits_for_go",
-        1,
-        "STARTED",
-    )
-    mine = f"TaskQueue = '{world.queue}'"
-    query = f"{mine} AND WorkflowType = 'doubles_three_times'"
-    world.wait_until(lambda: world.client.count_workflows(mine) == 2, "two runs in the list")
-    world.wait_until(lambda: world.client.count_workflows(f"{mine} AND ExecutionStatus = 'Completed'") == 1)
-    assert [run.id for run in world.client.list_workflows(query)] == [done.id]
-    assert world.client.count_workflows(f"{mine} AND ExecutionStatus = 'Running'") == 1
-    activities.gate("go").set()
-    waiting.result(timeout=60)
 
 
 def test_calls_on_unknown_workflow_raise_not_found_with_its_id(world: World) -> None:
@@ -382,16 +320,6 @@ def test_calls_on_unknown_workflow_raise_not_found_with_its_id(world: World) -> 
     ):
         with pytest.raises(WorkflowNotFoundError, match="never-was"):
             call()
-
-
-def test_closed_run_rejects_signal_and_termination(world: World) -> None:
-    world.start_worker()
-    handle = world.start(doubles_three_times, 1)
-    handle.result(timeout=60)
-    with pytest.raises(WorkflowNotFoundError):
-        handle.signal("x")
-    with pytest.raises(WorkflowNotFoundError):
-        handle.terminate()
 
 
 def test_list_pages_neither_repeat_nor_skip_runs_that_change_meanwhile(world: World) -> None:

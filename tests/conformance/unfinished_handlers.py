@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from hourglass import workflow
-from hourglass.errors import ApplicationError, CancelledError, UpdateFailedError
+from hourglass.errors import ApplicationError, UpdateFailedError
 from hourglass.workflow import HandlerUnfinishedPolicy
 
-from .scenario import scenario
+from .scenario import scenario, scenarios
 from .update_handlers import BackgroundCall, wait_until_admitted
 from .world import LIMIT, World
 
@@ -111,14 +111,6 @@ def end_run_with_handler(
 
 
 @scenario("loose")
-def completed_run_warns_of_unfinished_signal_handler(world: World) -> None:
-    with captured_logs() as lines:
-        outcome, _ = end_run_with_handler(world, "return", patient=False, signal="signal")
-        world.wait_until(lambda: warns_of_unfinished_handlers(lines), "a warning")
-    assert outcome == 0
-
-
-@scenario("loose")
 def completed_run_warns_of_unfinished_dynamic_signal_handler(world: World) -> None:
     with captured_logs() as lines:
         end_run_with_handler(world, "return", patient=False, signal="something")
@@ -162,20 +154,18 @@ def failed_run_warns_of_unfinished_handlers(world: World) -> None:
         assert outcome.type == "Told"
 
 
-@scenario("loose")
-def cancelled_run_warns_of_unfinished_handler(world: World) -> None:
+@scenarios(
+    "loose",
+    completed_run_warns_of_unfinished_signal_handler=("return", 0),
+    continued_run_warns_of_unfinished_handler=("continue", 0),
+    cancelled_run_warns_of_unfinished_handler=("cancel", "CancelledError"),
+)
+def outcome_of_warned_run(world: World, ending: str) -> Any:
+    """End a run during its signal handler and wait for the warning. Return the result or the class of the error."""
     with captured_logs() as lines:
-        outcome, _ = end_run_with_handler(world, "cancel", patient=False, signal="signal")
+        outcome, _ = end_run_with_handler(world, ending, patient=False, signal="signal")
         world.wait_until(lambda: warns_of_unfinished_handlers(lines), "a warning")
-    assert isinstance(outcome, CancelledError)
-
-
-@scenario("loose")
-def continued_run_warns_of_unfinished_handler(world: World) -> None:
-    with captured_logs() as lines:
-        outcome, _ = end_run_with_handler(world, "continue", patient=False, signal="signal")
-        world.wait_until(lambda: warns_of_unfinished_handlers(lines), "a warning")
-    assert outcome == 0
+    return type(outcome).__name__ if isinstance(outcome, Exception) else outcome
 
 
 # --- what counts when several want to end it --------------------------------------------------------------------------

@@ -115,16 +115,6 @@ def waiting_updates_run_concurrently(world: World) -> None:
 
 
 @scenario("loose")
-def update_with_same_id_is_executed_once(world: World) -> None:
-    handle = world.start(Account.run)
-    assert handle.execute_update(Account.deposit, 5, id="once") == 5
-    assert handle.execute_update(Account.deposit, 5, id="once") == 5
-    assert handle.query(Account.current_balance) == 5
-    handle.signal(Account.close)
-    assert handle.result(timeout=60) == 5
-
-
-@scenario("loose")
 def update_result_can_be_awaited_after_acceptance(world: World) -> None:
     handle = world.start(Account.run)
     update = handle.start_update(Account.slow_deposit, 4, wait_for_stage=UpdateStage.ACCEPTED)

@@ -147,12 +147,6 @@ def activity_result_above_two_megabytes_fails_activity(size: int) -> str:
     return "never"
 
 
-@scenario()
-def workflow_started_by_name_returns_untyped_result(world: World) -> None:
-    handle = world.start("echoes_through_activity", {"a": [1, None]})
-    assert handle.result(timeout=60) == {"a": [1, None]}
-
-
 @scenario(loud=True)
 def run_of_unknown_workflow_type_stays_open_with_failed_task(world: World) -> None:
     handle = world.start("nobody-has-this")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hourglass import workflow
-from hourglass.client import WorkflowExecutionCountAggregationGroup, WorkflowStatus
+from hourglass.client import WorkflowExecutionCountAggregationGroup
 from hourglass.converter import SearchAttributeKey
 from hourglass.errors import ServiceError, UsageError
 
@@ -202,45 +202,6 @@ def list_workflows_returns_newest_first_up_to_limit(world: World) -> None:
         world.client.get_workflow_handle(f"{world.queue}-same", run_id=handle.run_id)
         for handle in world.handles
     ]
-
-
-@workflow.defn
-def runs_waiting_child() -> str:
-    return str(waits_as_child.options(id=f"{workflow.info().workflow_id}/child")())
-
-
-@workflow.defn
-def waits_as_child() -> str:
-    return str(workflow.Channel("word", str).receive())
-
-
-@scenario("loose")
-def describe_shows_parent_and_root(world: World) -> None:
-    parent = world.start(runs_waiting_child)
-    world.wait_for_event(parent, "CHILD_WORKFLOW_EXECUTION_STARTED")
-    child = world.client.get_workflow_handle(f"{parent.id}/child")
-    of_child, of_parent = child.describe(), parent.describe()
-    assert (of_child.parent_id, of_child.parent_run_id) == (of_parent.id, of_parent.run_id)
-    assert (of_child.root_id, of_child.root_run_id) == (of_parent.id, of_parent.run_id)
-    assert (of_parent.parent_id, of_parent.root_id, of_parent.root_run_id) == (
-        "",
-        of_parent.id,
-        of_parent.run_id,
-    )
-    child.signal("word", "done")
-    assert parent.result(timeout=LIMIT) == "done"
-    assert child.describe().status == WorkflowStatus.COMPLETED
-
-
-@scenario()
-def describe_shows_static_summary_and_details(world: World) -> None:
-    handle = world.start(
-        returns_unless_waiting, False, static_summary="one line", static_details="more\nlines"
-    )
-    handle.result(timeout=LIMIT)
-    description = handle.describe()
-    assert (description.static_summary, description.static_details) == ("one line", "more\nlines")
-    assert set(handle.history().events[0]["userMetadata"]) == {"summary", "details"}
 
 
 @workflow.defn
