@@ -188,7 +188,7 @@ TIERS = {
 SHORT = (
     "tests/chaos/test_lost_workers.py",
     "tests/durability/test_campaign.py",
-    "tests/durability/test_entities.py",
+    "tests/durability/test_kills.py",
     "tests/durability/test_repeats.py",
     "tests/embedded/multiprocess/test_peer_workers.py",
     "tests/embedded/store/test_kill.py",

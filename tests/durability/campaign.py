@@ -64,6 +64,7 @@ class Campaign:
     """The kinds of faults, with the weights of the draw."""
 
     workers, clients = 3, 3
+    messages = campaign_workflows.MESSAGES_A_RUN
 
     def __init__(self, folder: Path, seed: int, faults: int, *, gap: float = 0.2) -> None:
         self.findings = Findings(seed)
@@ -133,7 +134,9 @@ class Campaign:
             "start",
             name,
             lambda _: (
-                client.start_workflow(campaign_workflows.Ledger.run, 0, id=name, task_queue=QUEUE).run_id
+                client.start_workflow(
+                    campaign_workflows.Ledger.run, 0, self.messages, id=name, task_queue=QUEUE
+                ).run_id
             ),
         )
 
@@ -259,10 +262,11 @@ def _resume(fork_server: ForkServer, pid: int) -> None:
 
 
 class KillCampaign(Campaign):
-    """Workers on one file that are killed; their clients live on."""
+    """Workers on one file that are killed; their clients live on. Ledgers continue as new after each message."""
 
     kinds = {"owner killed": 2, "worker killed": 1}
     clients = 8
+    messages = 1
     environment: Mapping[str, str] = {BEAT: "0.05"}  # so that other processes have work in progress
 
     def __init__(self, folder: Path, seed: int, faults: int, *, gap: float = 0.2) -> None:
@@ -312,6 +316,7 @@ class FileCampaign(KillCampaign):
         "clock back": 3,
     }
     clients = 3
+    messages = campaign_workflows.MESSAGES_A_RUN
 
     def __init__(self, folder: Path, seed: int, faults: int, *, gap: float = 0.2) -> None:
         super().__init__(folder, seed, faults, gap=gap)

@@ -15,7 +15,7 @@ from hourglass.errors import ActivityError
 from . import work
 
 MESSAGES_A_RUN = 25
-"""A ledger continues as new after so many messages."""
+"""A ledger continues as new after this number of messages, by default."""
 
 
 @activity.defn(retry_policy=work._SOON)
@@ -115,10 +115,10 @@ class Ledger:
         self.here = 0
 
     @workflow.run
-    def run(self, before: int) -> None:
+    def run(self, before: int, messages: int = MESSAGES_A_RUN) -> None:
         self.count += before
-        workflow.wait_condition(lambda: self.here >= MESSAGES_A_RUN)
-        workflow.continue_as_new(self.count)
+        workflow.wait_condition(lambda: self.here >= messages)
+        workflow.continue_as_new(self.count, messages)
 
     def _one_more(self) -> int:
         self.count += 1

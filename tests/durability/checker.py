@@ -94,7 +94,7 @@ def _in_order(runs: list[History]) -> list[History]:
 def starts(case: Case) -> Iterator[str]:
     """An acknowledged start is the first run of its workflow; no workflow has two first runs, or one that was
     not requested."""
-    requested = {line.workflow_id for line in case.of("start", "asked")}
+    requested = {line.workflow_id for what in ("start", "race") for line in case.of(what, "asked")}
     for line in case.of("start"):
         runs = case.histories.get(line.workflow_id, [])
         if not runs:
@@ -115,6 +115,14 @@ def starts(case: Case) -> Iterator[str]:
             if line.what == "finish" and finishers[line.workflow_id] != {line.sender}:
                 continue  # another client has finished it
             yield f"{line.sender} was told of {line.workflow_id}, which it had started: {line.error}"
+
+
+def races(case: Case) -> Iterator[str]:
+    """Each of several starts of one workflow id is answered by the only run of that id."""
+    for line in case.of("race"):
+        runs = [run.run_id for run in case.histories.get(line.workflow_id, [])]
+        if runs != [line.value]:
+            yield f"{line.sender} was told of {line.value} as {line.workflow_id}, its runs are {runs}"
 
 
 def signals(case: Case) -> Iterator[str]:
@@ -384,6 +392,7 @@ def replays(case: Case) -> Iterator[str]:
 
 CHECKS: tuple[Check, ...] = (
     starts,
+    races,
     signals,
     updates,
     results,

@@ -18,8 +18,8 @@ from typing import Any
 
 from hourglass import Client, WorkflowHandle
 from hourglass._tools.diagnosis.asking import WhyContext
-from hourglass.client import WorkflowExecution
-from hourglass.errors import HourglassError
+from hourglass.client import IdReusePolicy, WorkflowExecution
+from hourglass.errors import HourglassError, WorkflowAlreadyStartedError
 
 from . import campaign_workflows
 
@@ -98,10 +98,11 @@ class Traveller:
         self._journal = journal
         self._name = name
         self._chance = random.Random(f"traveller {name}")
+        self._races = 0
 
     def go_on(self, stopped: Callable[[], bool]) -> None:
         """Send the next request."""
-        things = (self._trip, self._trip, self._write_to_ledger, self._write_to_ledger, self._nap)
+        things = (self._trip, self._trip, self._write_to_ledger, self._write_to_ledger, self._nap, self._race)
         while not stopped():
             self._chance.choice(things)()
 
@@ -164,6 +165,22 @@ class Traveller:
         number = self._journal.next()
         seconds = self._chance.choice((0.01, 0.1, 0.5, 1.0))
         self._start(campaign_workflows.nap, number, seconds, workflow_id=f"nap-{self._name}-{number}")
+
+    def _race(self) -> None:
+        """Start the same workflow as all other clients. The answer is its run id, also that of a rejected start."""
+        self._races += 1
+        name = f"race-{self._races}"
+        reject = IdReusePolicy.REJECT_DUPLICATE
+
+        def send(number: int) -> str:
+            try:
+                return self._client.start_workflow(
+                    campaign_workflows.nap, number, 0.0, id=name, task_queue=QUEUE, id_reuse_policy=reject
+                ).run_id
+            except WorkflowAlreadyStartedError as error:
+                return error.run_id
+
+        self._journal.request("race", name, send)
 
 
 def _plain(value: Any) -> Any:

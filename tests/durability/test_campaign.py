@@ -112,6 +112,11 @@ def duplicate_first_run(case: Case) -> Case:
     return case
 
 
+def change_race_answer(case: Case) -> Case:
+    case.lines.append(replace(next(case.of("race")), value="another"))
+    return case
+
+
 def lose_signal(case: Case) -> Case:
     signal = next(line for line in case.of("signal") if line.workflow_id.startswith("ledger"))
 
@@ -239,6 +244,7 @@ def change_activity_type(case: Case) -> Case:
 DAMAGES: tuple[tuple[Damage, checker.Check], ...] = (
     (lose_start, checker.starts),
     (duplicate_first_run, checker.starts),
+    (change_race_answer, checker.races),
     (lose_signal, checker.signals),
     (duplicate_signal, checker.signals),
     (swap_signals, checker.signals),

@@ -62,6 +62,13 @@ print("held")
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 
 
+def output_of(program: str, path: Path, *arguments: str) -> str:
+    """Run a program in a process of its own; return its output, or that with its errors if it failed."""
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", program, path, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=120, check=False)
+    return done.stdout.strip() if done.returncode == 0 else done.stdout + done.stderr
+
+
 def test_fork_waits_for_threads_in_protected_sections() -> None:
     inside, leave = threading.Event(), threading.Event()
     order: list[str] = []
@@ -92,17 +99,7 @@ def test_fork_waits_for_threads_in_protected_sections() -> None:
 
 
 def test_forked_children_of_a_busy_owner_can_use_sqlite(tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-W",
-        "ignore::DeprecationWarning",
-        "-c",
-        PROGRAM,
-        tmp_path / "orders.db",
-        "40",
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=120, check=False)
-    assert done.stdout.strip() == "held", done.stdout + done.stderr
+    assert output_of(PROGRAM, tmp_path / "orders.db", "40") == "held"
 
 
 SLOW_LOCK_PROGRAM = """
@@ -149,17 +146,7 @@ os.waitpid(child, 0)
 
 @pytest.mark.parametrize("call", ["open", "close"])
 def test_forked_child_does_not_keep_the_file_lock(tmp_path: Path, call: str) -> None:
-    command = [
-        sys.executable,
-        "-W",
-        "ignore::DeprecationWarning",
-        "-c",
-        SLOW_LOCK_PROGRAM,
-        tmp_path / "orders.db",
-        call,
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60, check=False)
-    assert done.stdout.strip() == "free", done.stdout + done.stderr
+    assert output_of(SLOW_LOCK_PROGRAM, tmp_path / "orders.db", call) == "free"
 
 
 FORK_IN_C_PROGRAM = """
@@ -218,9 +205,7 @@ def test_child_forked_in_c_does_not_keep_ownership(tmp_path: Path) -> None:
     try:
         owner.kill()
         owner.wait()
-        command = [sys.executable, "-c", NEXT_OWNER_PROGRAM, str(path)]
-        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60, check=False)
-        assert done.stdout.strip() == "42", done.stderr
+        assert output_of(NEXT_OWNER_PROGRAM, path) == "42"
     finally:
         os.kill(child, signal.SIGKILL)
         owner.stdout.close()

@@ -16,7 +16,13 @@ def test_workflows_survive_kills_of_owners_and_other_workers(tmp_path: Path) -> 
     findings = campaign.run()
     assert not findings.violations, "\n".join([*findings.violations[:20], findings.log[-4000:]])
     assert set(findings.faults) == set(KillCampaign.kinds)
-    assert min(findings.checked[kind] for kind in ("start", "signal", "update", "result", "attempt")) > 0
+    assert (
+        min(
+            findings.checked[kind]
+            for kind in ("start", "race", "signal", "update", "result", "total", "attempt")
+        )
+        > 0
+    )
 
 
 def test_recovery_time_is_measured_from_kill_to_last_retried_attempt(tmp_path: Path) -> None:

@@ -8,53 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.embedded.stores import memory_store
 
-from embedded.memory_world import World
 from hourglass import Client, Worker, activity, workflow
 from hourglass._contract import activities as ac
 from hourglass._contract import service as s
-from hourglass._contract import workflows as wf
 from hourglass._embedded.api import requests
 from hourglass._embedded.api.answering import EngineClosed
 from hourglass._embedded.engine import Engine
 from hourglass._embedded.multiprocess import calls
-from hourglass._evaluator.commands import Command, ContinueAsNew
-from hourglass._evaluator.events import RunEvicted
 from hourglass.client import _wait_notices
 from hourglass.errors import ServiceError
-
-
-def signal_request(request_id: str) -> wf.SignalWorkflow:
-    return wf.SignalWorkflow(workflow_id="w", signal_name="tell", request_id=request_id)
-
-
-async def continue_as_new(world: World) -> None:
-    """Let the worker continue the run as new and evict the old run."""
-    commands: list[Command] = [ContinueAsNew()]
-    while commands:
-        activation = await world.step(lambda _, new: [] if isinstance(new[0], RunEvicted) else commands)
-        if not isinstance(activation.events[0], RunEvicted):
-            commands = []
-
-
-@pytest.mark.parametrize(("runs", "another_owner"), [(1, False), (3, False), (1, True)])
-async def test_repeated_signal_request_is_delivered_once(runs: int, another_owner: bool) -> None:
-    store = memory_store()
-    world = await World.new(store=store)
-    await world.start()
-    await world.call(signal_request("lost"))
-    for _ in range(runs):
-        await continue_as_new(world)
-    if another_owner:
-        world = await World.new(store=store, opened=True)
-    await world.call(signal_request("lost"))
-    assert "WorkflowExecutionSignaled" not in world.kinds()
-    await world.call(signal_request("another"))
-    await world.call(signal_request("another"))
-    assert world.kinds().count("WorkflowExecutionSignaled") == 1
-    await world.close()
-
 
 tokens: queue.SimpleQueue[bytes] = queue.SimpleQueue()
 

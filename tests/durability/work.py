@@ -101,33 +101,5 @@ def errand(number: int) -> int:
     return number + 1
 
 
-@workflow.defn
-class Entity:
-    """Continues as new after each message, with the number of messages so far."""
-
-    def __init__(self) -> None:
-        self.before = 0
-        self.here = 0
-
-    @workflow.run
-    def run(self, before: int) -> None:
-        self.before = before
-        workflow.wait_condition(lambda: self.here > 0)
-        workflow.continue_as_new(before + self.here)
-
-    @workflow.signal
-    def tell(self, name: str) -> None:
-        self.here += 1
-
-    @workflow.update
-    def do(self, name: str) -> str:
-        self.here += 1
-        return name
-
-    @workflow.query
-    def total(self) -> int:
-        return self.before + self.here
-
-
-WORKFLOWS = [errand, Entity]
+WORKFLOWS = [errand]
 ACTIVITIES = [reserve, charge, pack, pay, thank]
