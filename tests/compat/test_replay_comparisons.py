@@ -177,8 +177,7 @@ def test_replay_compares_failure_messages_after_decoding() -> None:
         return code
 
     words = payload({"message": "no", "stack_trace": ""})
-    history = Writer("W", sdk="temporal-python")
-    history.task()
+    history = Writer.in_task("W", sdk="temporal-python")
     history.asked(
         "WORKFLOW_EXECUTION_FAILED",
         failure={
@@ -198,8 +197,7 @@ def test_replay_compares_arguments_and_given_memo_of_continue_as_new() -> None:
 
         return code
 
-    history = Writer("W", "a", sdk="temporal-python")
-    history.task()
+    history = Writer.in_task("W", "a", sdk="temporal-python")
     history.asked(
         "WORKFLOW_EXECUTION_CONTINUED_AS_NEW",
         newExecutionRunId="0195ed07-8876-7eb9-b722-ef99fadefce8",
@@ -219,15 +217,13 @@ def test_replay_compares_arguments_and_given_memo_of_continue_as_new() -> None:
 
 def two_activities_in_one_task(sdk: str) -> Writer:
     """Write a history with the activities `first` and `second` in one task."""
-    history = Writer("W", sdk=sdk, ids="count")
-    history.task()
+    history = Writer.in_task("W", sdk=sdk, ids="count")
     history.events[-1]["workflowTaskCompletedEventAttributes"].setdefault("sdkMetadata", {})[
         "coreUsedFlags"
     ] = [1]
     for scheduled in [history.activity("first"), history.activity("second")]:
         history.activity_done(scheduled)
-    history.task()
-    history.completed("done")
+    history.task_completes_run("done")
     return history
 
 
@@ -272,12 +268,10 @@ def test_replay_detects_removed_patch(sdk: str) -> None:
     def code() -> None:
         act("new")
 
-    history = Writer("W", sdk=sdk, ids="count")
-    history.task()
+    history = Writer.in_task("W", sdk=sdk, ids="count")
     history.marker("core_patch", **{"patch-data": payloads({"id": "step", "deprecated": False})})
     history.activity_done(history.activity("new"), 1)
-    history.task()
-    history.completed()
+    history.task_completes_run()
     assert not replay(history, code).ok
 
     def with_patch() -> None:
@@ -292,8 +286,7 @@ def test_replay_detects_removed_patch(sdk: str) -> None:
 
 def two_tasks_with_an_activity_each(end: str, sdk: str = "temporal-python") -> Writer:
     """Write a history with an activity in each of two tasks; the second activity has not ended."""
-    history = Writer("W", sdk=sdk, ids="count")
-    history.task()
+    history = Writer.in_task("W", sdk=sdk, ids="count")
     history.activity_done(history.activity("one"), 1)
     history.task()
     history.activity("two")
@@ -332,12 +325,10 @@ def test_replay_detects_additional_command_in_last_task(end: str) -> None:
 
 def test_replay_detects_swapped_arguments_of_activities() -> None:
     """Core does not detect it."""
-    history = Writer("W", sdk="temporal-python", ids="count")
-    history.task()
+    history = Writer.in_task("W", sdk="temporal-python", ids="count")
     for scheduled in [history.activity("echo", "a"), history.activity("echo", "b")]:
         history.activity_done(scheduled, 1)
-    history.task()
-    history.completed()
+    history.task_completes_run()
 
     def code() -> None:
         tasks = [workflow.start_activity("echo", name, start_to_close_timeout=60) for name in "ba"]
@@ -362,8 +353,7 @@ def test_replay_compares_commands_after_a_reset() -> None:
     )
     history.task()
     history.activity_done(history.activity("echo", "a"))
-    history.task()
-    history.completed()
+    history.task_completes_run()
     assert "arguments" in str(assert_rejected(history, lambda: act("echo", "b") and None))
     assert_fits(history, lambda: act("echo", "a") and None)
 
@@ -385,8 +375,7 @@ def test_binary_paged_and_nested_histories_are_equal(recorded_history: History, 
 
 
 def test_payload_with_invalid_base64_is_reported() -> None:
-    history = Writer("W", "x")
-    history.task()
+    history = Writer.in_task("W", "x")
     history.completed()
     arguments = history.events[0]["workflowExecutionStartedEventAttributes"]["input"]["payloads"]
     for data in ("!!!!", "abc$", "a", "YQ=", "YQ==="):
@@ -397,8 +386,7 @@ def test_payload_with_invalid_base64_is_reported() -> None:
 
 
 def test_deeply_nested_marker_is_reported_as_unreadable() -> None:
-    history = Writer("W")
-    history.task()
+    history = Writer.in_task("W")
     history.marker(
         "Version", **{"change-id": {"payloads": [payload(b"[" * 100_000)]}, "version": payloads(1)}
     )
@@ -409,18 +397,15 @@ def test_deeply_nested_marker_is_reported_as_unreadable() -> None:
 def test_activity_before_first_completed_task_is_reported() -> None:
     history = Writer("W")
     history.add("ACTIVITY_TASK_SCHEDULED", activityId="2", activityType={"name": "stray"})
-    history.task()
-    history.completed()
+    history.task_completes_run()
     assert "needs a completed workflow task" in str(replay(history, lambda: None).error)
 
 
 def test_activity_event_after_other_events_belongs_to_last_task() -> None:
-    history = Writer("W")
-    history.task()
+    history = Writer.in_task("W")
     history.signal("hello")
     history.activity_done(history.activity("late"))
-    history.task()
-    history.completed()
+    history.task_completes_run()
     assert_fits(history, lambda: act("late"))
     assert "activity late" in assert_rejected(history, lambda: None).expected
 
@@ -431,8 +416,7 @@ def test_activity_scheduled_and_cancelled_in_one_task_matches_no_command() -> No
         task.cancel()
         return "done"
 
-    history = Writer("W")
-    history.task()
+    history = Writer.in_task("W")
     scheduled = history.activity("slow")
     history.asked("ACTIVITY_TASK_CANCEL_REQUESTED", scheduledEventId=str(scheduled))
     history.add("ACTIVITY_TASK_CANCELED", scheduledEventId=str(scheduled))
@@ -453,8 +437,7 @@ def test_mutable_side_effect_of_go_keeps_value_until_next_marker() -> None:
     def code() -> list[Any]:
         return [workflow.execute_local_activity("limit", start_to_close_timeout=5) for _ in range(4)]
 
-    history = Writer("W")
-    history.task()
+    history = Writer.in_task("W")
     history.marker("MutableSideEffect", **effect(5, 1))
     history.marker("MutableSideEffect", **effect(6, 3))
     history.completed([5, 5, 6, 6])
@@ -465,8 +448,7 @@ def test_replay_compares_arguments_of_java_local_activities() -> None:
     def code(value: str) -> Any:
         return workflow.execute_local_activity("la", value, start_to_close_timeout=5)
 
-    history = Writer("W", "a", sdk="temporal-java", ids="uuids")
-    history.task()
+    history = Writer.in_task("W", "a", sdk="temporal-java", ids="uuids")
     history.java_local("la", ["a"], 1)
     history.completed(1)
     assert_fits(history, code)
@@ -513,8 +495,7 @@ def test_replay_accepts_different_wording_of_cancelled_updates(cause: dict[str, 
                     raise ApplicationError("exited") from error
                 raise
 
-    history = Writer("W", sdk="temporal-python", ids="count")
-    history.task()
+    history = Writer.in_task("W", sdk="temporal-python", ids="count")
     accepted = history.add(
         "WORKFLOW_EXECUTION_UPDATE_ACCEPTED",
         protocolInstanceId="u",
@@ -535,8 +516,7 @@ def test_replay_accepts_different_wording_of_cancelled_updates(cause: dict[str, 
 
 def history_ending_with(event: str, **attributes: Any) -> Writer:
     """Write a history of one activity that ends with this event."""
-    history = Writer("W", sdk="temporal-python", ids="count")
-    history.task()
+    history = Writer.in_task("W", sdk="temporal-python", ids="count")
     history.activity_done(history.activity("echo"), 1)
     history.task()
     history.asked(event, **attributes)

@@ -9,12 +9,10 @@ from pathlib import Path
 import pytest
 
 from hourglass import workflow
-from hourglass.errors import ApplicationError, NondeterminismError
 from hourglass.replay import History, Replayer
 
 from .generated import SEEDS
 from .twins import TWINS
-from .twins._corpus import act
 
 HISTORIES = Path(__file__).parent / "histories"
 NAMES = sorted(path.stem for path in HISTORIES.glob("*.json"))
@@ -64,43 +62,19 @@ def test_recorded_history_has_both_events_in_one_workflow_task(name: str) -> Non
     assert " ".join(BATCHES[name]) in tasks
 
 
-def test_replay_detects_changed_order_of_commands() -> None:
-    @workflow.defn(name="TaskThenMain")
-    def other_order() -> str:
-        act("echo", "A")
-        workflow.sleep(0.01)
-        return str(act("echo", "B"))
-
-    with Replayer(workflows=[other_order]) as replayer, pytest.raises(NondeterminismError):
-        replayer.replay(_history("TaskThenMain"))
+TAKEN_CHILD = Path(__file__).parent / "children" / "starts_a_taken_child.json"
 
 
-def test_replay_detects_changed_activity_argument() -> None:
-    """Core does not compare arguments."""
-
-    @workflow.defn(name="RunFails")
-    def other_argument() -> None:
-        act("echo", "something else")
-        raise ApplicationError("broken", "detail", 7, type="Broken", non_retryable=True)
-
-    with (
-        Replayer(workflows=[other_argument]) as replayer,
-        pytest.raises(NondeterminismError, match="argument"),
-    ):
-        replayer.replay(_history("RunFails"))
+@workflow.defn
+def starts_a_taken_child(name: str) -> str:
+    """Fails because the id of its child is in use."""
+    workflow.sleep(0.01)
+    return str(workflow.execute_child_workflow("sits", id=name))
 
 
-def test_replay_detects_changed_workflow_result() -> None:
-    @workflow.defn(name="ConditionAtOnce")
-    def other_result() -> str:
-        task = workflow.spawn(act, "echo", "task")
-        workflow.wait_condition(lambda: True)
-        workflow.start_activity("echo", "first", start_to_close_timeout=60)
-        workflow.wait_condition(lambda: True, timeout=5)
-        act("echo", "second")
-        workflow.sleep(0.01)
-        task.result()
-        return "not what was recorded"
-
-    with Replayer(workflows=[other_result]) as replayer, pytest.raises(NondeterminismError, match="result"):
-        replayer.replay(_history("ConditionAtOnce"))
+def test_temporalio_history_of_a_rejected_child_start_replays() -> None:
+    events = json.loads(TAKEN_CHILD.read_text())["events"]
+    assert events[-1]["eventType"] == "EVENT_TYPE_WORKFLOW_EXECUTION_FAILED"
+    with Replayer(workflows=[starts_a_taken_child]) as replayer:
+        outcome = replayer.replay(History.from_file(TAKEN_CHILD))
+    assert outcome.ok, outcome

@@ -72,8 +72,9 @@ def races_equal_timers(names: list[str]) -> Any:
 def test_identical_timers_are_matched_by_the_activities_that_follow() -> None:
     for sdk in ("temporal-go", TYPESCRIPT):
         for first, second in (("a", "b"), ("b", "a")):
-            history = Writer("W", ["a", "b"], sdk=sdk, ids="events" if sdk == "temporal-go" else "count")
-            history.task()
+            history = Writer.in_task(
+                "W", ["a", "b"], sdk=sdk, ids="events" if sdk == "temporal-go" else "count"
+            )
             started = [history.timer("50s"), history.timer("50s")]
             history.fired(started[0])
             history.task()
@@ -83,8 +84,7 @@ def test_identical_timers_are_matched_by_the_activities_that_follow() -> None:
             two = history.activity("echo", second)
             history.activity_done(one, first)
             history.activity_done(two, second)
-            history.task()
-            history.completed(["a", "b"])
+            history.task_completes_run(["a", "b"])
             assert_fits(history, races_equal_timers)
 
 
@@ -105,8 +105,7 @@ def test_dialect_is_recognized_by_sdk_name_and_flags() -> None:
         (TYPESCRIPT, {}, Dialect.CORE),
         ("temporal-java", {}, Dialect.OTHER),
     ):
-        history = Writer("W", sdk=named)
-        history.task()
+        history = Writer.in_task("W", sdk=named)
         history.events[-1]["workflowTaskCompletedEventAttributes"].setdefault("sdkMetadata", {}).update(
             metadata
         )
@@ -123,14 +122,12 @@ def runs_two_activities_concurrently() -> list[Any]:
 
 
 def test_order_of_spawned_function_is_tolerated_for_an_unnamed_sdk() -> None:
-    history = Writer("W", sdk="", ids="count")
-    history.task()
+    history = Writer.in_task("W", sdk="", ids="count")
     history.events[-1]["workflowTaskCompletedEventAttributes"]["sdkMetadata"] = {"coreUsedFlags": [1, 2]}
     spawned, own = history.activity("echo", "second"), history.activity("echo", "first")
     history.activity_done(spawned, "second")
     history.activity_done(own, "first")
-    history.task()
-    history.completed(["first", "second"])
+    history.task_completes_run(["first", "second"])
     assert_fits(history, runs_two_activities_concurrently)
 
 
@@ -152,8 +149,7 @@ class AnswersUpdateAtEnd:
 
 def update_in_the_only_task() -> Writer:
     """Write a history whose only task accepts an update."""
-    history = Writer("W", sdk=TYPESCRIPT)
-    history.task()
+    history = Writer.in_task("W", sdk=TYPESCRIPT)
     history.add(
         "WORKFLOW_EXECUTION_UPDATE_ACCEPTED",
         protocolInstanceId="u",
@@ -174,8 +170,7 @@ def test_replay_accepts_missing_update_answer_after_completion() -> None:
 def test_replay_detects_code_that_completes_too_early() -> None:
     history = update_in_the_only_task()
     history.fired(history.timer("5s"))
-    history.task()
-    history.completed()
+    history.task_completes_run()
     assert "completion" in assert_rejected(history, AnswersUpdateAtEnd).produced
 
 
@@ -187,14 +182,12 @@ def sleeps_zero_then_calls() -> str:
 @pytest.mark.parametrize("recorded_timer", ["0.001s", ""], ids=["timer of a millisecond", "no timer"])
 def test_zero_sleep_matches_history_with_or_without_timer(recorded_timer: str) -> None:
     """TypeScript's and .NET's SDKs start a timer of one millisecond."""
-    history = Writer("W", sdk=TYPESCRIPT, ids="count")
-    history.task()
+    history = Writer.in_task("W", sdk=TYPESCRIPT, ids="count")
     if recorded_timer:
         history.fired(history.timer(recorded_timer))
         history.task()
     history.activity_done(history.activity("echo", "one"), "one")
-    history.task()
-    history.completed("one")
+    history.task_completes_run("one")
     assert_fits(history, sleeps_zero_then_calls)
 
 

@@ -26,13 +26,11 @@ def echoes_then_sleeps(name: str) -> Any:
 
 
 def _plain(**options: Any) -> Writer:
-    history = Writer("W", "x", **options)
-    history.task()
+    history = Writer.in_task("W", "x", **options)
     history.activity_done(history.activity("echo", "x"), "x")
     history.task()
     history.fired(history.timer("5s"))
-    history.task()
-    history.completed("x")
+    history.task_completes_run("x")
     return history
 
 
@@ -87,14 +85,12 @@ def test_history_of_java_test_server_replays() -> None:
 
 
 def test_unknown_event_is_ignored_only_if_marked_as_ignorable() -> None:
-    history = Writer("W")
-    history.task()
+    history = Writer.in_task("W")
     timer = history.timer("5s")
     history.add("NOVELTY_OF_TOMORROW")
     history.events[-1]["workerMayIgnore"] = True
     history.fired(timer)
-    history.task()
-    history.completed()
+    history.task_completes_run()
 
     def code() -> None:
         workflow.sleep(5)
@@ -118,15 +114,13 @@ def test_unknown_event_is_ignored_only_if_marked_as_ignorable() -> None:
 def test_unknown_ignorable_event_with_known_attributes_is_ignored(
     kind: Any, attributes: dict[str, Any]
 ) -> None:
-    history = Writer("W")
-    history.task()
+    history = Writer.in_task("W")
     timer = history.timer("5s")
     history.add("NOVELTY_OF_TOMORROW")
     event = history.events[-1]
     event |= {"workerMayIgnore": True, "eventType": kind, **attributes}
     history.fired(timer)
-    history.task()
-    history.completed()
+    history.task_completes_run()
 
     def code() -> None:
         workflow.sleep(5)
@@ -139,11 +133,9 @@ def test_missing_null_and_empty_results_decode_to_none() -> None:
         act("nothing", None)
 
     for result in ((), (None,)):
-        history = Writer("W")
-        history.task()
+        history = Writer.in_task("W")
         history.activity_done(history.activity("nothing", None), *result)
-        history.task()
-        history.completed(*result)
+        history.task_completes_run(*result)
         assert_fits(history, code)
 
 
@@ -151,8 +143,7 @@ def test_missing_null_and_empty_results_decode_to_none() -> None:
 
 
 def test_unknown_marker_is_reported_with_its_event() -> None:
-    history = Writer("W")
-    history.task()
+    history = Writer.in_task("W")
     history.marker("Astrology", sign=payloads("Leo"))
     history.completed()
     error = replay(history, lambda: None).error
@@ -162,8 +153,7 @@ def test_unknown_marker_is_reported_with_its_event() -> None:
 
 @pytest.mark.parametrize("name", ["Version", "LocalActivity", "MutableSideEffect"])
 def test_unreadable_marker_is_reported_with_its_event(name: str) -> None:
-    history = Writer("W")
-    history.task()
+    history = Writer.in_task("W")
     history.marker(name, data={"payloads": [payload(b"\xff", "binary/plain"), payload(b"{")]})
     history.completed()
     error = replay(history, lambda: None).error
@@ -172,8 +162,7 @@ def test_unreadable_marker_is_reported_with_its_event(name: str) -> None:
 
 
 def test_missing_nexus_operation_is_reported() -> None:
-    history = Writer("W")
-    history.task()
+    history = Writer.in_task("W")
     history.asked("NEXUS_OPERATION_SCHEDULED", endpoint="e", service="s", operation="o")
     error = replay(history, lambda: None).error
     assert isinstance(error, NondeterminismError)
@@ -253,8 +242,7 @@ def test_unregistered_workflow_type_is_reported() -> None:
 
 
 def test_commands_of_an_uncompleted_task_are_not_compared() -> None:
-    history = Writer("W", "x")
-    history.task()
+    history = Writer.in_task("W", "x")
     history.activity_done(history.activity("echo", "x"), "x")
     history.task()
     del history.events[-1]

@@ -30,15 +30,13 @@ def branches_by_patches() -> str:
 )
 @pytest.mark.parametrize("language", ["go", "java"])
 def test_get_version_markers_map_to_patches(language: str, version: int | None, way: str) -> None:
-    history = Writer("W", sdk=f"temporal-{language}", ids="events" if language == "go" else "uuids")
-    history.task()
+    history = Writer.in_task("W", sdk=f"temporal-{language}", ids="events" if language == "go" else "uuids")
     if version is not None:
         write = history.go_version if language == "go" else history.java_version
         write("step", version)
     done = history.activity(way)
     history.activity_done(done, "x")
-    history.task()
-    history.completed("x")
+    history.task_completes_run("x")
     assert_fits(history, branches_by_patches)
 
 
@@ -47,20 +45,17 @@ def test_version_recorded_later_does_not_affect_earlier_tasks() -> None:
         act("a")
         return str(act("new" if workflow.patched("late") else "old"))
 
-    history = Writer("W")
-    history.task()
+    history = Writer.in_task("W")
     history.activity_done(history.activity("a"), 1)
     history.task()
     history.go_version("late", 1)
     history.activity_done(history.activity("new"), "x")
-    history.task()
-    history.completed("x")
+    history.task_completes_run("x")
     assert_fits(history, code)
 
 
 def test_recorded_version_may_be_unused_by_the_code() -> None:
-    history = Writer("W")
-    history.task()
+    history = Writer.in_task("W")
     history.go_version("gone", 1)
     history.completed("x")
     assert_fits(history, lambda: "x")
@@ -73,8 +68,7 @@ def test_go_local_activities_are_matched_by_number() -> None:
     def code() -> Any:
         return workflow.gather(*[start_local("twice", number) for number in (1, 2, 3)])
 
-    history = Writer("W")
-    history.task()
+    history = Writer.in_task("W")
     for number in (3, 1, 2):
         history.go_local(number, "twice", 2 * number)
     history.completed([2, 4, 6])
@@ -85,8 +79,7 @@ def test_java_local_activities_are_matched_by_arguments() -> None:
     def code() -> Any:
         return workflow.gather(*[start_local("Twice", number) for number in (1, 2, 3)])
 
-    history = Writer("W", sdk="temporal-java", ids="uuids")
-    history.task()
+    history = Writer.in_task("W", sdk="temporal-java", ids="uuids")
     for number in (2, 3, 1):
         history.java_local("Twice", [number], 2 * number)
     history.completed([2, 4, 6])
@@ -99,14 +92,12 @@ def test_local_activities_resolve_in_order_of_their_markers() -> None:
         done, _ = workflow.wait([slow, fast], return_when="FIRST_COMPLETED")
         return act("winner", "fast" if fast in done else "slow")
 
-    history = Writer("W")
-    history.task()
+    history = Writer.in_task("W")
     history.go_local(2, "fast", 1)
     scheduled = history.activity("winner", "fast")
     history.go_local(1, "slow", 2)
     history.activity_done(scheduled, 3)
-    history.task()
-    history.completed(3)
+    history.task_completes_run(3)
     assert_fits(history, code)
 
 
@@ -118,8 +109,7 @@ def test_failed_local_activity_raises_activity_error_with_cause() -> None:
             return type(error.cause).__name__
         return "fine"
 
-    history = Writer("W")
-    history.task()
+    history = Writer.in_task("W")
     history.go_local(1, "breaks", failure=failure("broken"), backoff=-1)
     history.completed("ApplicationError")
     assert_fits(history, code)
@@ -130,8 +120,7 @@ def test_local_activity_backoff_timer_precedes_its_next_attempt(language: str) -
     def code() -> Any:
         return local("flaky", 7)
 
-    history = Writer("W", sdk=f"temporal-{language}", ids="uuids" if language == "java" else "events")
-    history.task()
+    history = Writer.in_task("W", sdk=f"temporal-{language}", ids="uuids" if language == "java" else "events")
     if language == "go":
         history.go_local(1, "flaky", failure=failure("not yet"), backoff=30_000_000_000)
     else:
@@ -153,16 +142,14 @@ def test_local_activity_marker_may_be_in_a_later_task() -> None:
         timer.cancel()
         return act("next", result)
 
-    history = Writer("W", sdk="temporal-java", ids="uuids")
-    history.task()
+    history = Writer.in_task("W", sdk="temporal-java", ids="uuids")
     timer = history.timer("60s")
     history.task()
     history.task()
     history.java_local("long", [], "x")
     history.asked("TIMER_CANCELED", timerId="t", startedEventId=str(timer))
     history.activity_done(history.activity("next", "x"), "y")
-    history.task()
-    history.completed("y")
+    history.task_completes_run("y")
     assert_fits(history, code)
 
 
@@ -171,8 +158,7 @@ def test_workflow_time_advances_to_local_activity_marker() -> None:
         local("long")
         return workflow.now().strftime("%H:%M")
 
-    history = Writer("W")
-    history.task()
+    history = Writer.in_task("W")
     history.go_local(1, "long", time="2023-11-15T01:59:00.5+02:00")
     history.completed("23:59")
     assert_fits(history, code)
@@ -182,12 +168,10 @@ def test_workflow_time_advances_to_local_activity_marker() -> None:
 
 
 def _with_effect(name: str, **details: Any) -> Writer:
-    history = Writer("W")
-    history.task()
+    history = Writer.in_task("W")
     history.marker(name, **details)
     history.activity_done(history.activity("use", "drawn"), 1)
-    history.task()
-    history.completed("drawn")
+    history.task_completes_run("drawn")
     return history
 
 
@@ -242,12 +226,10 @@ def test_mutable_side_effect_without_new_marker_keeps_its_value() -> None:
         workflow.sleep(1)
         return [first, local("setting")]
 
-    history = Writer("W")
-    history.task()
+    history = Writer.in_task("W")
     history.marker("MutableSideEffect", id=payloads("setting"), data=payloads(5))
     history.fired(history.timer("1s"))
-    history.task()
-    history.completed([5, 5])
+    history.task_completes_run([5, 5])
     assert_fits(history, code)
 
 

@@ -20,8 +20,7 @@ def test_go_coroutines_may_resume_in_creation_order() -> None:
 
         return workflow.gather(*[workflow.spawn(chain, name) for name in names])
 
-    history = Writer("W", ["a", "b"])
-    history.task()
+    history = Writer.in_task("W", ["a", "b"])
     first = [history.activity("first", name) for name in "ab"]
     history.activity_done(first[1], "B")
     history.activity_done(first[0], "A")
@@ -29,8 +28,7 @@ def test_go_coroutines_may_resume_in_creation_order() -> None:
     second = [history.activity("second", name) for name in "AB"]
     for scheduled, result in zip(second, "xy", strict=True):
         history.activity_done(scheduled, result)
-    history.task()
-    history.completed(["x", "y"])
+    history.task_completes_run(["x", "y"])
     assert_fits(history, code)
 
 
@@ -49,8 +47,7 @@ def test_timer_of_a_finished_wait_may_fire_later() -> None:
         def come(self) -> None:
             self.there = True
 
-    history = Writer("W")
-    history.task()
+    history = Writer.in_task("W")
     first = history.timer("10s")
     history.signal("come")
     history.task()
@@ -58,8 +55,7 @@ def test_timer_of_a_finished_wait_may_fire_later() -> None:
     history.fired(first)
     history.task()
     history.fired(second)
-    history.task()
-    history.completed("came")
+    history.task_completes_run("came")
     assert_fits(history, Waits)
 
 
@@ -69,8 +65,7 @@ def test_wait_condition_that_already_holds_matches_with_or_without_timer() -> No
         return "held"
 
     for with_timer in (True, False):
-        history = Writer("W")
-        history.task()
+        history = Writer.in_task("W")
         if with_timer:
             history.timer("10s")
         history.completed("held")
@@ -82,17 +77,14 @@ def test_zero_sleep_starts_no_timer_in_go_histories() -> None:
         workflow.sleep(0)
         return act("next")
 
-    history = Writer("W")
-    history.task()
+    history = Writer.in_task("W")
     history.activity_done(history.activity("next"), 1)
-    history.task()
-    history.completed(1)
+    history.task_completes_run(1)
     assert_fits(history, code)
 
 
 def _with_child(child: str) -> Writer:
-    history = Writer("W")
-    history.task()
+    history = Writer.in_task("W")
     initiated = history.asked(
         "START_CHILD_WORKFLOW_EXECUTION_INITIATED",
         workflowId=child,
@@ -128,8 +120,7 @@ def _with_child(child: str) -> Writer:
         workflowType={"name": "Child"},
         result=payloads("z"),
     )
-    history.task()
-    history.completed("z")
+    history.task_completes_run("z")
     return history
 
 
@@ -156,8 +147,7 @@ def test_retry_recorded_as_continue_as_new_replays() -> None:
     def code() -> None:
         act("breaks")
 
-    history = Writer("W")
-    history.task()
+    history = Writer.in_task("W")
     scheduled = history.activity("breaks")
     started = history.add("ACTIVITY_TASK_STARTED", scheduledEventId=str(scheduled))
     history.add(
@@ -190,8 +180,7 @@ def test_update_waits_for_handler_registered_by_the_body() -> None:
         workflow.wait_condition(lambda: bool(got))
         return got[0]
 
-    history = Writer("W")
-    history.task()
+    history = Writer.in_task("W")
     request = {"meta": {"updateId": "u"}, "input": {"name": "add", "args": payloads(5)}}
     accepted = history.add(
         "WORKFLOW_EXECUTION_UPDATE_ACCEPTED", protocolInstanceId="u", acceptedRequest=request

@@ -50,6 +50,13 @@ class Writer:
             attempt=1,
         )
 
+    @staticmethod
+    def in_task(workflow_type: str, *arguments: Any, **options: str) -> Writer:
+        """Begin a history with a completed workflow task, whose commands follow."""
+        writer = Writer(workflow_type, *arguments, **options)
+        writer.task()
+        return writer
+
     def add(self, kind: str, **attributes: Any) -> int:
         """Add an event; return its number."""
         number = len(self.events) + 1
@@ -121,6 +128,11 @@ class Writer:
 
     def completed(self, *result: Any) -> None:
         self.asked("WORKFLOW_EXECUTION_COMPLETED", **({"result": payloads(*result)} if result else {}))
+
+    def task_completes_run(self, *result: Any) -> None:
+        """Add a workflow task that completes the run."""
+        self.task()
+        self.completed(*result)
 
     # --- markers ----------------------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import (
+from . import (  # noqa: F401
     cancelling,
     cancelling_tasks,
     concurrency,
@@ -14,19 +14,5 @@ from . import (
     signalling,
     waiting,
 )
-from ._corpus import PROGRAMS, Program
-
-__all__ = [
-    "PROGRAMS",
-    "Program",
-    "cancelling",
-    "cancelling_tasks",
-    "concurrency",
-    "failing",
-    "interpreted",
-    "later",
-    "primitives",
-    "racing",
-    "signalling",
-    "waiting",
-]
+from ._corpus import PROGRAMS as PROGRAMS
+from ._corpus import Program as Program

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import (
+from . import (  # noqa: F401
     cancelling,
     cancelling_tasks,
     concurrency,
@@ -14,18 +14,4 @@ from . import (
     signalling,
     waiting,
 )
-from ._corpus import TWINS
-
-__all__ = [
-    "TWINS",
-    "cancelling",
-    "cancelling_tasks",
-    "concurrency",
-    "failing",
-    "interpreted",
-    "later",
-    "primitives",
-    "racing",
-    "signalling",
-    "waiting",
-]
+from ._corpus import TWINS as TWINS
