@@ -122,6 +122,10 @@ class World:
         options = {"task_queue": queue, "identity": "worker", **config}
         return World(connection, clock, PolledEngine(await connection.open_handle(HandleConfig(**options))))
 
+    async def successor(self, **options: Any) -> World:
+        """Open another engine over the same store and clock, as after a crash."""
+        return await World.new(store=self.engine.store, clock=self.clock, opened=True, **options)
+
     def other_handle(self, process_id: int, process_key: int, **config: Any) -> Handle:
         """Open a handle of the queue `q` for a worker of another process."""
         options = HandleConfig(task_queue="q", **config)

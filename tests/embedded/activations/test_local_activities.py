@@ -65,34 +65,6 @@ async def markers(world: World) -> list[dict[str, Any]]:
     return details
 
 
-async def test_local_activity_result_is_recorded_in_the_same_workflow_task(world: World) -> None:
-    run_id = await world.start_run(local(arguments=(text("x"),), summary=text("s")))
-    task = await world.activity()
-    assert (task.is_local, task.activity_type, task.arguments, task.attempt) == (True, "a", (text("x"),), 1)
-    assert (task.run_id, task.workflow_id, task.spec.task_queue) == (run_id, "w", "q")
-    await world.succeed(task, text("y"))
-    assert await next_event(world) == e.ActivityCompleted(1, text("y"), is_local=True)
-    await world.complete(run_id, c.CompleteRun(text("end")))
-    assert world.kinds() == [
-        "WorkflowExecutionStarted",
-        *TASK,
-        "MarkerRecorded",
-        "WorkflowExecutionCompleted",
-    ]
-    (data,) = await markers(world)
-    assert list(data) == [
-        "seq",
-        "attempt",
-        "activity_id",
-        "activity_type",
-        "complete_time",
-        "backoff",
-        "original_schedule_time",
-        "activation_index",
-    ]
-    assert (data["seq"], data["attempt"], data["backoff"], data["activation_index"]) == (1, 1, None, 1)
-
-
 async def test_local_activity_with_short_backoff_retries_within_the_task(world: World) -> None:
     rule = RetryRule(initial_interval=2.0, maximum_attempts=3)
     run_id = await world.start_run(local(retry_policy=rule))
@@ -124,23 +96,6 @@ async def test_nonretryable_failure_ends_a_local_activity(world: World, failure:
     task = await world.activity()
     await world.fail_attempt(task, failure)
     assert await next_event(world) == e.ActivityFailed(1, failure, is_local=True)
-
-
-async def test_local_activity_with_long_backoff_waits_by_a_timer(world: World) -> None:
-    """Beyond `local_retry_threshold` the run receives the duration of the pause and schedules the next attempt itself."""
-    run_id = await world.start_run(local(local_retry_threshold=0.5))
-    task = await world.activity()
-    scheduled_ns = world.clock.now_ns()
-    await world.fail_attempt(task, app_failure("no"))
-    event = await next_event(world)
-    assert event == e.ActivityBackedOff(1, 2, 1.0, scheduled_ns)
-    await world.complete(run_id, c.StartTimer(1, 1_000_000_000))
-    world.clock.advance(1)
-    assert await next_event(world) == e.TimerFired(1)
-    await world.complete(run_id, local(2, attempt=2, original_schedule_time_ns=scheduled_ns))
-    assert (await world.activity()).attempt == 2
-    (data,) = await markers(world)
-    assert data["backoff"] == {"seconds": 1, "nanos": 0}
 
 
 @pytest.mark.parametrize(
@@ -344,17 +299,6 @@ async def test_changed_local_activity_is_nondeterminism(change: dict[str, str] |
     evicted = await next_event(world)
     assert isinstance(evicted, e.RunEvicted)
     assert evicted.reason == "NONDETERMINISM"
-
-
-async def test_closing_a_run_cancels_its_local_activities(world: World) -> None:
-    run_id = await world.start_run(local())
-    task = await world.activity()
-    await signal_by_heartbeat(world)
-    await world.complete(run_id, c.CompleteRun(text("end")))
-    assert await world.cancel() == ActivityCancel(task.token, "CANCELLED")
-    await world.succeed(task, text("late"))
-    assert "MarkerRecorded" not in world.kinds()
-    assert world.kinds()[-1] == "WorkflowExecutionCompleted"
 
 
 async def test_terminating_a_run_cancels_its_local_activity(world: World) -> None:

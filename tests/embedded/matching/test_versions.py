@@ -97,22 +97,6 @@ def client(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Client]:
 # --- who runs what -----------------------------------------------------------------------------------------------------
 
 
-def test_auto_upgrade_run_moves_between_versions(client: Client) -> None:
-    """State comes from the history, not from an outdated cache."""
-    with versioned_worker(client, "1"), versioned_worker(client, "2"):
-        client.set_current_version("shop", "1")
-        handle = client.start_workflow(upgrading_tour, 4)
-        until(lambda: has_run_on(handle, "1"))
-        builds = ["1"]
-        for build_id in ("2", "1", "1", "2"):
-            client.set_current_version("shop", build_id)
-            handle.signal(go, "")
-            builds.append(build_id)
-            if len(builds) < 5:
-                until(lambda: has_run_on(handle, *builds))
-        assert handle.result(timeout=20) == builds
-
-
 def test_pinned_run_waits_for_a_worker_of_its_version(client: Client) -> None:
     with versioned_worker(client, "1"):
         client.set_current_version("shop", "1")
@@ -136,18 +120,6 @@ def test_activity_on_an_unversioned_queue_runs_for_a_pinned_workflow(client: Cli
     with versioned_worker(client, "1"), Worker(client, "packing", activities=[packed]):
         client.set_current_version("shop", "1")
         assert client.execute_workflow(pinned_with_activity_on_another_queue) == ["1", "packed"]
-
-
-def test_workers_of_a_version_that_is_not_current_receive_no_tasks(client: Client) -> None:
-    with versioned_worker(client, "1"):
-        waits = client.start_workflow(pinned_tour, 0)
-        with Worker(client, workflows=[pinned_tour]):
-            assert waits.result(timeout=20) == [""]
-        client.set_current_version("shop", "1")
-        with Worker(client, workflows=[pinned_tour]):
-            assert client.execute_workflow(pinned_tour, 0) == ["1"]
-            client.set_current_version("shop", None)
-            assert client.execute_workflow(pinned_tour, 0) == [""]
 
 
 def test_reset_run_stays_pinned_to_its_version(client: Client) -> None:

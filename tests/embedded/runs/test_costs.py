@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.embedded.stores import memory_store, open_sqlite
+from tests.embedded.stores import open_sqlite
 
 from hourglass._contract import schedules as sc
 from hourglass._contract import workflows as wf
@@ -242,15 +242,3 @@ async def test_ownerless_starts_share_one_opening_of_the_file(
     handle = await other.open_handle(HandleConfig(task_queue="q", identity="one"))
     assert openings == [True, False]
     await handle.finalize()
-
-
-async def test_forgetting_the_latest_run_makes_the_earlier_one_current() -> None:
-    store = memory_store()
-    for run_id, name in (("a1", "a"), ("b1", "b"), ("a2", "a")):
-        story = Story(run_id, name)
-        store.append(story.start())
-        store.append(story.close())
-    store.forget("a2")
-    assert (store.current("a"), store.current("b")) == ("a1", "b1")
-    store.forget("a1")
-    assert (store.current("a"), store.current("b")) == ("", "b1")

@@ -13,7 +13,7 @@ from hourglass._contract.handle import HandleConfig, Shutdown
 from hourglass._evaluator import commands as c
 from hourglass._evaluator import events as e
 from hourglass.converter import Failure
-from hourglass.errors import ConnectionFailedError, QueryFailedError, ServiceError, ServiceTimeoutError
+from hourglass.errors import ConnectionFailedError, QueryFailedError, ServiceTimeoutError
 
 from ..memory_world import World, settle, start_waiting, text
 
@@ -223,20 +223,6 @@ async def test_query_without_a_worker_times_out(world: World) -> None:
         await call
     assert not record.queries
     assert not world.engine.queues.queried
-
-
-async def test_query_waits_for_the_first_workflow_task(world: World) -> None:
-    """The query is rejected if the run closes before its first task."""
-    await world.start(start_delay=60.0)
-    query = wf.QueryWorkflow(workflow_id="w", query_name="state")
-    call = await start_waiting(world.call(query))
-    assert world.kinds() == ["WorkflowExecutionStarted"]
-    assert not call.done()
-    await world.call(wf.TerminateWorkflow(workflow_id="w"))
-    with pytest.raises(ServiceError, match="closed before WorkflowTaskStarted"):
-        await call
-    with pytest.raises(ServiceError, match="closed before WorkflowTaskStarted"):
-        await world.call(query)
 
 
 # --- handles ----------------------------------------------------------------------------------------------

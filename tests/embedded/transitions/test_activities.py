@@ -5,18 +5,16 @@ from __future__ import annotations
 import pytest
 from tests.specs import made
 
-from hourglass._contract.activities import CompleteActivity, HeartbeatActivity
 from hourglass._contract.handle import (
-    ActivityDeferred,
     ActivityTask,
     AttemptCancelled,
 )
-from hourglass._contract.workflows import DescribeWorkflow, RunCompleted, TerminateWorkflow
+from hourglass._contract.workflows import TerminateWorkflow
 from hourglass._evaluator import commands as c
 from hourglass._evaluator import events as e
 from hourglass._evaluator.specs import RetryRule
 from hourglass.converter import ActivityFailure, CanceledFailure, Failure, Payload, TimeoutFailure
-from hourglass.errors import RetryState, ServiceError, TimeoutType
+from hourglass.errors import RetryState, TimeoutType
 from hourglass.workflow import ActivityCancellationType
 
 from ..memory_world import World, app_failure, settle, start_waiting, text
@@ -25,30 +23,6 @@ from ..memory_world import World, app_failure, settle, start_waiting, text
 def schedule(seq: int = 1, **more: object) -> c.ScheduleActivity:
     options: dict[str, object] = {"start_to_close_timeout": 10.0, **more}
     return made(c.ScheduleActivity, seq=seq, activity_id=str(seq), activity_type="act", **options)  # type: ignore[arg-type]
-
-
-async def test_sequence_of_activities_writes_the_history_of_temporal(world: World) -> None:
-    run_id = await world.start_run(schedule(1))
-    for seq in (1, 2, 3):
-        task = await world.activity()
-        assert (task.activity_id, task.attempt, task.workflow_id) == (str(seq), 1, "w")
-        await world.succeed(task, text(f"r{seq}"))
-        activation = await world.activation()
-        assert activation.events == (e.ActivityCompleted(seq, text(f"r{seq}")),)
-        assert not activation.is_replaying
-        end = c.CompleteRun(text("done")) if seq == 3 else schedule(seq + 1)
-        await world.complete(run_id, end)
-    assert await world.outcome() == RunCompleted((text("done"),))
-    step = [
-        "ActivityTaskScheduled",
-        "ActivityTaskStarted",
-        "ActivityTaskCompleted",
-        "WorkflowTaskScheduled",
-        "WorkflowTaskStarted",
-        "WorkflowTaskCompleted",
-    ]
-    first = ["WorkflowExecutionStarted", *step[3:]]
-    assert world.kinds() == [*first, *step, *step, *step, "WorkflowExecutionCompleted"]
 
 
 async def test_failed_attempt_is_retried_with_backoff(world: World) -> None:
@@ -66,33 +40,6 @@ async def test_failed_attempt_is_retried_with_backoff(world: World) -> None:
     await world.succeed(task, text("ok"))
     assert (await world.activation()).events == (e.ActivityCompleted(1, text("ok")),)
     assert world.kinds().count("ActivityTaskStarted") == 1
-
-
-@pytest.mark.parametrize(
-    ("rule", "failure", "state"),
-    [
-        (RetryRule(maximum_attempts=1), app_failure("no"), RetryState.MAXIMUM_ATTEMPTS_REACHED),
-        (RetryRule(), app_failure("no", non_retryable=True), RetryState.NON_RETRYABLE_FAILURE),
-        (RetryRule(non_retryable_error_types=("Oops",)), app_failure("no"), RetryState.NON_RETRYABLE_FAILURE),
-        (RetryRule(initial_interval=60.0), app_failure("no"), RetryState.TIMEOUT),
-    ],
-)
-async def test_final_failure_is_wrapped_like_cores(
-    world: World, rule: RetryRule, failure: Failure, state: RetryState
-) -> None:
-    await world.start_run(schedule(retry_policy=rule, schedule_to_close_timeout=30.0))
-    task = await world.activity()
-    await world.fail_attempt(task, failure)
-    info = ActivityFailure(
-        activity_type="act",
-        activity_id="1",
-        identity="worker",
-        scheduled_event_id=5,
-        started_event_id=6,
-        retry_state=state,
-    )
-    expected = e.ActivityFailed(1, Failure("Activity task failed", info, cause=failure))
-    assert (await world.activation()).events == (expected,)
 
 
 async def test_retry_is_stored_together_with_its_attempt(world: World) -> None:
@@ -117,16 +64,6 @@ async def test_retry_is_stored_together_with_its_attempt(world: World) -> None:
     third = await world.activity()
     assert third.attempt == 3
     assert world.engine.runs.writes.appended == before + 1
-
-
-async def test_next_retry_delay_of_a_failure_replaces_the_backoff_once(world: World) -> None:
-    await world.start_run(schedule())
-    task = await world.activity()
-    await world.fail_attempt(task, app_failure("no", next_retry_delay=77.0))
-    before = world.clock.now_ns()
-    assert world.clock.advance_to_next()
-    assert world.clock.now_ns() - before == 77 * 10**9
-    assert (await world.activity()).attempt == 2
 
 
 ONCE = RetryRule(maximum_attempts=1)
@@ -212,36 +149,6 @@ async def test_timeouts_have_the_messages_of_the_server(
         assert (await world.cancel()).reason == "TIMED_OUT"
 
 
-async def test_schedule_to_close_timeout_ends_a_later_attempt(world: World) -> None:
-    await world.start_run(schedule(start_to_close_timeout=5.0, schedule_to_close_timeout=7.0))
-    before = world.clock.now_ns()
-    await world.activity()
-    world.clock.advance(5)
-    assert (await world.cancel()).reason == "TIMED_OUT"
-    world.clock.advance_to_next()
-    assert (await world.activity()).attempt == 2
-    world.clock.advance_to_next()
-    assert world.clock.now_ns() - before == 7 * 10**9
-    (event,) = (await world.activation()).events
-    assert isinstance(event, e.ActivityFailed)
-    assert event.failure.cause is not None
-    assert event.failure.cause.info == TimeoutFailure(TimeoutType.SCHEDULE_TO_CLOSE)
-
-
-async def test_heartbeat_details_reach_the_next_attempt() -> None:
-    world = await World.new(heartbeat_throttle=0.0)
-    await world.start_run(schedule(start_to_close_timeout=100.0, heartbeat_timeout=3.0))
-    task = await world.activity()
-    for _ in range(5):
-        world.clock.advance(2)
-        world.handle.heartbeat(task.token, (text("cursor"),))
-    world.clock.advance(3)
-    assert (await world.cancel()).reason == "TIMED_OUT"
-    world.clock.advance(1)
-    again = await world.activity()
-    assert (again.attempt, again.heartbeat_details) == (2, (text("cursor"),))
-
-
 async def test_late_result_of_a_timed_out_attempt_is_dropped(world: World) -> None:
     await world.start_run(schedule(start_to_close_timeout=1.0))
     late = await world.activity()
@@ -298,16 +205,6 @@ async def request_cancellation(world: World, kind: ActivityCancellationType) -> 
     return run_id, task
 
 
-async def test_wait_cancellation_completed_resolves_when_the_attempt_ends(world: World) -> None:
-    _, task = await request_cancellation(world, ActivityCancellationType.WAIT_CANCELLATION_COMPLETED)
-    assert (await world.cancel()).token == task.token
-    failure = Failure("cancelled", CanceledFailure((text("half"),)))
-    await world.handle.complete_activity(AttemptCancelled(task.token, failure))
-    (event,) = (await world.activation()).events
-    assert isinstance(event, e.ActivityCancelled)
-    assert event.failure.cause == Failure(info=CanceledFailure((text("half"),)))
-
-
 async def test_abandoned_activity_resolves_immediately(world: World) -> None:
     """The attempt continues, and its result is ignored."""
     run_id, task = await request_cancellation(world, ActivityCancellationType.ABANDON)
@@ -326,30 +223,6 @@ async def test_activity_cancelled_in_its_scheduling_task_writes_no_events(world:
     assert (await world.activation()).events == (_cancelled_immediately(),)
     await world.complete(run_id, c.StartTimer(2, 10**9))
     assert world.kinds()[4:] == ["TimerStarted"]
-
-
-async def test_activity_can_be_completed_asynchronously_by_token_or_ids(world: World) -> None:
-    run_id = await world.start_run(schedule(1), schedule(2))
-    first, second = await world.activity(), await world.activity()
-    for task in (first, second):
-        await world.handle.complete_activity(ActivityDeferred(task.token))
-    answer = await world.call(HeartbeatActivity(token=first.token, details=(text("x"),)))
-    assert not answer.cancel_requested
-    await world.call(CompleteActivity(token=first.token, result=text("a")))
-    await world.call(CompleteActivity(workflow_id="w", activity_id="2", failure=app_failure("no")))
-    for bad in (
-        CompleteActivity(token=first.token),
-        CompleteActivity(token=b"junk"),
-        CompleteActivity(workflow_id="w", activity_id="9"),
-    ):
-        with pytest.raises(ServiceError):
-            await world.call(bad)
-    assert (await world.activation()).events == (e.ActivityCompleted(1, text("a")),)
-    await world.complete(run_id)
-    description = await world.call(DescribeWorkflow(workflow_id="w"))
-    (pending,) = description.pending_activities
-    assert (pending.activity_id, pending.attempt, pending.state) == ("2", 2, "SCHEDULED")
-    assert pending.last_failure == app_failure("no")
 
 
 async def test_attempt_of_a_terminated_run_is_cancelled(world: World) -> None:

@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from tests.embedded.stores import memory_store
 from tests.specs import made
 
 from hourglass._contract import workflows as wf
@@ -22,7 +21,6 @@ from hourglass._contract.workflows import (
     UpdateWithStart,
     UpdateWorkflow,
 )
-from hourglass._embedded.store.store import Store
 from hourglass._embedded.transitions.size_limits import Limits
 from hourglass._evaluator import commands as c
 from hourglass._evaluator import events as e
@@ -88,18 +86,12 @@ def count_events(world: World, kind: str, workflow_id: str = "w") -> int:
     return found
 
 
-async def next_epoch(world: World, store: Store, **more: Any) -> World:
-    """Open another engine over the same store, as after a crash."""
-    return await World.new(store=store, clock=world.clock, opened=True, **more)
-
-
 # --- updates ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("another_owner", [False, True])
 async def test_update_id_is_unique_along_a_chain(another_owner: bool) -> None:
-    store = memory_store()
-    world = await World.new(store=store)
+    world = await World.new()
     await world.start()
     call = await start_update(world)
     run_id = await complete_update(world, "u", "first")
@@ -107,7 +99,7 @@ async def test_update_id_is_unique_along_a_chain(another_owner: bool) -> None:
     for _ in range(3):
         await continue_as_new(world)
         if another_owner:
-            world = await next_epoch(world, store)
+            world = await world.successor()
         again = await world.call(update())
         assert (again.result, again.run_id, again.stage) == (text("first"), run_id, UpdateStage.COMPLETED)
         polled = await world.call(PollUpdate(workflow_id="w", update_id="u"))
@@ -269,8 +261,7 @@ async def test_repeated_update_call_has_the_first_outcome(unfinished: bool, anot
     """The outcome may be the failure at continue-as-new, and a new chain may have begun; another call with the same
     update id is another update.
     """
-    store = memory_store()
-    world = await World.new(store=store)
+    world = await World.new()
     await world.start()
     request = update(request_id="call")
     call = await start_waiting(world.call(request))
@@ -284,7 +275,7 @@ async def test_repeated_update_call_has_the_first_outcome(unfinished: bool, anot
     await world.complete(last.run_id, c.CompleteRun(text("end")))
     await world.start()
     if another_owner:
-        world = await next_epoch(world, store)
+        world = await world.successor()
     assert await world.call(request) == first
     call = await start_update(world, request_id="another call")
     await complete_update(world, "u", "second")
@@ -329,15 +320,14 @@ Send = Callable[[World], Awaitable[Any]]
 @pytest.mark.parametrize("another_owner", [False, True])
 @pytest.mark.parametrize("way", ["signal", "signal with start"])
 async def test_signal_is_delivered_once_along_a_chain(way: str, another_owner: bool) -> None:
-    store = memory_store()
-    world = await World.new(store=store)
+    world = await World.new()
     await world.start()
     message = tell("lost") if way == "signal" else start("lost", signal_name="tell")
     first: Any = await world.call(message)
     for _ in range(3):
         await continue_as_new(world)
         if another_owner:
-            world = await next_epoch(world, store)
+            world = await world.successor()
         assert await world.call(message) == first
     assert count_events(world, "WorkflowExecutionSignaled") == 1
     await world.call(tell("another"))
@@ -347,15 +337,14 @@ async def test_signal_is_delivered_once_along_a_chain(way: str, another_owner: b
 @pytest.mark.parametrize("another_owner", [False, True])
 async def test_repeated_signal_with_start_starts_once(another_owner: bool) -> None:
     """The workflow closes before the repetition."""
-    store = memory_store()
-    world = await World.new(store=store)
+    world = await World.new()
     answers = [await world.call(start(f"m{number}", signal_name="tell")) for number in range(1)]
     for number in range(1, 4):
         activation = await next_task(world)
         await world.complete(activation.run_id, c.CompleteRun(text("end")))
         answers.append(await world.call(start(f"m{number}", signal_name="tell")))
     if another_owner:
-        world = await next_epoch(world, store)
+        world = await world.successor()
     assert [await world.call(start(f"m{number}", signal_name="tell")) for number in range(4)] == answers
     assert len({answer.run_id for answer in answers}) == 4
     assert (await world.engine.store.count("")).count == 4

@@ -18,7 +18,6 @@ from hourglass._contract.workflows import (
     PauseWorkflow,
     ResetWorkflow,
     SignalWorkflow,
-    TerminateWorkflow,
     UnpauseWorkflow,
 )
 from hourglass._embedded import VirtualClock
@@ -29,10 +28,10 @@ from hourglass._embedded.transitions.run import Run, Trouble
 from hourglass._evaluator import commands as c
 from hourglass._evaluator.commands import TaskFailureCause
 from hourglass._evaluator.events import RunEvicted
-from hourglass._evaluator.specs import RetryRule, StartSpec
+from hourglass._evaluator.specs import RetryRule
 from hourglass._history import events as h
 from hourglass._history.tables import TASK_FAILURE_CAUSES
-from hourglass.converter import Failure, Payload
+from hourglass.converter import Failure
 
 from ..memory_world import World, text
 from ..store.store_conformance import Life, activity
@@ -252,20 +251,6 @@ async def test_problem_and_failure_count_survive_a_restart(stores: Callable[[], 
     assert await runs_with_problems(world) == []
 
 
-async def test_terminated_run_keeps_its_problem(stores: Callable[[], Store]) -> None:
-    world = await World.new(store=stores())
-    for name in ("terminated", "completed"):
-        run_id = (await world.start(name)).run_id
-        await fail_tasks(world, run_id)
-        if name == "terminated":
-            await world.call(TerminateWorkflow(workflow_id=name, reason="enough"))
-        else:
-            await complete_task(world, run_id, (c.CompleteRun(text("done")),))
-    (kept,) = (await world.call(ListWorkflows(query=f"{REPORTED_PROBLEMS} IS NOT NULL"))).workflows
-    assert kept.workflow_id == "terminated"
-    assert msgspec.json.decode(kept.search_attributes[REPORTED_PROBLEMS].data) == FAILED
-
-
 async def test_problem_is_not_inherited_by_the_next_run(world: World) -> None:
     """A reset counts as the first failure, as on a server."""
     run_id = (await world.start()).run_id
@@ -290,18 +275,6 @@ async def test_paused_run_keeps_its_problem_until_a_task_completes(world: World)
     await world.call(PauseWorkflow(workflow_id="w", request_id="1"))
     assert await runs_with_problems(world) == [run_id]
     await world.call(UnpauseWorkflow(workflow_id="w", request_id="2"))
-    await complete_task(world, run_id)
-    assert await runs_with_problems(world) == []
-
-
-async def test_problem_set_by_a_client_lasts_until_the_next_task(world: World) -> None:
-    """A server does the same."""
-    mine = {REPORTED_PROBLEMS: Payload(b'["mine"]', "json/plain", {"type": b"KeywordList"})}
-    run_id = (await world.start(spec=StartSpec(task_queue="q", search_attributes=mine))).run_id
-    assert await runs_with_problems(world) == [run_id]
-    await complete_task(world, run_id, (c.UpsertSearchAttributes(mine),))
-    assert await runs_with_problems(world) == [run_id]
-    await signal(world)
     await complete_task(world, run_id)
     assert await runs_with_problems(world) == []
 

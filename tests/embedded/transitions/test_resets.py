@@ -9,10 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.effort import cases
-from tests.embedded.stores import memory_store
 
 from hourglass._contract.workflows import (
-    DescribeWorkflow,
     PollUpdate,
     ResetWorkflow,
     RunTerminated,
@@ -21,7 +19,6 @@ from hourglass._contract.workflows import (
     UpdateStage,
     UpdateWorkflow,
 )
-from hourglass._embedded.activations.cursor import seed_of
 from hourglass._embedded.transitions.resetting import rebuild
 from hourglass._evaluator import commands as c
 from hourglass._evaluator import events as e
@@ -65,44 +62,6 @@ async def expect_eviction(world: World, run_id: str) -> None:
     await world.complete(run_id)
 
 
-async def test_reset_terminates_the_open_run(world: World) -> None:
-    """The new run has the history up to the reset point, and its pending timer and activity."""
-    run_id = await start_with_two_tasks(world)
-    old = world.record()
-    task = await world.activity()
-    done = [event.id for event in old.events if isinstance(event.attributes, h.WorkflowTaskCompleted)]
-    world.clock.advance(7)
-    new = await reset(world, done[1])
-    assert isinstance(await world.outcome(run_id=run_id), RunTerminated)
-    assert old.run.reset_run_id == new.run_id
-    record = world.record()
-    assert record.run.run_id == new.run_id
-    assert record.events[: done[1] - 1] == old.events[: done[1] - 1]
-    assert [type(event.attributes).__name__ for event in record.events[done[1] - 1 :]] == [
-        "WorkflowTaskFailed",
-        "WorkflowTaskScheduled",
-    ]
-    (timer,) = record.run.timers.values()
-    assert timer.due_ns == old.events[5].time_ns + 60 * SECOND
-    (pending,) = record.run.activities.values()
-    assert (pending.attempt, pending.started_ns) == (1, 0)
-    assert record.run.memo == {"m": text("v")}
-    await world.cancel()  # of the old run's attempt
-    await world.succeed(task, text("too late"))
-    await expect_eviction(world, run_id)
-    first = await world.activation()
-    assert [type(event) for event in first.events] == [e.RunStarted]
-    assert first.is_replaying
-    await world.complete(new.run_id, *FIRST)
-    second = await world.activation()
-    assert second.events[0] == e.SeedChanged(seed_of(new.run_id))
-    assert [type(event) for event in second.events[1:]] == [e.SignalReceived]
-    assert not second.is_replaying
-    await world.complete(new.run_id, c.CompleteRun(text("end")))
-    described = await world.call(DescribeWorkflow(workflow_id="w"))
-    assert (described.summary.run_id, described.first_execution_run_id) == (new.run_id, run_id)
-
-
 async def test_signals_held_during_a_task_are_sent_to_the_new_run(world: World) -> None:
     await start_with_two_tasks(world)
     await signal(world, "second")
@@ -119,8 +78,7 @@ async def test_signals_held_during_a_task_are_sent_to_the_new_run(world: World) 
 
 async def test_updates_are_admitted_again_after_a_reset() -> None:
     """An update accepted after the reset point is delivered and accepted again, also after a crash."""
-    store = memory_store()
-    world = await World.new(store=store)
+    world = await World.new()
     run_id = await world.begin()
     call = asyncio.ensure_future(
         world.call(
@@ -137,7 +95,7 @@ async def test_updates_are_admitted_again_after_a_reset() -> None:
         "WorkflowExecutionUpdateAdmitted",
         "WorkflowTaskScheduled",
     ]
-    after = await World.new(store=store, clock=world.clock, opened=True)
+    after = await world.successor()
     poll = PollUpdate(workflow_id="w", update_id="u", rpc_timeout=0.0)
     assert (await after.call(poll)).stage is UpdateStage.ADMITTED
     activation = await after.activation()
@@ -180,12 +138,11 @@ async def test_readmitted_update_can_be_rejected(world: World) -> None:
 
 
 async def test_repeated_reset_request_is_one_reset() -> None:
-    store = memory_store()
-    world = await World.new(store=store)
+    world = await World.new()
     await start_with_two_tasks(world)
     first = await reset(world, 4, request_id="r")
     assert await reset(world, 4, request_id="r") == first
-    after = await World.new(store=store, clock=world.clock, opened=True)
+    after = await world.successor()
     assert await reset(after, 4, request_id="r") == first
     assert await reset(after, 4, request_id="another") != first
 

@@ -6,7 +6,6 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.embedded.stores import memory_store
 from tests.specs import made
 
 from hourglass._contract.workflows import (
@@ -23,7 +22,6 @@ from hourglass._contract.workflows import (
 from hourglass._embedded.transitions.size_limits import Limits
 from hourglass._evaluator import commands as c
 from hourglass._evaluator import events as e
-from hourglass._history import events as u
 from hourglass.converter import ApplicationFailure
 from hourglass.errors import ServiceError, WorkflowNotFoundError
 
@@ -67,29 +65,6 @@ async def received_updates(world: World) -> list[str]:
     updates = [event for event in activation.events if isinstance(event, e.UpdateReceived)]
     assert len(updates) == len(activation.events), activation.events
     return [update.id for update in updates]
-
-
-async def test_accepted_and_completed_update_writes_two_events(world: World) -> None:
-    run_id = await world.start_run(TIMER)
-    call = start_update(world)
-    activation = await world.activation()
-    assert activation.events == (
-        e.UpdateReceived(id="u", protocol_instance_id="u", name="do", arguments=(text("x"),)),
-    )
-    assert not activation.is_replaying
-    await world.complete(run_id, accept(), done())
-    state = await call
-    assert (state.stage, state.result, state.failure) == (UpdateStage.COMPLETED, text("r"), None)
-    record = world.record()
-    accepted, completed = (event.attributes for event in record.events[-2:])
-    assert accepted == u.WorkflowExecutionUpdateAccepted(
-        update_id="u",
-        sequencing_event_id=6,
-        request=u.UpdateRequest(update_id="u", name="do", arguments=(text("x"),), identity="asker"),
-    )
-    assert completed == u.WorkflowExecutionUpdateCompleted(
-        update_id="u", accepted_event_id=9, identity="asker", result=text("r")
-    )
 
 
 async def test_rejected_update_leaves_no_trace_in_the_history(world: World) -> None:
@@ -229,25 +204,6 @@ async def test_updates_during_a_task_are_delivered_with_the_next(world: World) -
     assert [(await other).result for other in others] == [text("r")] * 2
 
 
-async def test_update_call_returns_at_its_wait_stage(world: World) -> None:
-    run_id = await world.start_run(TIMER)
-    call = start_update(world, "u", UpdateStage.ACCEPTED)
-    await received_updates(world)
-    poll = PollUpdate(workflow_id="w", update_id="u", rpc_timeout=0.0)
-    assert (await world.call(poll)).stage is UpdateStage.ADMITTED
-    await world.complete(run_id, accept())
-    assert (await call).stage is UpdateStage.ACCEPTED
-    assert (await world.call(poll)).stage is UpdateStage.ACCEPTED
-    poll_call = asyncio.ensure_future(world.call(PollUpdate(workflow_id="w", update_id="u")))
-    await world.signal()
-    await world.activation()
-    await world.complete(run_id, reject())
-    assert (await poll_call).failure == app_failure("no")
-    assert (await world.call(request())).failure == app_failure("no")
-    with pytest.raises(WorkflowNotFoundError, match='update "v" not found'):
-        await world.call(PollUpdate(workflow_id="w", update_id="v"))
-
-
 async def test_replay_repeats_accepted_updates_without_their_validators() -> None:
     world = await World.new(max_cached_workflows=0)
     run_id = await world.start_run(TIMER)
@@ -283,8 +239,7 @@ async def test_replay_repeats_accepted_updates_without_their_validators() -> Non
 
 
 async def test_accepted_updates_survive_a_crash_and_unaccepted_ones_are_lost() -> None:
-    store = memory_store()
-    world = await World.new(store=store)
+    world = await World.new()
     run_id = await world.start_run(TIMER)
     first = start_update(world, "done")
     await received_updates(world)
@@ -298,7 +253,7 @@ async def test_accepted_updates_survive_a_crash_and_unaccepted_ones_are_lost() -
     await received_updates(world)
     before = world.kinds()
     lost.cancel()
-    after = await World.new(store=store, clock=world.clock, opened=True)
+    after = await world.successor()
     assert after.kinds() == before
     record = after.record()
     assert record.run.task is None
@@ -351,21 +306,6 @@ async def test_undelivered_update_moves_to_the_next_run(world: World) -> None:
     assert [type(event) for event in activation.events] == [e.RunStarted, e.UpdateReceived]
     await world.complete(activation.run_id, accept("a"), done("a"))
     assert (await anyone).run_id == activation.run_id
-
-
-async def test_update_ends_a_start_delay(world: World) -> None:
-    run_id = (await world.start(start_delay=60.0)).run_id
-    call = start_update(world)
-    activation = await world.activation()
-    assert [type(event) for event in activation.events] == [e.RunStarted, e.UpdateReceived]
-    await world.complete(run_id, accept(), done())
-    assert (await call).result == text("r")
-    assert world.kinds()[:4] == [
-        "WorkflowExecutionStarted",
-        "WorkflowTaskScheduled",
-        "WorkflowTaskStarted",
-        "WorkflowTaskCompleted",
-    ]
 
 
 async def test_number_of_updates_is_limited() -> None:
