@@ -22,15 +22,6 @@ def test_package_docstring_lists_every_module(package: source.Module) -> None:
     assert existing - named == set(), f"the docstring of {package.name} needs a line with the purpose of each"
 
 
-def test_root_docstring_lists_every_package() -> None:
-    root = source.module("__init__.py")
-    named = set(re.findall(r"\w+", ast.get_docstring(root.tree) or ""))
-    parts = {module.part for module in source.modules()} - {"", "__main__"}
-    assert parts - named == set(), (
-        "the docstring of hourglass/__init__.py needs a line with the purpose of each"
-    )
-
-
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)
 def test_package_docstring_lists_no_missing_module(package: source.Module) -> None:
     existing = {path.stem for path in package.path.parent.glob("*.py")}

@@ -113,7 +113,6 @@ CHILD: dict[str, tuple[Any, Any]] = {
 # --- fields that a form does not carry ----------------------------------------------------------------------------------
 
 ONLY_FOR_THE_WORKER = "only the worker uses it; it is not recorded in histories"
-UNUSED_REASON = "the info says under another name, or not at all, as temporalio's does"
 
 ONLY_LOCAL = {
     "local_retry_threshold": "for local activities only: Core's command for remote ones has no such field"

@@ -7,11 +7,8 @@ import re
 import threading
 from pathlib import Path
 
-import pytest
 from tests.architecture.trace import SOURCE, STATIONS, Call, Trace, Turns, page_of_most
 from tests.waiting import PATIENCE, until
-
-from . import source
 
 WAY = Path(__file__).parents[2] / "docs" / "way.md"
 
@@ -80,14 +77,3 @@ def _documented(file_path: str) -> dict[str, int]:
         for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef) and ast.get_docstring(node) and not node.decorator_list
     }
-
-
-@pytest.mark.parametrize("page", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
-def test_files_named_on_pages_for_contributors_exist(page: str) -> None:
-    folders = [source.ROOT / folder for folder in ("src", "tests", "docs")]
-    known = [str(path) for folder in folders for path in folder.rglob("*.*")]
-    known += [str(path) for path in source.ROOT.glob("*.*")]
-    named = set(re.findall(r"`([\w./]+\.(?:py|md|toml))`", (source.ROOT / page).read_text()))
-    missing = {name for name in named if not any(path.endswith(f"/{name}") for path in known)}
-    assert named
-    assert not missing

@@ -14,6 +14,8 @@ import pytest
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 sys.path.append(str(EXAMPLES))
 
+TARGETS = ("HOURGLASS_TARGET", "TEMPORAL_ADDRESS")
+
 Program = Callable[..., str]
 
 
@@ -28,8 +30,7 @@ def run_program(tmp_path: Path) -> Program:
     """Run a Python program in an empty directory and return its output. Its stderr must be empty."""
 
     def run(*arguments: str, **environment: str) -> str:
-        named = ("HOURGLASS_TARGET", "TEMPORAL_ADDRESS")
-        inherited = {key: value for key, value in os.environ.items() if key not in named}
+        inherited = {key: value for key, value in os.environ.items() if key not in TARGETS}
         process = subprocess.run(
             [sys.executable, "-W", "error", *arguments],
             env=inherited | environment,

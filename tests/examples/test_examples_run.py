@@ -12,41 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import unexpected_errors
+from .conftest import EXAMPLES, TARGETS, Program
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-TARGETS = ("HOURGLASS_TARGET", "TEMPORAL_ADDRESS")
-
-
-def _command(name: str, *arguments: object) -> list[str]:
-    return [sys.executable, "-W", "error", str(EXAMPLES / name), *map(str, arguments)]
+CHECKOUT = str(EXAMPLES / "checkout.py")
 
 
-def _environment(**environment: str) -> dict[str, str]:
-    """Return the environment without any target except these variables."""
-    return {key: value for key, value in os.environ.items() if key not in TARGETS} | environment
-
-
-def _run(name: str, *arguments: object, **environment: str) -> str:
-    """Run an example and return its output. Its stderr must be empty."""
-    process = subprocess.run(
-        _command(name, *arguments),
-        env=_environment(**environment),
-        capture_output=True,
-        stdin=subprocess.DEVNULL,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert (process.returncode, unexpected_errors(process.stderr)) == (0, []), process.stdout + process.stderr
-    return process.stdout
-
-
-def _run_until(text: str, end: signal.Signals, name: str, *arguments: object) -> tuple[int, str]:
+def _run_until(text: str, end: signal.Signals, *arguments: str) -> tuple[int, str]:
     """Run an example until a line contains the text, then send it a signal. Return exit status and output."""
     with subprocess.Popen(
-        _command(name, *arguments),
-        env=_environment(),
+        [sys.executable, "-W", "error", *arguments],
+        env={key: value for key, value in os.environ.items() if key not in TARGETS},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -68,14 +43,14 @@ def _in_order(text: str, *pieces: str) -> bool:
     return re.search(".*".join(re.escape(piece) for piece in pieces), text, re.DOTALL) is not None
 
 
-def test_checkout_example_runs_in_memory() -> None:
-    assert "approved_by='Ann'" in _run("checkout.py", "--pace", 0, HOURGLASS_TARGET="local:")
+def test_checkout_example_runs_in_memory(run_program: Program) -> None:
+    assert "approved_by='Ann'" in run_program(CHECKOUT, "--pace", "0", HOURGLASS_TARGET="local:")
 
 
-def test_checkout_example_continues_after_kill_and_charges_once(tmp_path: Path) -> None:
+def test_checkout_example_continues_after_kill_and_charges_once(run_program: Program, tmp_path: Path) -> None:
     """First killed by SIGKILL, then interrupted by Ctrl-C."""
     folder = tmp_path / "place"
-    paced = ("checkout.py", "--folder", folder, "--pace", 0.05)
+    paced = (CHECKOUT, "--folder", str(folder), "--pace", "0.05")
     status, first = _run_until("the bank does not answer", signal.SIGKILL, *paced)
     assert status == -signal.SIGKILL
     assert "is started: from now on it is durable" in first
@@ -85,7 +60,7 @@ def test_checkout_example_continues_after_kill_and_charges_once(tmp_path: Path) 
         second, "was interrupted and goes on", "✓ reserve × 3", "the bank takes 129.00", "interrupted"
     )
     assert "reserve the" not in second
-    third = _run(*paced)
+    third = run_program(*paced)
     assert _in_order(
         third,
         "was interrupted and goes on",
@@ -101,12 +76,12 @@ def test_checkout_example_continues_after_kill_and_charges_once(tmp_path: Path) 
     order = re.search(r"order-\w+", first)
     assert order
     assert (folder / "bank.txt").read_text() == f"{order[0]} 129.00\n"
-    assert order[0] not in _run(*paced), "the next run is another order"
+    assert order[0] not in run_program(*paced), "the next run is another order"
 
 
 @pytest.mark.server
-def test_checkout_example_runs_on_a_server_and_stops_it(tmp_path: Path) -> None:
-    output = _run("checkout.py", "--temporal", "--pace", 0)
+def test_checkout_example_runs_on_a_server_and_stops_it(run_program: Program) -> None:
+    output = run_program(CHECKOUT, "--temporal", "--pace", "0")
     assert _in_order(
         output,
         "Temporal listens on",

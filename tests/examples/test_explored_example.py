@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+from .conftest import EXAMPLES
 
 
 def _pytest(folder: Path) -> subprocess.CompletedProcess[str]:
