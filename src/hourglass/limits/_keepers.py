@@ -99,7 +99,11 @@ class KeeperLink:
     stops until the clock has caught up, but timers still fire after their duration.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, keeper: str, task_queue: str) -> None:
+        self._keeper = keeper
+        self._task_queue = task_queue
+        self._sending = False
+        self._remind_at, self._reminder = 0.0, FIRST_REMINDER
         self._timer_at, self._timer_is_for = 0.0, ""
         self._reached = 0.0
         self._task: FiberTask[None] | None = None
@@ -148,6 +152,26 @@ class KeeperLink:
     def wait_is_for(self) -> str:
         """Return the purpose of the timer, for readers of the history."""
         raise NotImplementedError
+
+    def send_request(self, kind: Any, signal: Any, question: Any, state: Any) -> None:
+        """Send a request, and set the time of the next reminder. If there is no keeper, start one with `state`."""
+        send_request(self._keeper, kind, signal, question, state, self._task_queue)
+        self._remind_at = self.time() + self._reminder
+
+    def send_notice(self, signal: Any, message: Any) -> None:
+        """Send a message, unless the keeper does not exist."""
+        self._sending = True
+        send_notice(self._keeper, signal, message)
+        self._sending = False
+
+    def is_reminder_due(self) -> bool:
+        """Return whether to send a reminder now, because the keeper is silent. A keeper that was terminated has forgotten its
+        requests. The next reminder follows after a longer time.
+        """
+        if self._remind_at > self.time():
+            return False
+        self._reminder = min(2 * self._reminder, LAST_REMINDER)
+        return True
 
     def _work(self) -> None:
         with workflow.shield():

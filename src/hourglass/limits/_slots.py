@@ -20,14 +20,11 @@ from hourglass._evaluator.specs import VersioningBehavior
 from hourglass.errors import Cancelled, UsageError
 from hourglass.limits._keepers import (
     FIRST_REMINDER,
-    LAST_REMINDER,
     KeeperLink,
     is_long,
     keeper_id,
     link_of_run,
     replies_of_run,
-    send_notice,
-    send_request,
     serve_until_idle,
     unreachable,
 )
@@ -141,13 +138,11 @@ class SlotPool(KeeperLink):
     """
 
     def __init__(self, key: str, name: str, task_queue: str) -> None:
-        super().__init__()
+        super().__init__(keeper_id("slots", key), task_queue)
         self.key = key
         self.limit = 1
         self.notice = 10.0
         info = workflow.info()
-        self._keeper = keeper_id("slots", key)
-        self._task_queue = task_queue
         self._run = SlotClaim("", info.workflow_id, info.run_id, name)
         self._waiting: dict[SlotWaiter, None] = {}
         self._used: set[int] = set()
@@ -160,8 +155,6 @@ class SlotPool(KeeperLink):
         self._told_limit = 0
         self._limited = False
         self._closing = False
-        self._sending = False
-        self._remind_at, self._reminder = 0.0, FIRST_REMINDER
         self._linger, self._linger_until, self._reused = _FIRST_LINGER, 0.0, False
 
     def enter(self, limit: int, notice: float, timeout: float | None) -> int:
@@ -267,9 +260,7 @@ class SlotPool(KeeperLink):
         if missing > 0 or self._limit_is_new:
             self._ask(missing, back)
         else:
-            self._sending = True
-            send_notice(self._keeper, SlotKeeper.take_back, Return(self._run.pool, back))
-            self._sending = False
+            self.send_notice(SlotKeeper.take_back, Return(self._run.pool, back))
 
     def next_moment(self) -> float | None:
         """Return the time of the next deadline: a reminder to the keeper, the timeout of a wait, or the return of unused
@@ -305,9 +296,8 @@ class SlotPool(KeeperLink):
         first = SlotBook(Slots(notice=self.notice))
         first.lease(lease)
         self._sending = True
-        send_request(self._keeper, SlotKeeper.run, SlotKeeper.lease, lease, first.slots, self._task_queue)
+        self.send_request(SlotKeeper.run, SlotKeeper.lease, lease, first.slots)
         self._sending = False
-        self._remind_at = self.time() + self._reminder
 
     def _surplus(self) -> tuple[int, ...]:
         """Return the unused slots, and the unneeded places in the queue, that must be given back now."""
@@ -329,9 +319,7 @@ class SlotPool(KeeperLink):
         ]:
             self._drop(waiter)
             waiter.done.set()
-        if self._waiting and self._remind_at <= now:
-            # A keeper that was terminated has forgotten the waiting runs.
-            self._reminder = min(2 * self._reminder, LAST_REMINDER)
+        if self._waiting and self.is_reminder_due():
             self._send(tuple(self._requested), ())
         if self._linger_until <= now and self._reused:
             self._linger = min(2 * self._linger, _LAST_LINGER)

@@ -27,15 +27,12 @@ from hourglass._evaluator.specs import VersioningBehavior
 from hourglass.errors import UsageError
 from hourglass.limits._keepers import (
     FIRST_REMINDER,
-    LAST_REMINDER,
     KeeperLink,
     Replies,
     is_long,
     keeper_id,
     link_of_run,
     replies_of_run,
-    send_notice,
-    send_request,
     serve_until_idle,
     unreachable,
 )
@@ -125,7 +122,7 @@ class TurnPool(KeeperLink):
     """
 
     def __init__(self, key: str, name: str, replies: Replies, task_queue: str) -> None:
-        super().__init__()
+        super().__init__(keeper_id("throttle", key), task_queue)
         self._key = key
         self._name = name
         self._loan: Loan | None = None
@@ -133,14 +130,11 @@ class TurnPool(KeeperLink):
         self._used: list[int] = []
         self._asks = self._numbers = 0
         self._lending = _FIRST_LOAN
-        self._recalled = self._sending = False
-        self._keeper = keeper_id("throttle", key)
-        self._task_queue = task_queue
+        self._recalled = False
         self._replies = replies
         self._new: dict[TurnWaiter, None] = {}
         self._requested: dict[str, tuple[TurnRequest, list[TurnWaiter]]] = {}
         self._due: dict[TurnWaiter, None] = {}
-        self._remind_at, self._reminder = 0.0, FIRST_REMINDER
 
     def enter(self, rate: Rate, timeout: int | None) -> bool:
         """Wait for a turn. Return False immediately if the turn would be too late. A task that is cancelled has used its
@@ -217,10 +211,7 @@ class TurnPool(KeeperLink):
         if self._may_ask():
             self._ask()
             return
-        used = Used(self._name, self._end_loan())
-        self._sending = True
-        send_notice(self._keeper, TurnKeeper.hand_in, used)
-        self._sending = False
+        self.send_notice(TurnKeeper.hand_in, Used(self._name, self._end_loan()))
 
     def _end_loan(self) -> tuple[int, ...]:
         """End the loan. Return the turns that tasks received during the loan."""
@@ -278,8 +269,7 @@ class TurnPool(KeeperLink):
 
     def _send(self, question: TurnRequest) -> None:
         first = Throttle(open=(question,), period=question.rate.period)
-        send_request(self._keeper, TurnKeeper.run, TurnKeeper.ask, question, first, self._task_queue)
-        self._remind_at = self.time() + self._reminder
+        self.send_request(TurnKeeper.run, TurnKeeper.ask, question, first)
 
     def on_time(self) -> None:
         """Release the tasks that have reached their turn, and send a reminder to a silent keeper."""
@@ -288,9 +278,7 @@ class TurnPool(KeeperLink):
         for waiter in [due for due in self._due if due.at is not None and due.at <= now + 1]:
             del self._due[waiter]
             waiter.done.set()
-        if self._requested and self._remind_at <= self.time():
-            # A keeper that was terminated has forgotten the requests.
-            self._reminder = min(2 * self._reminder, LAST_REMINDER)
+        if self._requested and self.is_reminder_due():
             for question, _ in list(self._requested.values()):
                 self._send(question)
 
