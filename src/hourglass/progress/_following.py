@@ -235,31 +235,28 @@ class Follower(Generic[T]):
 
     def more(self) -> ClientOperation[None]:
         """Wait for new items. Repeat the call until `pending` contains items or `ended` is True."""
-        session_used: list[ClientSession] = []
 
-        async def ask(session: ClientSession) -> StreamAnswer:
-            session_used.append(session)
-            return await self._ask_in_time(session)
+        async def ask(session: ClientSession) -> tuple[StreamAnswer, ClientSession]:
+            return await self._ask_in_time(session), session
 
-        return ClientOperation(ask, lambda answer: self._take(answer, session_used[0]))
+        return ClientOperation(ask, lambda answer: self._take(*answer))
 
     def as_it_is(self) -> ClientOperation[None]:
         """Read the existing items without waiting or following."""
-        session_used: list[ClientSession] = []
 
-        async def ask(session: ClientSession) -> StreamAnswer:
-            session_used.append(session)
+        async def ask(session: ClientSession) -> tuple[StreamAnswer, ClientSession]:
             await self._find_run(session)
             await self._read_items(session)
             while self._activities.held and not self._closed:  # the history determines their order
                 page = await call_through_outage(session, self._history(wait=False))
                 await self._note_page(session, page)
             try:
-                return StreamAnswer(await self._query(session), True, self._read_to)
+                answer = await self._query(session)
             except QueryFailedError:
-                return StreamAnswer(None, True, self._read_to)
+                answer = None
+            return StreamAnswer(answer, True, self._read_to), session
 
-        return ClientOperation(ask, lambda answer: self._take(answer, session_used[0]))
+        return ClientOperation(ask, lambda answer: self._take(*answer))
 
     async def _ask_in_time(self, session: ClientSession) -> StreamAnswer:
         try:
