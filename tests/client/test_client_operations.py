@@ -669,15 +669,3 @@ def test_blocking_client_is_usable_from_many_threads_at_once(connection: Any) ->
         thread.join()
     assert results == [True] * 32
     client.close()
-
-
-def test_blocking_client_works_in_a_thread_with_a_running_event_loop(connection: Any) -> None:
-    from conftest import Face
-
-    client = Face(Client).client(connection)
-
-    async def main() -> int:
-        return int(client.count_workflows())
-
-    assert asyncio.run(main()) == 0
-    client.close()

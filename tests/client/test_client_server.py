@@ -20,7 +20,7 @@ import temporalio.worker
 import temporalio.workflow
 from temporalio.exceptions import ApplicationError as TheirApplicationError
 
-from hourglass.client import AsyncClient, Client
+from hourglass.client import AsyncClient
 from hourglass.errors import (
     ApplicationError,
     ConnectionFailedError,
@@ -192,21 +192,6 @@ async def test_async_client_waits_for_many_workflows_concurrently(target: str) -
             *(client.execute_workflow("Peer", "echo", n, task_queue=QUEUE) for n in range(20))
         )
     assert result == list(range(20))
-
-
-def test_blocking_client_waits_for_many_workflows_in_threads(target: str) -> None:
-    results: set[int] = set()
-    with Client.connect(target) as client:
-
-        def work(number: int) -> None:
-            results.add(client.execute_workflow("Peer", "echo", number, task_queue=QUEUE))
-
-        threads = [threading.Thread(target=work, args=(number,)) for number in range(20)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert results == set(range(20))
 
 
 SCRIPT = """

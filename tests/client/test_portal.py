@@ -29,10 +29,6 @@ async def thread_name() -> str:
     return threading.current_thread().name
 
 
-async def raises() -> None:
-    raise LookupError("not there")
-
-
 def run_script(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-X", "dev", "-W", "error", "-c", script, *arguments],
@@ -40,15 +36,6 @@ def run_script(script: str, *arguments: str) -> subprocess.CompletedProcess[str]
         text=True,
         timeout=60,
     )
-
-
-def test_portal_call_runs_on_the_control_thread(portal: Portal) -> None:
-    assert portal.call(thread_name()) == "hourglass-control"
-
-
-def test_portal_call_raises_the_exception_of_the_coroutine(portal: Portal) -> None:
-    with pytest.raises(LookupError, match="not there"):
-        portal.call(raises())
 
 
 def test_portal_call_does_not_replace_a_timeout_error_of_the_coroutine(portal: Portal) -> None:
@@ -110,31 +97,6 @@ def test_blocking_portal_call_on_the_control_loop_is_rejected(portal: Portal) ->
 
     with pytest.raises(InternalError, match="own thread"):
         portal.call(call_again())
-
-
-def test_concurrent_portal_calls_return_results_to_their_own_threads(portal: Portal) -> None:
-    async def echo(value: int) -> int:
-        await asyncio.sleep(0)
-        return value
-
-    results: list[tuple[int, int]] = []
-
-    def call(number: int) -> None:
-        for step in range(50):
-            results.append((number * 50 + step, portal.call(echo(number * 50 + step))))
-
-    threads = [threading.Thread(target=call, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(results) == 400
-    assert all(sent == received for sent, received in results)
-
-
-async def test_acall_can_be_awaited_on_another_event_loop(portal: Portal) -> None:
-    result = await asyncio.gather(portal.acall(thread_name()), portal.acall(thread_name()))
-    assert result == ["hourglass-control"] * 2
 
 
 def test_cancelling_a_task_cancels_the_coroutine_of_its_acall(portal: Portal) -> None:
