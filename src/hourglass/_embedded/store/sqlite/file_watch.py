@@ -37,11 +37,13 @@ import contextlib
 import errno
 import fcntl
 import logging
+import mmap
 import os
 import sqlite3
 import struct
 import tempfile
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
+from functools import partial
 from time import localtime, strftime
 from typing import TypeAlias
 
@@ -137,8 +139,8 @@ class FileWatch:
         self._epoch = self._commits = 0
         self._last_events: list[tuple[int, int]] = []
         self._has_written = self._warned = False
-        self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        self._index_file = self._log_file = -1
+        self._closers: list[Callable[[], object]] = []
+        self._file = self._open(path, os.O_RDWR)
         try:
             if not self._acquire_lock():
                 raise StorageError(
@@ -165,15 +167,18 @@ class FileWatch:
         """Record the identities of the log and its index, which exist from the first commit on."""
         self._epoch = epoch
         self._page_size, self._epoch_page = _locate_epoch(self._writer)
-        self._index_file = os.open(self._index, os.O_RDONLY | os.O_CLOEXEC)
-        self._log_file = os.open(self._log, os.O_RDONLY | os.O_CLOEXEC)
+        # Mapped, because each call that reads a file releases the GIL, and the index is read twice per commit.
+        index = self._open(self._index, os.O_RDONLY)
+        self._index_content = mmap.mmap(index, _INDEX.size, access=mmap.ACCESS_READ)
+        self._closers.append(self._index_content.close)
+        self._log_file = self._open(self._log, os.O_RDONLY)
         self._identities = [self.identity, Identity.of(self._log), Identity.of(self._index)]
         self.note_checkpoint()
         self._commits = self._log_state.commits
 
     def note_checkpoint(self) -> None:
         """Record the state of the database after a checkpoint of this process."""
-        self._stamp = self._read_stamp()
+        self._stamp = _stamp(os.fstat(self._file))
         self._log_state = self._checkpointed = self._read_log_state()
         self._sampled = (self._epoch_page, *self._last_pages(self._log_state.backfilled))
         self._pages = self._read_pages()
@@ -186,13 +191,13 @@ class FileWatch:
 
     def check(self) -> None:
         """Raise the detected `Loss`, or `StorageError` if another process owns the file."""
-        identities = _identities(self._names)
-        if identities[0] != self.identity:
+        files = [_status(name) for name in self._names]
+        identities = [None if file is None else Identity(file.st_dev, file.st_ino) for file in files]
+        if files[0] is None or identities[0] != self.identity:
             raise FileMoved
-        stamp = self._read_stamp()
-        state = (
-            self._read_log_state()
-        )  # read after the stamp, because a checkpoint changes the index before the database
+        stamp = _stamp(files[0])
+        # Read after the stamp, because a checkpoint changes the index before the database.
+        state = self._read_log_state()
         if stamp != self._stamp:
             pages = self._read_pages()
             is_shorter = stamp[0] < self._stamp[0]
@@ -200,10 +205,11 @@ class FileWatch:
                 raise FileOverwritten
             self._stamp, self._pages = stamp, pages
         self._log_state = state
-        if identities != self._identities:
-            is_foreign = identities[1] not in (None, self._identities[1]) and os.stat(self._log).st_size > 0
+        log = files[1]
+        if log is None or identities != self._identities:
+            is_foreign = log is not None and identities[1] != self._identities[1] and log.st_size > 0
             raise LogLost(is_foreign=is_foreign)
-        self._check_log(state)
+        self._check_log(state, log.st_size)
         if not self._acquire_lock():
             raise epoch_is_over(self._path)
         self._check_commits(state)
@@ -213,7 +219,7 @@ class FileWatch:
         extends a truncated log again.
         """
         state = self._read_log_state()
-        self._check_log(state)
+        self._check_log(state, os.fstat(self._log_file).st_size)
         self._check_commits(state)
 
     def note_commit(self, last_events: tuple[int, int] | None, forgotten: Collection[int]) -> None:
@@ -261,21 +267,23 @@ class FileWatch:
             return 0, False  # the database has other tables
         return (int(rows[0][0]) if rows else 0), has_events
 
-    def _check_log(self, state: LogState) -> None:
-        """Raise `LogOverwritten` unless the log has the header and at least the length that belong to this state."""
+    def _check_log(self, state: LogState, size: int) -> None:
+        """Raise `LogOverwritten` unless the log has the header and at least the length that belong to this state. `size`
+        is the size of the log, read shortly before.
+        """
         if not state.last_frame:
             return  # the log contains no valid frames
         header = os.pread(self._log_file, _LOG_HEADER.size, 0)
         if len(header) == _LOG_HEADER.size:
             page_size, salts = _LOG_HEADER.unpack(header)
-            size = _LOG_HEADER_SIZE + state.last_frame * (_FRAME_HEADER_SIZE + page_size)
-            if salts == state.salts and os.fstat(self._log_file).st_size >= size:
+            least_size = _LOG_HEADER_SIZE + state.last_frame * (_FRAME_HEADER_SIZE + page_size)
+            if salts == state.salts and size >= least_size:
                 return
-        # Another program may have caused the log to restart since the state was read.
-        current = self._read_log_state()
-        if current == state:
+        # Another program may have extended or restarted the log since the size or the state was read.
+        current, current_size = self._read_log_state(), os.fstat(self._log_file).st_size
+        if (current, current_size) == (state, size):
             raise LogOverwritten
-        self._check_log(current)
+        self._check_log(current, current_size)
 
     def save(self, loss: Loss) -> StorageError:
         """Save as much data as possible. Return the error with which the store stops."""
@@ -293,10 +301,14 @@ class FileWatch:
 
     def close(self) -> None:
         """Close the descriptors once SQLite has closed its own."""
-        for descriptor in (self._file, self._index_file, self._log_file):
-            if descriptor >= 0:
-                inherited.retire(descriptor, self.identity)
-        self._file = self._index_file = self._log_file = -1
+        for close_file in self._closers:
+            inherited.retire(close_file, self.identity)
+        self._closers.clear()
+
+    def _open(self, path: str, flags: int) -> int:
+        descriptor = os.open(path, flags | os.O_CLOEXEC)
+        self._closers.append(partial(os.close, descriptor))
+        return descriptor
 
     def _save_log(self) -> StorageError:
         inherited.mark_stale(self.identity)
@@ -352,7 +364,8 @@ class FileWatch:
 
     def _has_log(self) -> bool:
         """Whether the log at the path is the one that was opened."""
-        return _identities((self._log,)) == self._identities[1:2]
+        log = _status(self._log)
+        return log is not None and Identity(log.st_dev, log.st_ino) == self._identities[1]
 
     def _set_broken_log_aside(self) -> StorageError:
         _, written_ns = self._stamp
@@ -445,10 +458,6 @@ class FileWatch:
             name for name in names if not os.path.lexists(name) and not os.path.lexists(f"{name}-wal")
         )
 
-    def _read_stamp(self) -> tuple[int, int]:
-        status = os.fstat(self._file)
-        return status.st_size, status.st_mtime_ns
-
     def _last_pages(self, last_frame: int) -> set[int]:
         """Return the numbers of the pages in the last few frames up to this one."""
         frame_size = _FRAME_HEADER_SIZE + self._page_size
@@ -465,7 +474,7 @@ class FileWatch:
         ]
 
     def _read_log_state(self) -> LogState:
-        return LogState(*_INDEX.unpack(os.pread(self._index_file, _INDEX.size, 0)))
+        return LogState(*_INDEX.unpack_from(self._index_content))
 
 
 def _locate_epoch(connection: sqlite3.Connection) -> tuple[int, int]:
@@ -475,14 +484,12 @@ def _locate_epoch(connection: sqlite3.Connection) -> tuple[int, int]:
     return size, root
 
 
-def _identities(paths: Iterable[str]) -> list[Identity | None]:
-    """Return the identities of the files at these paths; None for a path without a file."""
-    identities: list[Identity | None] = []
-    for path in paths:
-        try:
-            status = os.stat(path)
-        except OSError:
-            identities.append(None)
-        else:
-            identities.append(Identity(status.st_dev, status.st_ino))
-    return identities
+def _status(path: str) -> os.stat_result | None:
+    try:
+        return os.stat(path)
+    except OSError:
+        return None
+
+
+def _stamp(file: os.stat_result) -> tuple[int, int]:
+    return file.st_size, file.st_mtime_ns

@@ -16,6 +16,7 @@ import contextlib
 import ctypes
 import os
 import sqlite3
+from collections.abc import Callable
 
 from hourglass._embedded.store.sqlite.disk_faults import Identity
 from hourglass._forks import ForkStage, at_fork
@@ -23,7 +24,7 @@ from hourglass.errors import StorageError
 
 _open: dict[int, tuple[sqlite3.Connection, Identity, str]] = {}
 _inherited: set[Identity] = set()
-_retired: list[tuple[int, Identity]] = []
+_retired: list[tuple[Callable[[], object], Identity]] = []
 _stale: set[Identity] = set()
 
 
@@ -40,13 +41,13 @@ def close(connection: sqlite3.Connection) -> None:
         _close_retired()
 
 
-def retire(descriptor: int, identity: Identity) -> None:
-    """Close a descriptor of a database, or of a file beside it, as soon as this process has no connection to that
-    database.
+def retire(close_file: Callable[[], object], identity: Identity) -> None:
+    """Close a descriptor of a database, or of a file beside it, by calling `close_file` as soon as this process has no
+    connection to that database.
 
     Closing it earlier would drop all POSIX locks that SQLite holds on the file in this process.
     """
-    _retired.append((descriptor, identity))
+    _retired.append((close_file, identity))
     _close_retired()
 
 
@@ -55,7 +56,7 @@ def _close_retired() -> None:
     for entry in [entry for entry in _retired if entry[1] not in used]:
         _retired.remove(entry)
         with contextlib.suppress(OSError):
-            os.close(entry[0])
+            entry[0]()
 
 
 def mark_stale(identity: Identity) -> None:
