@@ -35,11 +35,6 @@ async def start_stories(store: Store, *names: str, workflow_id: str = "") -> lis
     return stories
 
 
-def test_store_implements_the_interface(open_store: Open) -> None:
-    store: Store = open_store()
-    assert store.next_due_ns() == 0
-
-
 async def test_changes_of_one_loop_iteration_are_one_commit(open_store: Open, path: Path) -> None:
     store = open_store()
     watcher = sqlite3.connect(path)
@@ -52,17 +47,6 @@ async def test_changes_of_one_loop_iteration_are_one_commit(open_store: Open, pa
         await store.durable(number)
     watcher.close()
     assert all(count % 4 == 0 for count in counts)
-
-
-async def test_waiters_share_a_commit(open_store: Open) -> None:
-    """A cancelled waiter does not affect the others."""
-    store = open_store()
-    story = Story("a")
-    numbers = [store.append(story.start()), *(store.append(story.signal()) for _ in range(20))]
-    waits = [asyncio.ensure_future(store.durable(number)) for number in numbers]
-    waits[3].cancel()
-    ended = await asyncio.gather(*waits, return_exceptions=True)
-    assert [isinstance(each, asyncio.CancelledError) for each in ended].count(True) == 1
 
 
 def test_cost_of_due_runs_is_constant(open_store: Open, path: Path) -> None:
@@ -92,20 +76,6 @@ def test_cost_of_due_runs_is_constant(open_store: Open, path: Path) -> None:
     many, run_ids, following = steps_for(2_000)
     assert (run_ids, following) == (["run-01998", "run-01999", "later"], 2_000)
     assert many == few
-
-
-async def test_ended_activities_and_timers_are_deleted_from_the_file(open_store: Open, path: Path) -> None:
-    store = open_store()
-    (story,) = await start_stories(store, "a")
-    await store.durable(store.append(story.schedule(3)))
-    await store.durable(store.append(story.start_timer()))
-    await store.durable(store.append(story.complete_activity(4)))
-    watcher = sqlite3.connect(path)
-    pending = "SELECT event_id FROM pending ORDER BY 1"
-    assert watcher.execute(pending).fetchall() == [(3,), (5,), (6,)]
-    await store.durable(store.append(story.close()))
-    assert watcher.execute(pending).fetchall() == []
-    watcher.close()
 
 
 async def test_forgotten_runs_leave_no_row(open_store: Open, path: Path) -> None:
@@ -179,15 +149,6 @@ def test_retention_uses_small_commits(open_store: Open, path: Path, monkeypatch:
     run(work())
 
 
-def test_each_opening_starts_an_epoch(open_store: Open) -> None:
-    epochs = []
-    for _ in range(3):
-        store = open_store()
-        epochs.append(store.epoch)
-        store.close()
-    assert epochs == [1, 2, 3]
-
-
 async def test_closing_leaves_a_single_file(open_store: Open, path: Path) -> None:
     store = open_store()
     story = Story("a")
@@ -231,7 +192,7 @@ async def test_history_longer_than_a_sqlite_value_can_be_read(open_store: Open) 
     for _ in range(20):
         await store.durable(store.append(story.signal(500)))
     await store.durable(store.append(story.start_timer()))
-    store._reads.connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 10_000)
+    store.connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 10_000)
     stored = load(store, "a")
     assert stored.run == story.run
     assert stored.events == tuple(story.events)

@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import sqlite3
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar, get_type_hints
@@ -27,8 +28,16 @@ import msgspec.structs
 
 from hourglass._contract.workflows import WorkflowStatus
 from hourglass._embedded.schedules.transitions import ScheduleRecord
+from hourglass._embedded.store.fork_safety import NO_FORK
 from hourglass._embedded.store.sqlite.disk_faults import READ_ERRORS, read_error, storage_errors
-from hourglass._embedded.store.store import DueRun, NoteChange, ScheduleChange, ScheduleEntry, Stored
+from hourglass._embedded.store.store import (
+    LAST_KEY,
+    DueRun,
+    NoteChange,
+    ScheduleChange,
+    ScheduleEntry,
+    Stored,
+)
 from hourglass._embedded.transitions.run import OpenActivity, OpenChild, PendingTimer, Run
 from hourglass._history import events as h
 from hourglass._history.encoding import (
@@ -202,15 +211,18 @@ _LARGEST = 2**63 - 1
 
 
 class StoredReads:
-    """Point reads on one connection."""
+    """The point reads of `Store`, on one connection. They raise `StorageError`."""
 
     def __init__(self, connection: sqlite3.Connection, path: str) -> None:
         self.connection = connection
-        self._path = path
+        self.path = path
+
+    def _reading(self) -> threading.RLock:
+        """Return the lock for a read. Raises `StorageError` if reading is no longer possible."""
+        return NO_FORK.lock
 
     def load(self, run_id: str) -> Stored | None:
-        """Load a run with its complete history; None if the run does not exist."""
-        with storage_errors(self._path):
+        with self._reading(), storage_errors(self.path):
             try:
                 rows = self.connection.execute(_LOAD, (LARGE_BYTES, LARGE_BYTES, plain(run_id))).fetchall()
             except sqlite3.DataError:  # longer than SQLite's maximum string length
@@ -244,12 +256,12 @@ class StoredReads:
         return str(rows[0][0]) if rows else ""
 
     def find_request(self, workflow_id: str, request_id: str) -> str:
-        """Return the run id of the latest run of a workflow that carried out a request; empty if none did."""
         rows = self._rows(FIND_REQUEST, plain(request_id), plain(workflow_id))
         return str(rows[0][0]) if rows else ""
 
-    def due(self, until_ns: int, limit: int, after_ns: int, after_key: int) -> Sequence[DueRun]:
-        """Return the runs with a wake time after a position and not after `until_ns`, earliest first."""
+    def due(
+        self, until_ns: int, limit: int, after_ns: int = 0, after_key: int = LAST_KEY
+    ) -> Sequence[DueRun]:
         # Two subqueries, each with the condition `wake_ns > 0` last. The partial index requires this condition, but
         # SQLite seeks by the first bound in the query. If this were the first, each call would scan all rows before the
         # position, such as 100,000 timers with the same wake time.
@@ -272,7 +284,6 @@ class StoredReads:
         return sorted(map(_due_run, pieces), key=_position)
 
     def without_wake(self) -> Sequence[str]:
-        """Return the runs with a damaged wake time that is not a number. They would never be due."""
         text = f"""SELECT group_concat(run_id, char(31)) FROM runs
             WHERE wake_ns > {_LARGEST} AND wake_ns > 0"""  # SQLite orders strings and blobs after all numbers
         return [run_id for run_id in self._joined(text).split("\x1f") if run_id]
@@ -283,16 +294,14 @@ class StoredReads:
         return "" if joined is None else bytes(joined).decode(errors="replace")
 
     def open_runs(self) -> int:
-        """Return the number of open runs, according to the list index."""
         text = f"SELECT count(*) FROM visibility WHERE status = {WorkflowStatus.RUNNING.value}"
         return int(self._rows(text)[0][0])
 
-    def next_due_ns(self, after_ns: int) -> int:
-        """Return the earliest wake time later than `after_ns`; 0 if there is none."""
+    def next_due_ns(self, after_ns: int = 0) -> int:
         text = f"SELECT min(wake_ns) FROM runs WHERE wake_ns > ? AND wake_ns <= {_LARGEST} AND wake_ns > 0"
         return int(self._rows(text, after_ns)[0][0] or 0)
 
-    def latest_ns(self) -> int:
+    def newest_event_ns(self) -> int:
         """Return the approximate timestamp of the newest event, based on the rows written last; 0 without events.
 
         Of a row with large payloads only the beginning is read, which contains the timestamp of the row's first event.
@@ -312,26 +321,60 @@ class StoredReads:
     def _first_time_ns(self, key: int) -> int:
         """Return the timestamp of the first event in a row. Only the first bytes of the row are read."""
         try:
-            with self.connection.blobopen("events", "data", key, readonly=True) as data:
+            with (
+                self._reading(),
+                self.connection.blobopen("events", "data", key, readonly=True) as data,
+            ):
                 return first_time_ns(data.read(_HEAD))
         except (sqlite3.Error, ValueError):
             return 0  # reported when the run is loaded
 
-    def key(self, run_id: str) -> int | None:
+    def closed_key(self, run_id: str) -> int | None:
         """Return the key of a closed run; None if there is no closed run with this id."""
         rows = self._rows("SELECT key FROM runs WHERE run_id = ? AND close_ns > 0", plain(run_id))
         return rows[0][0] if rows else None
 
-    def closed(self, before_ns: int, limit: int) -> Sequence[int]:
+    def closed_keys(self, before_ns: int, limit: int) -> Sequence[int]:
         """Return the keys of runs that closed before a time, earliest first."""
         text = "SELECT key FROM runs WHERE close_ns > 0 AND close_ns < ? ORDER BY close_ns LIMIT ?"
         return [key for (key,) in self._rows(text, before_ns, limit)]
 
+    def schedule(self, schedule_id: str) -> ScheduleRecord | None:
+        rows = self._rows("SELECT data FROM schedules WHERE schedule_id = ?", plain(schedule_id))
+        with storage_errors(self.path):
+            return decode_schedule(rows[0][0]) if rows else None
+
+    def schedules(self) -> list[ScheduleEntry]:
+        """Read a summary of each schedule. A schedule that cannot be read is logged and omitted."""
+        # As bytes: one row that is not UTF-8 must not hide the others.
+        query = "SELECT CAST(schedule_id AS BLOB), wake_ns, CAST(awaited AS BLOB) FROM schedules"
+        entries: list[ScheduleEntry] = []
+        for schedule_id, wake_ns, awaited in self._rows(query):
+            try:
+                if not isinstance(wake_ns, int):
+                    raise TypeError(f"its wake time is of type {type(wake_ns).__name__}")
+                entries.append(ScheduleEntry(schedule_id.decode(), wake_ns, _names.decode(awaited)))
+            except (ValueError, TypeError, AttributeError) as error:
+                logger.error("schedule %r cannot be read and is not executed: %s", schedule_id, error)
+        return entries
+
+    def note(self, name: str) -> bytes:
+        rows = self._rows("SELECT value FROM meta WHERE name = ?", name)
+        with storage_errors(self.path):
+            return bytes(rows[0][0]) if rows else b""
+
+    def notes(self, prefix: str) -> list[tuple[str, bytes]]:
+        query = "SELECT name, value FROM meta WHERE name >= ? AND name < ?"
+        rows = self._rows(query, prefix, prefix + "\U0010ffff")
+        with storage_errors(self.path):
+            return [(name, bytes(value)) for name, value in rows]
+
     def _rows(self, text: str, *parameters: object) -> list[tuple[Any, ...]]:
-        try:
-            return self.connection.execute(text, parameters).fetchall()
-        except READ_ERRORS as error:
-            raise read_error(self._path, error) from error
+        with self._reading():
+            try:
+                return self.connection.execute(text, parameters).fetchall()
+            except READ_ERRORS as error:
+                raise read_error(self.path, error) from error
 
 
 def _due_run(piece: Sequence[str]) -> DueRun:
@@ -416,38 +459,3 @@ def write(connection: sqlite3.Connection, rows: Iterable[ScheduleRow]) -> None:
             connection.execute(_PUT, row[:4])
         else:
             connection.execute("DELETE FROM schedules WHERE schedule_id = ?", (row.schedule_id,))
-
-
-def read(connection: sqlite3.Connection, schedule_id: str) -> ScheduleRecord | None:
-    """Read a schedule; None if the schedule does not exist. Raises ValueError (msgspec's) for invalid bytes."""
-    query = "SELECT data FROM schedules WHERE schedule_id = ?"
-    rows = connection.execute(query, (plain(schedule_id),)).fetchall()
-    return decode_schedule(rows[0][0]) if rows else None
-
-
-def read_note(connection: sqlite3.Connection, name: str) -> bytes:
-    """Read the engine's note with this name; empty if there is none."""
-    rows = connection.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchall()
-    return bytes(rows[0][0]) if rows else b""
-
-
-def read_notes(connection: sqlite3.Connection, prefix: str) -> list[tuple[str, bytes]]:
-    """Read the engine's notes whose names begin with `prefix`."""
-    query = "SELECT name, value FROM meta WHERE name >= ? AND name < ?"
-    rows = connection.execute(query, (prefix, prefix + "\U0010ffff")).fetchall()
-    return [(name, bytes(value)) for name, value in rows]
-
-
-def read_entries(connection: sqlite3.Connection) -> list[ScheduleEntry]:
-    """Read a summary of each schedule. A schedule that cannot be read is logged and omitted."""
-    # As bytes: one row that is not UTF-8 must not hide the others.
-    query = "SELECT CAST(schedule_id AS BLOB), wake_ns, CAST(awaited AS BLOB) FROM schedules"
-    entries: list[ScheduleEntry] = []
-    for schedule_id, wake_ns, awaited in connection.execute(query).fetchall():
-        try:
-            if not isinstance(wake_ns, int):
-                raise TypeError(f"its wake time is of type {type(wake_ns).__name__}")
-            entries.append(ScheduleEntry(schedule_id.decode(), wake_ns, _names.decode(awaited)))
-        except (ValueError, TypeError, AttributeError) as error:
-            logger.error("schedule %r cannot be read and is not executed: %s", schedule_id, error)
-    return entries

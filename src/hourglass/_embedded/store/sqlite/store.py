@@ -25,7 +25,6 @@ from collections.abc import Callable, Sequence
 from hourglass._contract.engine_status import DiskCondition
 from hourglass._embedded.store.fork_safety import NO_FORK
 from hourglass._embedded.store.sqlite import database, inherited, visibility
-from hourglass._embedded.store.sqlite.batches import Batch
 from hourglass._embedded.store.sqlite.commit_sink import CHECKPOINT_PAGES, FileSink
 from hourglass._embedded.store.sqlite.commit_thread import StoreThread, Turn
 from hourglass._embedded.store.sqlite.disk_faults import (
@@ -36,7 +35,7 @@ from hourglass._embedded.store.sqlite.disk_faults import (
 )
 from hourglass._embedded.store.sqlite.durability import Durability
 from hourglass._embedded.store.sqlite.file_reads import FileReads, ReadOnlyStore
-from hourglass._embedded.store.sqlite.writer import BatchWriter, SeparateChanges
+from hourglass._embedded.store.sqlite.writer import BatchWriter
 from hourglass._embedded.store.store import FileLost, Rejection, RunChange, ScheduleChange, Store
 from hourglass._forks import ForkStage, at_fork
 from hourglass.errors import StorageError
@@ -84,13 +83,13 @@ class SqliteStore(FileReads):
     def __init__(
         self, path: str, opened: database.Opened, *, reserve_bytes: int, checkpoint_pages: int, retry: float
     ) -> None:
+        self._durability = Durability()
         super().__init__(path, opened.reader, self._connect_lists, lists_at_once=LISTS_AT_ONCE)
         self.epoch = opened.epoch
         self._opened = opened
         self._disk = DiskWatch(path, reserve_bytes)
         self._reserve_bytes = reserve_bytes
         self._identity = Identity.of(path)
-        self._durability = Durability()
         self.is_durable: Callable[[int], bool] = self._durability.has
         """Whether a change and all earlier ones, except rejected ones, are durable. Called about ten times per step."""
         self._turn: list[RunChange | ScheduleChange] = []
@@ -106,7 +105,7 @@ class SqliteStore(FileReads):
         self._report: Callable[[Rejection], None] = lambda _: None
         self._writer = BatchWriter(opened.writer, path, opened.epoch)
         self._sink = FileSink(self._writer, path, opened.watch, checkpoint_pages, self._on_rejections)
-        self._thread: StoreThread[Batch | SeparateChanges] = StoreThread(
+        self._thread = StoreThread(
             self._sink,
             path,
             on_commit=self._durability.committed,
@@ -164,16 +163,13 @@ class SqliteStore(FileReads):
         return number
 
     def on_rejection(self, callback: Callable[[Rejection], None]) -> None:
-        """Set the callback for changes that can never be written. The callback runs on the control loop."""
         self._report = callback
 
     async def durable(self, number: int) -> None:
-        """Wait until this change is durable. Raises `StorageError` if it can never become durable."""
         self._hand_over_soon(number)
         await self._durability.wait(number)
 
     def when_durable(self, number: int, callback: Callable[[StorageError | None], object]) -> None:
-        """Call `callback` once this change is durable, or with the error if it can never become durable."""
         self._hand_over_soon(number)
         self._durability.call(number, callback)
 
@@ -182,8 +178,7 @@ class SqliteStore(FileReads):
         self._forgetting.difference_update(self._sink.take_forgotten())
         if len(self._forgetting) > FORGETS_AHEAD:
             return 0  # the thread must catch up first
-        with self._reading():
-            closed = self._reads.closed(before_ns, limit + len(self._forgetting))
+        closed = self.closed_keys(before_ns, limit + len(self._forgetting))
         keys = [key for key in closed if key not in self._forgetting][:limit]
         if keys:
             self._forgetting.update(keys)
@@ -193,9 +188,7 @@ class SqliteStore(FileReads):
         return len(keys)
 
     def forget(self, run_id: str) -> int:
-        """Delete a run that has closed and is durable. Return the change number of the deletion."""
-        with self._reading():
-            key = self._reads.key(run_id)
+        key = self.closed_key(run_id)
         self._hand_over()
         self._durability.newest += 1
         if key is not None:
@@ -204,18 +197,15 @@ class SqliteStore(FileReads):
         return self._durability.newest
 
     def start_rejection(self) -> str:
-        """Return the reason to reject new workflows at present; "" if there is none."""
         if self._thread.held:
             return f"the file {self.path} cannot be written at present: {self._thread.held}"
         return self._disk.shortage()
 
     @property
     def held(self) -> str:
-        """The reason why the file cannot be written at present; "" if it can be written."""
         return self._thread.held
 
     def condition(self) -> DiskCondition:
-        """Return the condition of the file and of its disk."""
         return DiskCondition(
             self.path, self.held, self._disk.free_bytes(), self._reserve_bytes, _file_bytes(self.path)
         )
@@ -226,9 +216,6 @@ class SqliteStore(FileReads):
         return self._durability.failure
 
     def close(self) -> FileLost | None:
-        """Write queued changes and close the file. Return the `FileLost` error if the file was lost. Safe to call
-        twice.
-        """
         if self not in _live:
             return None
         _live.discard(self)
@@ -271,11 +258,6 @@ class SqliteStore(FileReads):
         for connection in reversed(connections):
             inherited.close(connection)
         self._opened.watch.close()
-
-    def current(self, workflow_id: str) -> str:
-        """Return the run id of the latest run of a workflow; empty if there is none."""
-        with self._reading():
-            return self._reads.current(workflow_id)
 
     def _hand_over_soon(self, number: int) -> None:
         """Pass the queued changes to the store thread at the end of this turn if they include this change, because a
@@ -378,11 +360,9 @@ class SqliteOpener:
         inherited.reject_inherited(path)
 
     def open(self, path: str, namespace: str, *, briefly: bool = False) -> Store:
-        """Open a file, or create it."""
         return SqliteStore.open(path, namespace=namespace)
 
     def open_read_only(self, path: str, why: StorageError) -> Store:
-        """Open a file that cannot be written, for requests that only read."""
         return ReadOnlyStore(path, why)
 
 
