@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice
 from time import monotonic
+from typing import TypeAlias
 
 from hourglass._embedded.store.fork_safety import NO_FORK
 from hourglass._embedded.store.sqlite.batches import Batch
@@ -52,12 +53,14 @@ LOG_PAUSE, LOG_LONGEST_PAUSE = 1.0, 60.0
 """Seconds until the next attempt to empty the WAL: the first delay and the longest."""
 
 
+AnyBatch: TypeAlias = Batch | SeparateChanges
+
 _LOSSES = (FileMoved, FileOverwritten, FileRestored, LogLost, LogOverwritten)
 
 
 class FileSink:
-    """The `CommitSink` of a file: commits, checkpoints, deletions of closed runs, and checks that this process still
-    owns the file.
+    """The work of the store thread on a file: commits, checkpoints, deletions of closed runs, and checks that this
+    process still owns the file.
     """
 
     def __init__(
@@ -92,8 +95,10 @@ class FileSink:
         """Whether deletions are queued."""
         return bool(self._to_forget)
 
-    def build(self, turns: Sequence[Turn]) -> Batch | SeparateChanges:
-        """Return the changes of these turns, and queued deletions, as a batch."""
+    def build(self, turns: Sequence[Turn]) -> AnyBatch:
+        """Return the changes of these turns, and queued deletions, as a batch. It may be committed several times until a
+        commit succeeds.
+        """
         if self._writer.barred:
             return self.build_separately(turns)
         changes: list[RunChange | ScheduleChange] = []
@@ -116,8 +121,8 @@ class FileSink:
             parts += enumerate(turn.changes, turn.number - len(turn.changes) + 1)
         return SeparateChanges(parts, [key for turn in turns for key in turn.forget])
 
-    def commit(self, batch: Batch | SeparateChanges) -> None:
-        """Write a batch if the file is still ours, and report its rejected changes."""
+    def commit(self, batch: AnyBatch) -> None:
+        """Make a batch durable, completely or not at all, if the file is still ours. Report its rejected changes."""
         watch = self._watch
         with NO_FORK.lock:
             try:
@@ -148,12 +153,14 @@ class FileSink:
             raise self._watch.save(loss) from None
 
     def idle(self) -> None:
-        """Check that the file is still ours."""
+        """Check that the file is still ours. Called about every second while there is nothing to commit."""
         with NO_FORK.lock:
             self.check()
 
-    def after_commit(self, batch: Batch | SeparateChanges) -> None:
-        """Checkpoint if the WAL has grown enough, and empty the WAL if it is too long."""
+    def after_commit(self, batch: AnyBatch) -> None:
+        """Checkpoint if the WAL has grown enough, and empty the WAL if it is too long. Called after a commit was
+        reported. A failure ends the thread.
+        """
         if batch.forgotten:
             self._note_forgotten(batch.forgotten)
         if self._watch.log_growth < self._checkpoint_pages:

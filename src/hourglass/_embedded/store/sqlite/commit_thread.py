@@ -14,10 +14,13 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING
 
 from hourglass._embedded.store.sqlite.disk_faults import is_of_one_change, reason_to_hold
 from hourglass._embedded.store.store import RunChange, ScheduleChange
+
+if TYPE_CHECKING:
+    from hourglass._embedded.store.sqlite.commit_sink import AnyBatch, FileSink
 
 logger = logging.getLogger("hourglass")
 
@@ -31,8 +34,6 @@ IDLE = 1.0
 
 PAUSE = 0.005
 """Seconds between commits that contain only work of the sink itself (deletions)."""
-
-B = TypeVar("B")
 
 
 @dataclass(frozen=True)
@@ -49,39 +50,8 @@ class Turn:
     readmitted: Sequence[str] = ()
 
 
-class CommitSink(Protocol[B]):
-    """The object that does the thread's work on the file. All methods are called on the store thread."""
-
-    @property
-    def has_more(self) -> bool:
-        """Whether the sink has work of its own for the next commits, even if no changes are queued."""
-        ...
-
-    def build(self, turns: Sequence[Turn], /) -> B:
-        """Prepare a batch. It may be committed several times until a commit succeeds."""
-        ...
-
-    def build_separately(self, turns: Sequence[Turn], /) -> B:
-        """Prepare a batch that is written change by change. Its commit omits and reports the changes that cannot be
-        written.
-        """
-        ...
-
-    def commit(self, batch: B, /) -> None:
-        """Make the batch durable, completely or not at all. Raises if the batch is not durable."""
-        ...
-
-    def after_commit(self, batch: B, /) -> None:
-        """Do occasional work, such as a checkpoint, after a commit was reported. A failure ends the thread."""
-        ...
-
-    def idle(self) -> None:
-        """Check the file. Called about every second while there is nothing to commit. A failure ends the thread."""
-        ...
-
-
-class StoreThread(Generic[B]):
-    """The thread that commits queued turns.
+class StoreThread:
+    """The thread that commits queued turns. The `sink` does its work on the file.
 
     `on_commit` receives the number up to which all changes are durable, `on_end` the error that ended the thread (None
     if it was closed). Both are called on the thread.
@@ -89,7 +59,7 @@ class StoreThread(Generic[B]):
 
     def __init__(
         self,
-        sink: CommitSink[B],
+        sink: FileSink,
         name: str,
         *,
         on_commit: Callable[[int], None],
@@ -135,7 +105,7 @@ class StoreThread(Generic[B]):
             error = failure
         self._on_end(error)
 
-    def _write(self, turns: Sequence[Turn]) -> B:
+    def _write(self, turns: Sequence[Turn]) -> AnyBatch:
         try:
             batch = self._sink.build(turns)
             self._commit(batch)
@@ -174,7 +144,7 @@ class StoreThread(Generic[B]):
                     return Turn((), self._number)
                 self._sink.idle()
 
-    def _commit(self, batch: B) -> None:
+    def _commit(self, batch: AnyBatch) -> None:
         while True:
             try:
                 self._sink.commit(batch)
