@@ -30,8 +30,6 @@ from hourglass.converter import Payload
 logger = logging.getLogger("hourglass")
 
 CACHED_RUNS = 4096
-_FIND = 128
-"""The maximum number of runs that one statement looks up."""
 
 
 def coalesce(changes: Sequence[RunChange | ScheduleChange]) -> tuple[list[RunChange], list[ScheduleChange]]:
@@ -290,13 +288,8 @@ class BatchBuilder:
                 written.start_ns = run.start_ns if run.start_ns // 1000 == start_us else 0
 
     def _find(self, by: str, columns: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
-        result: list[tuple[Any, ...]] = []
-        for begin in range(0, len(values), _FIND):
-            portion = values[begin : begin + _FIND]
-            marks = ",".join("?" * len(portion))
-            text = f"SELECT {columns}, {by} FROM runs WHERE {by} IN ({marks})"
-            result += self._connection.execute(text, portion).fetchall()
-        return result
+        text = f"SELECT {columns}, {by} FROM runs WHERE {by} IN (SELECT value FROM json_each(?))"
+        return self._connection.execute(text, (msgspec.json.encode(values).decode(),)).fetchall()
 
 
 def _pending_rows(run: Run, touched: Iterable[int], before: int) -> tuple[list[Row], list[Row]]:

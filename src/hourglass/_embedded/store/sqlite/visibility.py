@@ -185,11 +185,11 @@ def ended(run: Run) -> str:
     ).decode()
 
 
-def remove(connection: sqlite3.Connection, run_ids: Iterable[str]) -> None:
+def remove(connection: sqlite3.Connection, run_ids: Sequence[str]) -> None:
     """Delete runs from the index. The types of their search attributes are kept."""
-    keys = [(run_id,) for run_id in run_ids]
+    keys = _json.encode(run_ids).decode()
     for table in ("visibility", "visibility_attributes"):
-        _many(connection, f"DELETE FROM {table} WHERE run_id IN ({{rows}})", keys)
+        connection.execute(f"DELETE FROM {table} WHERE run_id IN (SELECT value FROM json_each(?))", (keys,))
 
 
 def declare(connection: sqlite3.Connection, types: Mapping[str, str]) -> None:

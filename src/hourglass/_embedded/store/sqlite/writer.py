@@ -11,9 +11,8 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
 from itertools import accumulate
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
@@ -22,9 +21,6 @@ from hourglass._embedded.store.sqlite.batches import Batch, BatchBuilder, flat
 from hourglass._embedded.store.sqlite.disk_faults import is_of_one_change, unwritable
 from hourglass._embedded.store.store import Rejection, RunChange, ScheduleChange, epoch_is_over
 from hourglass.errors import StorageError
-
-SIZES = (128, 96, 64, 48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1)
-"""The numbers of runs that one statement can delete."""
 
 PAGE = 4096
 
@@ -50,32 +46,8 @@ class SeparateChanges:
     last_events: None = None
 
 
-@dataclass(frozen=True)
-class _RowsStatement:
-    """An SQL statement for any number of rows, each with `width` parameters."""
-
-    width: int
-    row: str
-    before: str
-    after: str = ""
-    joint: str = ","
-
-    def run(self, connection: sqlite3.Connection, parameters: list[Any]) -> None:
-        position, remaining = 0, len(parameters) // self.width
-        for size in SIZES:
-            while remaining >= size:
-                end = position + size * self.width
-                connection.execute(_statement_text(self, size), parameters[position:end])
-                position, remaining = end, remaining - size
-
-
-@cache
-def _statement_text(rows: _RowsStatement, size: int) -> str:
-    return rows.before + rows.joint.join([rows.row] * size) + rows.after
-
-
 _FORGET = tuple(
-    _RowsStatement(1, "?", f"DELETE FROM {table} WHERE {column} IN (", ")")
+    f"DELETE FROM {table} WHERE {column} IN (SELECT value FROM json_each(?))"
     for table, column in (("events", "run"), ("pending", "run"), ("requests", "run"), ("runs", "key"))
 )
 
@@ -202,8 +174,9 @@ class BatchWriter:
         return keys[: max(1, sum(size <= limit for size in sums))]
 
     def _forget(self, batch: Batch) -> None:
-        for table in _FORGET:
-            table.run(self._connection, batch.forgotten)
+        keys = msgspec.json.encode(batch.forgotten).decode()
+        for statement in _FORGET:
+            self._connection.execute(statement, (keys,))
         visibility.remove(self._connection, batch.forgotten_ids)
         for run_id in batch.forgotten_ids:
             self._builder.cache.forget(run_id)
