@@ -73,7 +73,6 @@ class MemoryStore:
         return {}
 
     def append(self, change: RunChange | ScheduleChange) -> int:
-        """Store a change and return its number."""
         self._number += 1
         if type(change) is RunChange and not change.also:  # the case for nearly all changes
             self._apply(change)
@@ -134,22 +133,18 @@ class MemoryStore:
         asyncio.get_running_loop().call_soon(callback, None)
 
     def load(self, run_id: str) -> Stored | None:
-        """Return a stored run, or None."""
         run = self._runs.get(run_id)
         return None if run is None else Stored(run, tuple(self._events[run_id]))
 
     def current(self, workflow_id: str) -> str:
-        """Return the run id of the latest run of a workflow; empty if there is none."""
         return self._current.get(workflow_id, "")
 
     def find_request(self, workflow_id: str, request_id: str) -> str:
-        """Return the run id of the latest run of a workflow that carried out a request; empty if none did."""
         return self._requests.get((workflow_id, request_id), ("",))[-1]
 
     def due(
         self, until_ns: int, limit: int, after_ns: int = 0, after_key: int = LAST_KEY
     ) -> Sequence[DueRun]:
-        """Return due runs after a position, earliest first (see `Store.due`)."""
         candidates = (
             DueRun(run_id, self._runs[run_id].started.spec.task_queue, wake, self._keys[run_id])
             for run_id, wake in self._wakes.items()
@@ -163,43 +158,34 @@ class MemoryStore:
         return ()
 
     def open_runs(self) -> int:
-        """Return the number of open runs."""
         return sum(run.is_open for run in self._runs.values())
 
     def next_due_ns(self, after_ns: int = 0) -> int:
-        """Return the earliest wake time later than `after_ns`; 0 if there is none."""
         return min((wake for wake in self._wakes.values() if wake > after_ns), default=0)
 
     async def page(self, text: str, token: bytes, limit: int, *, activities: bool = False) -> Page:
-        """Return one page of the runs that match a filter, newest first, after the previous page."""
         return await self._listing.page(text, token, limit, activities=activities)
 
     async def count(self, text: str, *, activities: bool = False) -> Count:
-        """Count the runs that match a filter, in total and by group."""
         return await self._listing.count(text, activities=activities)
 
     def schedule(self, schedule_id: str) -> ScheduleRecord | None:
-        """Return a stored schedule, or None."""
         record, _ = self._schedules.get(schedule_id, (None, 0))
         return record
 
     def schedules(self) -> Sequence[ScheduleEntry]:
-        """Return a summary of each schedule."""
         return [
             ScheduleEntry(schedule_id, wake_ns, tuple(workflow_id for workflow_id, _ in record.running))
             for schedule_id, (record, wake_ns) in self._schedules.items()
         ]
 
     def note(self, name: str) -> bytes:
-        """Return the engine's note with this name; empty if there is none."""
         return self._notes.get(name, b"")
 
     def notes(self, prefix: str) -> list[tuple[str, bytes]]:
-        """Return the engine's notes whose names begin with `prefix`."""
         return [(name, data) for name, data in self._notes.items() if name.startswith(prefix)]
 
     def forget_closed(self, before_ns: int, limit: int) -> int:
-        """Delete runs that closed before this time, at most `limit`. Return the number of deleted runs."""
         count = 0
         while count < limit and self._closed and self._closed[0][0] < before_ns:
             self._drop(self._closed.popleft()[1])
@@ -207,7 +193,6 @@ class MemoryStore:
         return count
 
     def forget(self, run_id: str) -> int:
-        """Delete a closed run. Return the change number of the deletion."""
         self._number += 1
         if run_id in self._runs:
             self._closed = deque(entry for entry in self._closed if entry[1] != run_id)
