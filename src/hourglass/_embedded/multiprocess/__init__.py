@@ -49,7 +49,6 @@ open_engine    an engine over a file that is open in this process
 worker_peer    the owner's side of a process that works for it
 serving        the owner's side of the socket
 ownerless      a short transaction of a client while no process owns the file
-repeated_requests  whether a request whose answer was lost had been carried out
 calls          routes a call to an engine
 file_handle    a worker's handle on a file, on whichever engine serves the file
 file_context   the state that the next three modules share, such as the work that outlives an owner

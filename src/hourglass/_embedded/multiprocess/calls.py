@@ -20,11 +20,17 @@ import logging
 import random
 import uuid
 from asyncio import sleep
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
+import msgspec
+
+from hourglass._contract import activities as ac
 from hourglass._contract import service as s
+from hourglass._contract import workflows as wf
+from hourglass._contract.schedules import DeleteSchedule
 from hourglass._embedded.api.answering import EngineClosed
 from hourglass._embedded.api.requests import answer
 from hourglass._embedded.clock import Bell
@@ -33,9 +39,11 @@ from hourglass._embedded.multiprocess.open_engine import OpenEngine
 from hourglass._embedded.multiprocess.ownerless import NoAnswer, OwnerlessTransactions
 from hourglass._embedded.multiprocess.ownership import FileLock, LockNote
 from hourglass._embedded.multiprocess.remote import ConnectionLost, OwnerConnection, connect
-from hourglass._embedded.multiprocess.repeated_requests import was_carried_out
+from hourglass._embedded.runs.run import AttemptToken
 from hourglass._embedded.store.store import FileLost, StoreOpener
-from hourglass.errors import ServiceError, StorageError
+from hourglass._history import events as h
+from hourglass._history.codec import read_event
+from hourglass.errors import HourglassError, ServiceError, StorageError
 
 A = TypeVar("A")
 
@@ -291,3 +299,57 @@ class NoWorkerNotice:
                 self._path,
                 extra={"unserved_file": self._path},  # the command line logs a message of its own instead
             )
+
+
+_Call: TypeAlias = Callable[[s.Request[Any]], Awaitable[Any]]
+
+
+async def was_carried_out(request: s.Request[Any], call: _Call) -> bool:
+    """Whether a request was carried out whose answer was lost and whose repetition is rejected, because the state that
+    it should create exists already.
+
+    This is needed only for requests without an id that the engine remembers.
+    """
+    try:
+        match request:
+            case DeleteSchedule():
+                return True  # the schedule no longer exists, as requested
+            case ac.CompleteActivity(token=token) if token:
+                return await _has_ended(AttemptToken.decode(token), call)
+    except (HourglassError, ValueError):
+        pass  # the rejection is final
+    return False
+
+
+async def _has_ended(token: AttemptToken, call: _Call) -> bool:
+    """Whether the history records the completion of this attempt. Only a caller with the attempt's token can have
+    caused it.
+    """
+    attempts: dict[int, int] = {}
+    async for event in _events(token.run_id, call):
+        match event.attributes:
+            case h.ActivityTaskStarted(scheduled_event_id=scheduled, attempt=attempt):
+                attempts[scheduled] = attempt
+            case (
+                h.ActivityTaskCompleted(scheduled_event_id=scheduled)
+                | h.ActivityTaskFailed(scheduled_event_id=scheduled)
+                | h.ActivityTaskCanceled(scheduled_event_id=scheduled)
+            ) if scheduled == token.scheduled_event_id:
+                return attempts.get(scheduled) == token.attempt
+            case _:
+                pass
+    return False
+
+
+async def _events(run_id: str, call: _Call) -> AsyncIterator[h.HistoryEvent]:
+    listed: wf.Page = await call(wf.ListWorkflows(query=f"RunId = '{run_id}'"))
+    for summary in listed.workflows:
+        token = b""
+        while True:
+            request = wf.GetHistory(workflow_id=summary.workflow_id, run_id=run_id, next_page_token=token)
+            page: wf.HistoryPage = await call(request)
+            for event in page.events:
+                yield read_event(msgspec.json.decode(event))
+            token = page.next_page_token
+            if not token:
+                break

@@ -142,21 +142,17 @@ class FileConnection:
 
     @property
     def target(self) -> str:
-        """The address of the engine."""
         return self._target
 
     @property
     def namespace(self) -> str:
-        """The namespace of the connection."""
         return self._file.namespace
 
     @property
     def identity(self) -> str:
-        """The client identity."""
         return self._identity
 
     def status(self) -> EngineStatus:
-        """Return the state of the file's engine, as far as this process knows it."""
         return self._file.status()
 
     def metrics(self) -> list[Family]:

@@ -164,13 +164,11 @@ class FileHandle:
             asyncio.get_running_loop().call_soon(self._report_end)
 
     def pause(self, kind: WorkKind) -> None:
-        """Stop delivering new work of this kind."""
         self._paused.add(kind)
         if self._inner is not None:
             self._inner.pause(kind)
 
     def resume(self, kind: WorkKind) -> None:
-        """Resume the delivery of work of this kind."""
         self._paused.discard(kind)
         if self._inner is not None:
             self._inner.resume(kind)
@@ -178,19 +176,15 @@ class FileHandle:
     def complete_workflow_task(
         self, completion: Completion
     ) -> CompletionResult | asyncio.Future[CompletionResult]:
-        """Complete an activation."""
         return (self._inner or self._working()).complete_workflow_task(completion)
 
     def complete_activity(self, result: ActivityResult) -> asyncio.Future[None] | None:
-        """Report the result of an attempt."""
         return (self._inner or self._working()).complete_activity(result)
 
     def heartbeat(self, token: bytes, details: Payloads) -> None:
-        """Record a heartbeat of an attempt."""
         self._working().heartbeat(token, details)
 
     def request_eviction(self, run_id: str) -> None:
-        """Request the eviction of a run."""
         self._working().request_eviction(run_id)
 
     def initiate_shutdown(self) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -45,34 +45,11 @@ from hourglass._evaluator.specs import Payloads
 from hourglass.converter import ApplicationFailure, Failure
 from hourglass.errors import HourglassError
 
+if TYPE_CHECKING:
+    from hourglass._embedded.multiprocess.remote import OwnerConnection
+
 _UNSENDABLE = (msgspec.MsgspecError, OverflowError, ValueError, TypeError, RecursionError)
 """The errors raised for a value that MessagePack cannot represent, such as a number of more than 64 bits."""
-
-
-class OwnerLink(Protocol):
-    """The part of the connection to the owner that a handle uses."""
-
-    @property
-    def is_open(self) -> bool:
-        """Whether messages can still be sent."""
-        ...
-
-    @property
-    def unconfirmed(self) -> dict[bytes, ActivityResult]:
-        """Results that were sent and are not confirmed as durable, by token."""
-        ...
-
-    def send(self, message: wire.ToOwner) -> None:
-        """Send a message that needs no answer."""
-        ...
-
-    def send_encoded(self, data: bytes) -> None:
-        """Send a message that is encoded already."""
-        ...
-
-    async def close_handle(self, handle: int) -> None:
-        """Request that the owner closes a handle of this process, and wait for the answer. Raises `ConnectionLost`."""
-        ...
 
 
 class RemoteHandle:
@@ -80,7 +57,7 @@ class RemoteHandle:
     the iteration of the event loop in which it arrives.
     """
 
-    def __init__(self, link: OwnerLink, number: int, config: HandleConfig) -> None:
+    def __init__(self, link: OwnerConnection, number: int, config: HandleConfig) -> None:
         self.number = number
         self._link = link
         self._receivers: tuple[OnActivations, OnActivities, OnEnd] | None = None
@@ -98,7 +75,6 @@ class RemoteHandle:
         self._will_send = False
 
     def start(self, on_activations: OnActivations, on_activities: OnActivities, on_end: OnEnd) -> None:
-        """Register the receivers, and begin to deliver work."""
         self._receivers = on_activations, on_activities, on_end
         self._deliver_soon()
 
@@ -110,7 +86,6 @@ class RemoteHandle:
             self._paused.add(kind)
 
     def resume(self, kind: WorkKind) -> None:
-        """Resume the delivery of items of this kind."""
         self._paused.discard(kind)
         self._deliver_soon()
 
@@ -188,7 +163,6 @@ class RemoteHandle:
         return CompletionResult.RECEIVED
 
     def complete_activity(self, result: ActivityResult) -> None:
-        """Report the result of an attempt."""
         self._check()
         is_local = self._heartbeat_timeouts.pop(result.token, None) is None
         if not is_local:
@@ -209,7 +183,6 @@ class RemoteHandle:
         self._send_soon()
 
     def request_eviction(self, run_id: str) -> None:
-        """Request the eviction of a run."""
         self._check()
         self._answers.evictions.append(run_id)
         self._send_soon()
@@ -227,7 +200,6 @@ class RemoteHandle:
                 self._link.send_encoded(data)
 
     def initiate_shutdown(self) -> None:
-        """Stop receiving new work."""
         self._is_closing = True
         self._paused.clear()
         self._deliver_soon()

@@ -273,20 +273,19 @@ encode = _encoder.encode
 
 def decode_to_owner(data: bytes) -> ToOwner:
     """Decode a message from a client. Raises `InvalidMessage`."""
-    try:
-        return _to_owner.decode(data)
-    except _UNREADABLE as error:
-        raise InvalidMessage(f"the message to the owner cannot be decoded ({type(error).__name__})") from None
+    return _decode(_to_owner, data, "message to the owner")
 
 
 def decode_to_client(data: bytes) -> ToClient:
     """Decode a message from an owner. Raises `InvalidMessage`."""
+    return _decode(_to_client, data, "message to the client")
+
+
+def _decode(decoder: msgspec.msgpack.Decoder[A], data: bytes | msgspec.Raw, what: str) -> A:
     try:
-        return _to_client.decode(data)
+        return decoder.decode(data)
     except _UNREADABLE as error:
-        raise InvalidMessage(
-            f"the message to the client cannot be decoded ({type(error).__name__})"
-        ) from None
+        raise InvalidMessage(f"the {what} cannot be decoded ({type(error).__name__})") from None
 
 
 REQUESTS: tuple[type[s.Request[Any]], ...] = tuple(HANDLERS)
@@ -326,10 +325,7 @@ def decode_request(message: RequestMessage) -> s.Request[Any]:
     decoder = _REQUESTS.get(message.kind)
     if decoder is None:
         raise InvalidMessage("unknown kind of request")
-    try:
-        request: s.Request[Any] = decoder.decode(message.body)
-    except _UNREADABLE as error:
-        raise InvalidMessage(f"the request cannot be decoded ({type(error).__name__})") from None
+    request: s.Request[Any] = _decode(decoder, message.body, "request")
     return request
 
 
@@ -344,11 +340,8 @@ def decode_answer(request: s.Request[A], message: AnswerMessage) -> A:
     decoder = _ANSWERS[kind].get(message.kind)
     if decoder is None:
         raise InvalidMessage(f"invalid answer to {kind.__name__}: unknown kind")
-    try:
-        value: A = decoder.decode(message.body)
-        return value
-    except _UNREADABLE as error:
-        raise InvalidMessage(f"the answer cannot be decoded ({type(error).__name__})") from None
+    answer: A = _decode(decoder, message.body, "answer")
+    return answer
 
 
 _SERVICE_ERRORS: dict[str, type[errors.ServiceError]] = {

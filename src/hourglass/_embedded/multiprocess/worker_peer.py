@@ -17,7 +17,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from time import monotonic
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -38,6 +38,9 @@ from hourglass._evaluator.commands import Completion, TaskFailed
 from hourglass._evaluator.events import Activation
 from hourglass.converter import ApplicationFailure, Failure
 from hourglass.errors import HourglassError, ServiceError
+
+if TYPE_CHECKING:
+    from hourglass._embedded.multiprocess.serving import OwnerInfo
 
 _log = logging.getLogger("hourglass.embedded")
 
@@ -100,33 +103,18 @@ process also has the store's thread, which uses half as much CPU time as the con
 """
 
 
-class Opener(Protocol):
-    """A function that opens a handle on the engine."""
-
-    def __call__(self, config: HandleConfig, /) -> EngineHandle: ...
-
-
-class ResultBook(Protocol):
-    """The part of `OwnerInfo` that records results of earlier owners' attempts, and reports when results are durable."""
-
-    @property
-    def end_attempt(self) -> Callable[[ActivityResult], object]:
-        """Records the result of an attempt that an earlier owner dispatched."""
-        ...
-
-    @property
-    def when_stored(self) -> Callable[[Callable[[], object]], object]:
-        """Calls a function once all changes made so far are durable."""
-        ...
-
-
 class WorkerPeer:
     """The handles of another process on this owner's engine."""
 
-    def __init__(self, opener: Opener, send: Callable[[bytes], object], book: ResultBook) -> None:
+    def __init__(
+        self,
+        opener: Callable[[HandleConfig], EngineHandle],
+        send: Callable[[bytes], object],
+        owner: OwnerInfo,
+    ) -> None:
         self._opener = opener
         self._send = send
-        self._book = book
+        self._owner = owner
         self._unconfirmed: list[bytes] = []
         self._confirmation: asyncio.TimerHandle | None = None
         self._handles: dict[int, _SentHandle] = {}
@@ -186,7 +174,7 @@ class WorkerPeer:
     def _end_earlier_attempts(self, results: Sequence[ActivityResult]) -> None:
         try:
             for result in results:
-                self._book.end_attempt(result)
+                self._owner.end_attempt(result)
         except ValueError:
             raise wire.InvalidMessage("the task token is malformed") from None
 
@@ -194,7 +182,7 @@ class WorkerPeer:
         """Confirm the collected results to the process once they are durable."""
         self._confirmation = None
         tokens, self._unconfirmed = tuple(self._unconfirmed), []
-        self._book.when_stored(lambda: self._send(wire.encode(wire.ResultsStored(tokens))))
+        self._owner.when_stored(lambda: self._send(wire.encode(wire.ResultsStored(tokens))))
 
     def shut_down(self, handle: int) -> None:
         """Stop dispatching work to a handle."""
@@ -210,7 +198,7 @@ class WorkerPeer:
             await sent.handle.finalize()
             # The other process may end as soon as it has the answer, and could then not send unconfirmed results again.
             stored = asyncio.Event()
-            self._book.when_stored(stored.set)
+            self._owner.when_stored(stored.set)
             await stored.wait()
 
     def lose(self) -> None:
