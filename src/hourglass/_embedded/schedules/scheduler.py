@@ -18,16 +18,19 @@ import asyncio
 import logging
 from asyncio import sleep
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import islice
+from typing import TypeVar
 
+from hourglass._contract.schedule_specs import ScheduleSpec
+from hourglass._contract.schedules import EngineSchedule
 from hourglass._contract.workflows import CancelWorkflow, Page, TerminateWorkflow
 from hourglass._embedded.clock import SECOND, RealClock, later
 from hourglass._embedded.runs.due_times import DueTimes
 from hourglass._embedded.runs.run import LoadedRun
 from hourglass._embedded.runs.runs import RunTable
 from hourglass._embedded.runs.starting import start_workflow
-from hourglass._embedded.schedules.search import ScheduleSearch
 from hourglass._embedded.schedules.transitions import (
     Running,
     ScheduleAdvance,
@@ -36,8 +39,10 @@ from hourglass._embedded.schedules.transitions import (
     advance,
     closed,
     identity,
+    look_ahead,
     start_request,
     started,
+    with_defaults,
 )
 from hourglass._embedded.store.memory import MemoryListing
 from hourglass._embedded.store.store import ScheduleChange, ScheduleEntry
@@ -56,6 +61,11 @@ INDEX_LIFETIME = 60.0
 """The time without a query after which the index of schedules is dropped, in seconds."""
 RETRY_START_NS = 5 * SECOND
 """The delay before checking again whether the store accepts new workflows."""
+
+_LARGE = 20
+"""Specs with more calendars, intervals, cron strings and exclusions than this are searched in a thread."""
+
+T = TypeVar("T")
 
 logger = logging.getLogger("hourglass.embedded")
 
@@ -452,3 +462,51 @@ def _as_run(record: ScheduleRecord) -> Run:
         start_ns=record.create_time_ns,
         search_attributes={**record.search_attributes, **schedule_attributes},
     )
+
+
+class ScheduleSearch:
+    """A thread that searches for the times of large schedules, ahead of the step that needs them.
+
+    Compiling a spec of hundreds of calendars takes up to half a second. On the control loop this would delay all other
+    work at each request for the schedule and at each action. So a thread compiles the spec first, and the step on the
+    control loop uses the compiled timetable and its cached times. One search runs at a time, so that requests cannot
+    occupy all CPUs. Small specs and virtual time need no thread.
+    """
+
+    def __init__(self, *, in_thread: bool) -> None:
+        self._in_thread = in_thread
+        self._executor: ThreadPoolExecutor | None = None
+
+    def takes_long(self, spec: ScheduleSpec) -> bool:
+        """Whether a spec must be searched in the thread."""
+        parts = len(spec.calendars) + len(spec.intervals) + len(spec.cron_expressions) + len(spec.skip)
+        return self._in_thread and parts > _LARGE
+
+    async def settle(self, schedule: EngineSchedule, schedule_id: str, after_ns: int) -> EngineSchedule:
+        """Return a new schedule with defaults filled in, after caching its next times. Raise `UsageError` for an invalid
+        spec.
+        """
+        if not self.takes_long(schedule.spec):
+            return with_defaults(schedule)
+        return await self._run(partial(_settle, schedule, schedule_id, after_ns))
+
+    async def look_ahead(self, spec: ScheduleSpec, schedule_id: str, after_ns: int) -> None:
+        """Compute and cache the next times of a large schedule, in the thread. Has no effect for a small schedule."""
+        if self.takes_long(spec):
+            await self._run(partial(look_ahead, spec, schedule_id, after_ns))
+
+    def stop(self) -> None:
+        """Start no more searches, without waiting for one in progress."""
+        if self._executor is not None:
+            self._executor.shutdown(wait=False, cancel_futures=True)
+
+    async def _run(self, search: Callable[[], T]) -> T:
+        if self._executor is None:
+            self._executor = ThreadPoolExecutor(1, thread_name_prefix="hourglass-schedules")
+        return await asyncio.get_running_loop().run_in_executor(self._executor, search)
+
+
+def _settle(schedule: EngineSchedule, schedule_id: str, after_ns: int) -> EngineSchedule:
+    completed = with_defaults(schedule)
+    look_ahead(completed.spec, schedule_id, after_ns)
+    return completed
