@@ -71,7 +71,6 @@ def _pending(
 
 
 async def start(engine: Engine, request: ac.StartActivity) -> PendingAnswer[wf.Started]:
-    """Start a standalone activity."""
     runs = engine.runs
     if not request.activity_id or not request.activity_type or not request.spec.task_queue:
         raise ServiceError("an activity needs an id, a type and a task queue", status="INVALID_ARGUMENT")
@@ -126,7 +125,6 @@ def _outcome(run: Run) -> ac.ActivityOutcome:
 
 
 async def describe(engine: Engine, request: ac.DescribeActivity) -> PendingAnswer[ac.ActivityDescription]:
-    """Return the description of a standalone activity."""
     record = find_standalone(engine, request.activity_id, request.run_id)
     return await answered(
         engine,
@@ -232,14 +230,12 @@ async def count(engine: Engine, request: ac.CountActivities) -> PendingAnswer[wf
 
 
 async def cancel(engine: Engine, request: ac.CancelActivity) -> PendingAnswer[s.Nothing]:
-    """Request the cancellation of a standalone activity."""
     record = _find_open(engine, request)
     engine.runs.change(record, lambda run, now: standalone.request_cancel(run, request, now))
     return done(engine, record)
 
 
 async def terminate(engine: Engine, request: ac.TerminateActivity) -> PendingAnswer[s.Nothing]:
-    """Terminate a standalone activity immediately."""
     record = _find_open(engine, request)
     _terminate(engine, record, request.reason, request.identity)
     return done(engine, record)
@@ -251,7 +247,6 @@ def _terminate(engine: Engine, record: LoadedRun, reason: str, identity: str) ->
 
 
 async def delete(engine: Engine, request: ac.DeleteActivity) -> PendingAnswer[s.Nothing]:
-    """Delete a standalone activity."""
     record = find_standalone(engine, request.activity_id, request.run_id)
     if record.run.is_open:
         _terminate(engine, record, "Delete activity execution", "")
@@ -260,7 +255,6 @@ async def delete(engine: Engine, request: ac.DeleteActivity) -> PendingAnswer[s.
 
 
 async def pause(engine: Engine, request: ac.PauseActivity | ac.UnpauseActivity) -> PendingAnswer[s.Nothing]:
-    """Pause or unpause an activity."""
     record, activity = _pending(engine, request)
     paused = isinstance(request, ac.PauseActivity)
     engine.runs.change(record, lambda run, now: transitions.pause_activity(run, activity, paused, now))

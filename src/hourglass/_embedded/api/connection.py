@@ -66,21 +66,17 @@ class EngineConnection:
 
     @property
     def target(self) -> str:
-        """The address of the engine."""
         return "local:"
 
     @property
     def namespace(self) -> str:
-        """The namespace of the engine."""
         return self.engine.namespace
 
     @property
     def identity(self) -> str:
-        """The client identity."""
         return self._identity
 
     def status(self) -> EngineStatus:
-        """Return the state of the engine."""
         return EngineStatus(figures=self.engine.figures)
 
     def metrics(self) -> list[Family]:
@@ -106,7 +102,6 @@ class EngineConnection:
             raise too_late(request, limit) from None
 
     async def open_handle(self, config: HandleConfig) -> EngineHandle:
-        """Open a worker's handle for a task queue."""
         self._check_open()
         config.reject_tuning()
         handle = EngineHandle(self.engine, config, self._handles.discard)

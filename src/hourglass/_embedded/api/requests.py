@@ -127,7 +127,6 @@ async def signal(engine: Engine, request: wf.SignalWorkflow) -> PendingAnswer[s.
 
 
 async def query(engine: Engine, request: wf.QueryWorkflow) -> PendingAnswer[wf.QueryAnswer]:
-    """Query a workflow."""
     if (
         li.is_keeper(request.workflow_id)
         and (engine_answer := _answered_by_engine(engine, request)) is not None
@@ -172,7 +171,6 @@ async def cancel(engine: Engine, request: wf.CancelWorkflow) -> PendingAnswer[s.
 
 
 async def terminate(engine: Engine, request: wf.TerminateWorkflow) -> PendingAnswer[s.Nothing]:
-    """Terminate a workflow immediately."""
     if _was_carried_out(engine, request):
         return _done_before(engine)
     if li.is_keeper(request.workflow_id) and engine.keepers.forget(request.workflow_id):
@@ -187,28 +185,21 @@ async def terminate(engine: Engine, request: wf.TerminateWorkflow) -> PendingAns
     return done(engine, record)
 
 
-async def pause(engine: Engine, request: wf.PauseWorkflow) -> PendingAnswer[s.Nothing]:
-    """Pause a run."""
+async def pause(engine: Engine, request: wf.PauseWorkflow | wf.UnpauseWorkflow) -> PendingAnswer[s.Nothing]:
+    """Pause or unpause a run."""
     if _was_carried_out(engine, request):
         return _done_before(engine)
     record = find(engine, request.workflow_id, request.run_id)
     check_open(record)
-    if record.run.paused is not None:
-        raise ServiceError("workflow is already paused.", status="FAILED_PRECONDITION")
-    _change(engine, record, lambda run, now: transitions.pause(run, request, now), request.request_id)
-    return done(engine, record)
-
-
-async def unpause(engine: Engine, request: wf.UnpauseWorkflow) -> PendingAnswer[s.Nothing]:
-    """Unpause a run."""
-    if _was_carried_out(engine, request):
-        return _done_before(engine)
-    record = find(engine, request.workflow_id, request.run_id)
-    check_open(record)
-    if record.run.paused is None:
-        raise ServiceError("workflow is not paused.", status="FAILED_PRECONDITION")
-    _change(engine, record, lambda run, now: transitions.unpause(run, request, now), request.request_id)
-    engine.updates.want_task(record)
+    if isinstance(request, wf.PauseWorkflow):
+        if record.run.paused is not None:
+            raise ServiceError("workflow is already paused.", status="FAILED_PRECONDITION")
+        _change(engine, record, lambda run, now: transitions.pause(run, request, now), request.request_id)
+    else:
+        if record.run.paused is None:
+            raise ServiceError("workflow is not paused.", status="FAILED_PRECONDITION")
+        _change(engine, record, lambda run, now: transitions.unpause(run, request, now), request.request_id)
+        engine.updates.want_task(record)
     return done(engine, record)
 
 
@@ -255,7 +246,6 @@ async def delete(engine: Engine, request: wf.DeleteWorkflow) -> PendingAnswer[s.
 
 
 async def wait_for_close(engine: Engine, request: wf.WaitForClose) -> PendingAnswer[wf.Outcome]:
-    """Wait until a run closes."""
     record = find(engine, request.workflow_id, request.run_id)
     await wait(engine, record, record.closed, lambda: not record.run.is_open, request.rpc_timeout)
     return PendingAnswer(_outcome(record), engine.writes.number_of(record))
@@ -286,7 +276,6 @@ async def reset(engine: Engine, request: wf.ResetWorkflow) -> PendingAnswer[wf.S
 
 
 async def import_workflow(engine: Engine, request: wf.ImportWorkflow) -> PendingAnswer[wf.Started]:
-    """Start a run with an existing history."""
     if request.workflow_id.startswith(PREFIX):
         raise ServiceError(RESERVED, status="INVALID_ARGUMENT")
     existing = engine.current(request.workflow_id)
@@ -408,7 +397,7 @@ HANDLERS: Handlers = {
     wf.CancelWorkflow: cancel,
     wf.TerminateWorkflow: terminate,
     wf.PauseWorkflow: pause,
-    wf.UnpauseWorkflow: unpause,
+    wf.UnpauseWorkflow: pause,
     wf.UpdateWorkflowOptions: update_options,
     wf.SkipTime: skip_time,
     wf.WaitForFastForward: skip_time,

@@ -39,13 +39,11 @@ from hourglass.errors import ServiceError
 
 
 async def set_current(engine: Engine, request: dp.SetCurrentVersion) -> PendingAnswer[dp.CurrentVersionSet]:
-    """Make a version the current version of its deployment."""
     previous = engine.deployments.set_current(request.deployment_name, request.build_id)
     return PendingAnswer(dp.CurrentVersionSet(previous), engine.writes.newest)
 
 
 async def set_ramping(engine: Engine, request: dp.SetRampingVersion) -> PendingAnswer[dp.RampingVersionSet]:
-    """Make a version the ramping version of its deployment."""
     previous, percentage = engine.deployments.set_ramping(
         request.deployment_name, request.build_id, request.percentage
     )
@@ -154,7 +152,6 @@ async def add_search_attributes(engine: Engine, request: dp.AddSearchAttributes)
 async def list_search_attributes(
     engine: Engine, request: dp.ListSearchAttributes
 ) -> PendingAnswer[dp.SearchAttributeTypes]:
-    """Return the registered search attributes."""
     attributes = engine.runs.attributes.known()
     return await as_known(
         engine, dp.SearchAttributeTypes({name: kind.value for name, kind in attributes.items()})
@@ -201,7 +198,6 @@ async def reset_activity(engine: Engine, request: ac.ResetActivity) -> PendingAn
 async def heartbeat_activity(
     engine: Engine, request: ac.HeartbeatActivity
 ) -> PendingAnswer[ac.HeartbeatAnswer]:
-    """Record a heartbeat of an activity."""
     _, record, activity = _attempt(
         engine, request.token, request.workflow_id, request.run_id, request.activity_id
     )
