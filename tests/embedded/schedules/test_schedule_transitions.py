@@ -144,56 +144,34 @@ def overlapping(policy: ScheduleOverlapPolicy) -> World:
 # --- overlap ---------------------------------------------------------------------------------------------------------
 
 
-def test_skip_policy_skips_times_during_a_running_workflow() -> None:
-    world = overlapping(ScheduleOverlapPolicy.SKIP)
+@pytest.mark.parametrize(
+    ("policy", "end", "counts", "started"),
+    [
+        ("SKIP", DONE, (2, 0, 1), ["01", "04"]),
+        ("BUFFER_ONE", DONE, (1, 1, 1), ["01", "02"]),
+        ("BUFFER_ALL", DONE, (0, 2, 1), ["01", "02", "03"]),
+        ("CANCEL_OTHER", WorkflowStatus.CANCELED, (0, 2, 1), ["01", "03"]),
+        ("TERMINATE_OTHER", WorkflowStatus.TERMINATED, (0, 2, 1), ["01", "03"]),
+    ],
+)
+def test_overlap_policy_decides_about_times_during_a_running_workflow(
+    policy: str, end: WorkflowStatus, counts: tuple[int, int, int], started: list[str]
+) -> None:
+    """The first workflow runs during two more action times, then each workflow closes."""
+    world = overlapping(ScheduleOverlapPolicy[policy])
     assert world.started == ["12:01:00Z"]
-    assert world.record.skipped_overlap == 2
-    world.close()
-    world.tick(1)
-    assert world.started == ["12:01:00Z", "12:04:00Z"]
-
-
-def test_buffer_one_policy_queues_one_start() -> None:
-    world = overlapping(ScheduleOverlapPolicy.BUFFER_ONE)
-    assert (world.started, len(world.record.waiting)) == (["12:01:00Z"], 1)
-    world.close()
-    assert world.started == ["12:01:00Z", "12:02:00Z"]
-    assert (world.record.skipped_overlap, world.record.waiting) == (1, ())
-
-
-def test_buffer_all_policy_queues_every_start() -> None:
-    world = overlapping(ScheduleOverlapPolicy.BUFFER_ALL)
-    assert world.started == ["12:01:00Z"]
-    world.close()
-    assert world.started == ["12:01:00Z", "12:02:00Z"]
-    world.close()
-    assert world.started == ["12:01:00Z", "12:02:00Z", "12:03:00Z"]
-    assert world.record.skipped_overlap == 0
-
-
-def test_cancel_other_policy_starts_after_the_cancellation() -> None:
-    world = World(policy=SchedulePolicy(overlap=ScheduleOverlapPolicy.CANCEL_OTHER))
-    world.tick(2)
-    assert world.cancelled == ["report-2026-01-01T12:01:00Z"]
-    assert world.started == ["12:01:00Z"]
-    world.close(WorkflowStatus.CANCELED)
-    assert world.started == ["12:01:00Z", "12:02:00Z"]
-    assert world.terminated == []
-
-
-def test_cancel_other_policy_starts_only_the_latest_waiting_action() -> None:
-    world = overlapping(ScheduleOverlapPolicy.CANCEL_OTHER)
-    world.close(WorkflowStatus.CANCELED)
-    assert world.started == ["12:01:00Z", "12:03:00Z"]
-
-
-def test_terminate_other_policy_starts_after_the_termination() -> None:
-    world = World(policy=SchedulePolicy(overlap=ScheduleOverlapPolicy.TERMINATE_OTHER))
-    world.tick(2)
-    assert world.terminated == ["report-2026-01-01T12:01:00Z"]
-    world.close(WorkflowStatus.TERMINATED)
-    assert world.started == ["12:01:00Z", "12:02:00Z"]
-    assert world.cancelled == []
+    assert (world.record.skipped_overlap, len(world.record.waiting), len(world.record.running)) == counts
+    for ended, wanted in (
+        (world.cancelled, end is WorkflowStatus.CANCELED),
+        (world.terminated, end is WorkflowStatus.TERMINATED),
+    ):
+        assert set(ended) == ({"report-2026-01-01T12:01:00Z"} if wanted else set())
+    while world.record.running:
+        world.close(end)
+    if policy == "SKIP":
+        world.tick(1)
+    assert world.started == [f"12:{minute}:00Z" for minute in started]
+    assert world.record.waiting == ()
 
 
 def test_allow_all_policy_starts_every_action() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -171,13 +170,6 @@ def test_triggers_during_termination_start_one_workflow(env: Environment) -> Non
     assert [status.name for status in statuses(env)] == ["TERMINATED", "TERMINATED", "COMPLETED"]
 
 
-def test_action_times_during_a_running_workflow_are_skipped(env: Environment) -> None:
-    handle = create(env, works, 150.0)
-    env.skip(hours=7)
-    assert hours(handle) == [1, 4, 7]
-    assert counts(handle) == (3, 1, 0, 4)
-
-
 def test_schedule_waits_for_retries_and_continued_runs(env: Environment) -> None:
     chain = create(env, continues, 4, spec=NEVER, name="chain", overlap=ScheduleOverlapPolicy.BUFFER_ALL)
     chain.trigger()
@@ -219,14 +211,6 @@ def test_schedule_pauses_after_a_failure(env: Environment) -> None:
     handle.unpause("fixed")
     env.skip(hours=1)
     assert counts(handle)[0] == 2
-
-
-def test_schedule_stops_after_its_remaining_actions(env: Environment) -> None:
-    """Manual triggers do not count."""
-    handle = create(env, works, limited_actions=True, remaining_actions=2, trigger_immediately=True)
-    env.skip(hours=10)
-    assert counts(handle)[0] == 3
-    assert handle.describe().schedule.state.remaining_actions == 0
 
 
 def test_schedule_can_be_paused_and_updated(env: Environment) -> None:
@@ -471,29 +455,6 @@ async def test_schedule_waits_while_the_store_is_full() -> None:
         "17:00:00Z",
         "18:00:00Z",
     ]
-
-
-async def test_unreadable_schedule_does_not_affect_other_schedules(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    path = tmp_path / "runs.db"
-
-    clock = VirtualClock(HOUR * 1000 + 1)
-    world = await World.new(store=open_sqlite(path), clock=clock, opened=True)
-    await world.call(hourly("good"))
-    await world.call(hourly("bad"))
-    await world.close()
-    with sqlite3.connect(path) as connection:
-        connection.execute("UPDATE schedules SET data = x'81' WHERE schedule_id = 'bad'")
-    connection.close()
-    world = await World.new(store=open_sqlite(path), clock=clock, opened=True)
-    clock.advance(3600)
-    assert (await describe(world, "good")).num_actions == 1
-    assert not world.engine.is_over
-    listed = await world.call(sc.ListSchedules())
-    assert [schedule.schedule_id for schedule in listed.schedules] == ["good"]
-    await world.close()
-    assert "schedule 'bad' cannot start workflows" in caplog.text
 
 
 # --- in a file, on real time --------------------------------------------------------------------------------------------

@@ -61,6 +61,14 @@ def run_ids(path: Path) -> set[str]:
         connection.close()
 
 
+async def lose(store: Store, message: str) -> str:
+    """Make one more change, which must end the store with this error. Return the error message."""
+    with pytest.raises(FileLost, match=message) as caught:
+        await store.durable(store.append(Story("late").start()))
+    store.close()
+    return str(caught.value)
+
+
 async def fill(store: Store, begin: int = 0) -> set[str]:
     stories = [Story(f"run-{number}") for number in range(begin, begin + RUNS)]
     for story in stories:
@@ -112,11 +120,7 @@ async def test_backup_moved_over_the_file_stops_the_store_and_keeps_both_files(p
     database.backup(path, path.with_name("backup.db"))
     more = await fill(store, RUNS)
     os.replace(path.with_name("backup.db"), path)
-    with pytest.raises(
-        FileLost, match=r"was replaced by another file.*in the copy .*saved-.*restart all workers"
-    ):
-        await store.durable(store.append(Story("late").start()))
-    store.close()
+    await lose(store, r"was replaced by another file.*in the copy .*saved-.*restart all workers")
     assert run_ids(path) == acknowledged
     assert run_ids(saved_copy(path)) >= acknowledged | more
 
@@ -126,9 +130,7 @@ async def test_moved_file_gets_all_acknowledged_changes(path: Path) -> None:
     acknowledged = await fill(store)
     moved = path.with_name("moved.db")
     os.rename(path, moved)
-    with pytest.raises(FileLost, match=r"was deleted or moved away.*moved\.db"):
-        await store.durable(store.append(Story("late").start()))
-    store.close()
+    await lose(store, r"was deleted or moved away.*moved\.db")
     assert run_ids(moved) >= acknowledged
     assert path.name not in os.listdir(path.parent)
 
@@ -160,14 +162,10 @@ async def test_failed_copy_of_a_lost_file_names_the_wal(
         os.replace(other, path)
     else:
         os.unlink(path)
-    with pytest.raises(
-        FileLost, match=r"Its content could not be copied .*No space left on device"
-    ) as caught:
-        await store.durable(store.append(Story("late").start()))
-    store.close()
+    error = await lose(store, r"Its content could not be copied .*No space left on device")
     if replaced:
         log = saved_copy(path)
-        assert f"Its write-ahead log was moved to {log}." in str(caught.value)
+        assert f"Its write-ahead log was moved to {log}." in error
         assert log.name.endswith("-wal")
         assert run_ids(path) == set()
     else:
@@ -183,9 +181,7 @@ async def test_file_overwritten_in_place_is_not_written(path: Path, restore: boo
     database.backup(path, backup)
     await fill(store, RUNS)
     content = overwrite(path, backup if restore else None)
-    with pytest.raises(FileLost, match=r"another program has written to it.*moved to .*-wal"):
-        await store.durable(store.append(Story("late").start()))
-    store.close()
+    await lose(store, r"another program has written to it.*moved to .*-wal")
     assert content_of(path) == content
     assert saved_copy(path).name.endswith("-wal")
     assert not path.with_name(f"{path.name}-wal").exists()
@@ -200,9 +196,7 @@ async def test_truncation_behind_the_first_pages_is_detected(path: Path) -> None
     store = open_sqlite(path)
     size = len(content_of(path)) // 2 // 4096 * 4096
     os.truncate(path, size)
-    with pytest.raises(FileLost, match="another program has written to it"):
-        await store.durable(store.append(Story("late").start()))
-    store.close()
+    await lose(store, "another program has written to it")
     assert len(content_of(path)) == size
 
 
@@ -222,9 +216,7 @@ async def test_older_copy_in_place_is_detected(path: Path) -> None:
     assert older != newer
     assert (len(older), older[:4096]) == (len(newer), newer[:4096])
     write_content(path, older)
-    with pytest.raises(FileLost, match="another program has written to it"):
-        await store.durable(store.append(Story("late").start()))
-    store.close()
+    await lose(store, "another program has written to it")
     assert content_of(path) == older
 
 
@@ -365,9 +357,7 @@ async def test_error_names_a_wal_that_cannot_be_moved_away(
     await fill(store)
     overwrite(path, None)
     monkeypatch.setattr(os, "rename", fails)
-    with pytest.raises(FileLost, match=rf"nowhere \(Permission denied\): move {path}-wal away before"):
-        await store.durable(store.append(Story("late").start()))
-    store.close()
+    await lose(store, rf"nowhere \(Permission denied\): move {path}-wal away before")
 
 
 def write_in_place(log: Path, damage: str) -> None:

@@ -7,19 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
-from tests.specs import made
 
-from hourglass._contract.workflows import WorkflowStatus
 from hourglass._embedded.store.sqlite import batches as batch_module
 from hourglass._embedded.store.sqlite import database, inherited, run_rows, tables, visibility
 from hourglass._embedded.store.sqlite.writer import BatchWriter
-from hourglass._embedded.store.store import summary
 from hourglass._embedded.transitions import transitions
-from hourglass._embedded.transitions.run import Run
 from hourglass._evaluator import commands as c
-from hourglass._history.events import WorkflowExecutionStarted
 from hourglass.converter import Payload
 
 from .store_conformance import Life, activity
@@ -37,64 +31,11 @@ def connection(path: Path) -> Iterator[sqlite3.Connection]:
     opened.close()
 
 
-def rows_of(connection: sqlite3.Connection, table: str) -> list[tuple[object, ...]]:
-    return connection.execute(f"SELECT * FROM {table} ORDER BY 1, 2").fetchall()
-
-
-def named(number: int) -> tuple[object, ...]:
-    return (f"run {number}", f"workflow {number}", 1, 0, b"state")
-
-
-@pytest.mark.parametrize("count", [1, 2, 5, 33, 256, 257, 600])
-def test_any_number_of_rows_is_written(connection: sqlite3.Connection, count: int) -> None:
-    steps = [
-        row
-        for number in range(count)
-        for row in run_rows.rows(number + 1, named(number), (1, b"e"), [], [], [])
-    ]
-    run_rows.write(connection, steps)
-    assert run_rows.is_one_statement(steps) == (count <= 256)
-    assert len(rows_of(connection, "runs")) == len(rows_of(connection, "events")) == count
-    assert rows_of(connection, "pending") == rows_of(connection, "requests") == []
-
-
-def test_step_statement_is_atomic(connection: sqlite3.Connection) -> None:
-    run_rows.write(connection, run_rows.rows(1, named(1), (1, b"e"), [], [], []))
-    steps = [
-        *run_rows.rows(2, named(2), (1, b"e"), [], [], []),
-        *run_rows.rows(1, named(1), (1, b"again"), [], [], []),
-    ]
-    with pytest.raises(sqlite3.IntegrityError):
-        run_rows.write(connection, steps)
-    assert not connection.in_transaction
-    assert [row[0] for row in rows_of(connection, "runs")] == [1]
-
-
 def test_view_and_trigger_are_not_stored_in_the_file(connection: sqlite3.Connection, path: Path) -> None:
     other = sqlite3.connect(path)
     kinds = {kind for (kind,) in other.execute("SELECT type FROM sqlite_master")}
     other.close()
     assert kinds <= {"table", "index"}
-
-
-def test_list_entry_is_written_with_the_step(connection: sqlite3.Connection) -> None:
-    started = made(
-        WorkflowExecutionStarted,
-        workflow_id="w",
-        workflow_type="T",
-        task_queue="q",
-        original_run_id="r",
-        first_run_id="r",
-    )
-    run = Run(run_id="r", started=started, start_ns=5_000_000)
-    closed = msgspec.structs.replace(run, status=WorkflowStatus.COMPLETED, close_ns=9_000_000, length=3)
-    for each in (run, closed):
-        run_rows.write(
-            connection,
-            run_rows.rows(1, STATE, run_rows.NO_EVENTS, [], [], [], visibility.shown(each)),
-        )
-        (found,) = visibility.page(connection, "", b"", 10).workflows
-        assert found == summary(each)
 
 
 KEYWORD = {"K": Payload(b'"x"', "json/plain", {"type": b"Keyword"})}
