@@ -344,65 +344,52 @@ def decode_answer(request: s.Request[A], message: AnswerMessage) -> A:
     return answer
 
 
-_SERVICE_ERRORS: dict[str, type[errors.ServiceError]] = {
-    kind.__name__: kind
-    for kind in (
-        errors.ServiceError,
-        errors.ConnectionFailedError,
-        errors.NamespaceNotFoundError,
-        errors.WorkflowNotFoundError,
-        errors.ActivityNotFoundError,
-        errors.ScheduleNotFoundError,
-        errors.StorageError,
-        errors.ServiceTimeoutError,
-    )
-}
-_PLAIN_ERRORS: dict[str, type[errors.HourglassError]] = {
-    kind.__name__: kind
-    for kind in (
-        errors.QueryFailedError,
-        errors.UpdateFailedError,
-        errors.UsageError,
-        errors.ArgumentError,
-        errors.PayloadError,
-        errors.DecodeError,
-        errors.HistoryError,
-        errors.InternalError,
-    )
-}
-_ALREADY_EXISTS: dict[str, tuple[type[errors.ServiceError], tuple[str, ...]]] = {
+_ERRORS: dict[str, tuple[type[errors.HourglassError], tuple[str, ...]]] = {
     kind.__name__: (kind, fields)
-    for kind, fields in (
-        (errors.WorkflowAlreadyStartedError, ("workflow_id", "workflow_type", "run_id")),
-        (errors.ActivityAlreadyStartedError, ("activity_id", "activity_type", "run_id")),
-        (errors.ScheduleAlreadyExistsError, ("schedule_id",)),
-    )
+    for fields, kinds in {
+        ("status",): (
+            errors.ServiceError,
+            errors.ConnectionFailedError,
+            errors.NamespaceNotFoundError,
+            errors.WorkflowNotFoundError,
+            errors.ActivityNotFoundError,
+            errors.ScheduleNotFoundError,
+            errors.StorageError,
+            errors.ServiceTimeoutError,
+        ),
+        (): (
+            errors.QueryFailedError,
+            errors.UpdateFailedError,
+            errors.UsageError,
+            errors.ArgumentError,
+            errors.PayloadError,
+            errors.DecodeError,
+            errors.HistoryError,
+            errors.InternalError,
+        ),
+        ("workflow_id", "workflow_type", "run_id"): (errors.WorkflowAlreadyStartedError,),
+        ("activity_id", "activity_type", "run_id"): (errors.ActivityAlreadyStartedError,),
+        ("schedule_id",): (errors.ScheduleAlreadyExistsError,),
+    }.items()
+    for kind in kinds
 }
-"""Errors with fields that identify the existing object."""
+"""The errors that can be sent, by class name, each with the fields that are sent with its message."""
 
 
 def problem_of(error: BaseException) -> ErrorMessage:
-    """Encode an error. An error of ours is encoded with the nearest class name in the tables, any other error as
+    """Encode an error. An error of ours is encoded with the nearest class name in the table, any other error as
     InternalError with its class name.
     """
-    name = type(error).__name__
-    if name in _ALREADY_EXISTS:
-        fields = {field: getattr(error, field) for field in _ALREADY_EXISTS[name][1]}
-        return ErrorMessage(kind=name, message=str(error), **fields)
-    for kind in type(error).__mro__:
-        if kind.__name__ in _SERVICE_ERRORS and isinstance(error, errors.ServiceError):
-            return ErrorMessage(kind=kind.__name__, message=str(error), status=error.status)
-        if kind.__name__ in _PLAIN_ERRORS and isinstance(error, errors.HourglassError):
-            return ErrorMessage(kind=kind.__name__, message=str(error))
+    for parent in type(error).__mro__:
+        kind, fields = _ERRORS.get(parent.__name__, (None, ()))
+        if kind is not None and isinstance(error, kind):
+            values = {field: getattr(error, field) for field in fields}
+            return ErrorMessage(kind=kind.__name__, message=str(error), **values)
     # The messages of other exceptions may contain arbitrary data.
     return ErrorMessage(kind="InternalError", message=f"the engine failed with {type(error).__name__}")
 
 
 def error_of(problem: ErrorMessage) -> errors.HourglassError:
     """Return the error that a message describes."""
-    if problem.kind in _ALREADY_EXISTS:
-        kind, fields = _ALREADY_EXISTS[problem.kind]
-        return kind(problem.message, **{field: getattr(problem, field) for field in fields})
-    if problem.kind in _SERVICE_ERRORS:
-        return _SERVICE_ERRORS[problem.kind](problem.message, status=problem.status)
-    return _PLAIN_ERRORS.get(problem.kind, errors.InternalError)(problem.message)
+    kind, fields = _ERRORS.get(problem.kind, (errors.InternalError, ()))
+    return kind(problem.message, **{field: getattr(problem, field) for field in fields})
