@@ -9,7 +9,7 @@ Must not know: which process wants to own the file, workers.
 Invariants: a request is repeated, always with the same key, until it is answered, even if processes die meanwhile. By
 its id an engine recognizes a request whose answer was lost; for the few requests without an id, the current state shows
 whether they were carried out (`was_carried_out`). The death of the owner is detected when its connection ends, or by a
-check of the lock every second. A waiting client is warned if no process owns the file (`NoWorkerNotice`).
+check of the lock every second. A waiting client is warned if no process owns the file.
 """
 
 from __future__ import annotations
@@ -109,12 +109,13 @@ class CallRouter:
         self._keys = itertools.count(1)
         self._missed_at = 0.0
         self._lost_at = 0.0
-        self._no_worker = NoWorkerNotice(path)
+        self._warned = False
+        """Whether the log says that requests wait for a worker; once for each absence of an owner."""
 
     def own(self, engine: OpenEngine) -> None:
         """Route requests to this engine from now on."""
         self.engine = engine
-        self._no_worker.owner_seen()
+        self._warned = False
         if self.owner is not None:
             self.owner.close()
             self.owner = None
@@ -169,7 +170,7 @@ class CallRouter:
             self.check_sound()
             if outcome is NoAnswer.WAIT:
                 search.ownerless_at = monotonic() + _AGAIN
-                self._no_worker.warn_if_late(search.began)
+                self._warn_if_late(search.began)
             else:
                 self._check_unreachable_owner(search)
             # Random, so that processes that want the same lock do not collide again.
@@ -191,7 +192,7 @@ class CallRouter:
         search.checked_at = now
         if self._lock.is_free():
             search.holder = None
-            self._no_worker.warn_if_late(search.began)
+            self._warn_if_late(search.began)
             return
         holder = self._lock.note()
         if search.holder != holder:
@@ -232,7 +233,7 @@ class CallRouter:
             return NoAnswer.BUSY
         owner = await self.reach()
         if owner is not None:
-            self._no_worker.owner_seen()
+            self._warned = False
             self._start_owner_check()
             return await owner.request(request, search.key)
         now = monotonic()
@@ -258,6 +259,18 @@ class CallRouter:
             self._missed_at = monotonic()
         return self.owner
 
+    def _warn_if_late(self, since: float) -> None:
+        """Warn that no worker is running if a request has waited since `since` for at least `SILENCE` seconds."""
+        if not self._warned and monotonic() - since >= SILENCE:
+            self._warned = True
+            _client_log.warning(
+                "no worker is running on %s. Requests and workflows wait until a worker starts in this process or "
+                'another one: Worker(Client.connect("local:%s"), workflows=[…], activities=[…]).run()',
+                self._path,
+                self._path,
+                extra={"unserved_file": self._path},  # the command line logs a message of its own instead
+            )
+
     def _start_owner_check(self) -> None:
         if self._owner_check is None or self._owner_check.done():
             self._owner_check = asyncio.get_running_loop().create_task(self._close_dead_owner())
@@ -275,30 +288,6 @@ class CallRouter:
 def _read(task: asyncio.Task[Any]) -> None:
     if not task.cancelled():
         task.exception()  # all waiters may be gone, and asyncio logs exceptions that are never retrieved
-
-
-class NoWorkerNotice:
-    """A warning that requests on a file wait for a worker, logged once for each absence of an owner."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._warned = False
-
-    def owner_seen(self) -> None:
-        """Record that there is an owner, so that its next absence is logged again."""
-        self._warned = False
-
-    def warn_if_late(self, since: float) -> None:
-        """Log the warning if a request has waited since `since` for at least `SILENCE` seconds."""
-        if not self._warned and monotonic() - since >= SILENCE:
-            self._warned = True
-            _client_log.warning(
-                "no worker is running on %s. Requests and workflows wait until a worker starts in this process or "
-                'another one: Worker(Client.connect("local:%s"), workflows=[…], activities=[…]).run()',
-                self._path,
-                self._path,
-                extra={"unserved_file": self._path},  # the command line logs a message of its own instead
-            )
 
 
 _Call: TypeAlias = Callable[[s.Request[Any]], Awaitable[Any]]

@@ -8,7 +8,6 @@ connections end.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from time import monotonic
 
@@ -41,19 +40,12 @@ class KeptWork:
         """The results that are not confirmed as durable."""
         return tuple(self._results.values())
 
-    def collect(self, handle: FileHandle) -> None:
-        """Keep the attempts and the unconfirmed results of a handle on this process's engine."""
+    def collect(self, handle: FileHandle, *, with_attempts: bool = True) -> None:
+        """Keep the unconfirmed results, and the attempts, of a handle on this process's engine."""
         results, attempts = handle.take_unfinished()
-        self._add(results)
-        self._attempts |= attempts | {result.token for result in results}
-
-    def collect_results(self, handle: FileHandle) -> None:
-        """Keep the unconfirmed results of a handle on this process's engine."""
-        results, _ = handle.take_unfinished()
-        self._add(results)
-
-    def _add(self, results: Iterable[ActivityResult]) -> None:
         self._results.update((result.token, result) for result in results)
+        if with_attempts:
+            self._attempts |= attempts | {result.token for result in results}
 
     def collect_from(self, connection: OwnerConnection) -> None:
         """Keep the attempts and unconfirmed results of a connection to an owner that has ended."""

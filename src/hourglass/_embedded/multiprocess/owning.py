@@ -194,7 +194,7 @@ class OwnerTerm:
             self._checked_at = monotonic()
             for handle in file.handles:
                 if handle.engine is engine:
-                    file.kept_work.collect_results(handle)
+                    file.kept_work.collect(handle, with_attempts=False)
             file.kept_work.forget_when_stored(engine)
             server.send_alive()
             server.disconnect_silent()

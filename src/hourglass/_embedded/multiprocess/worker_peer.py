@@ -34,7 +34,7 @@ from hourglass._contract.handle import (
 from hourglass._embedded.activations.handle import EngineHandle
 from hourglass._embedded.multiprocess import wire
 from hourglass._embedded.multiprocess.unix_socket import FRAME_LIMIT
-from hourglass._evaluator.commands import Completion, TaskFailed
+from hourglass._evaluator.commands import TaskFailed
 from hourglass._evaluator.events import Activation
 from hourglass.converter import ApplicationFailure, Failure
 from hourglass.errors import HourglassError, ServiceError
@@ -244,7 +244,7 @@ class _SentHandle:
                 self._send_activations([activation])
         else:
             failed = TaskFailed(activations[0].run_id, _too_large("an activation of this run", len(data)))
-            asyncio.get_running_loop().call_soon(self._complete, failed)
+            asyncio.get_running_loop().call_soon(self.handle.complete_workflow_task, failed)
 
     def _send_activities(self, items: Sequence[ActivityItem]) -> None:
         if self._is_stopped:
@@ -262,7 +262,7 @@ class _SentHandle:
                 self._send_activities([item])
         else:
             failed = AttemptFailed(items[0].token, _too_large("the task of this attempt", len(data)))
-            asyncio.get_running_loop().call_soon(self._end, failed)
+            asyncio.get_running_loop().call_soon(self.handle.complete_activity, failed)
 
     def answer(self, message: wire.WorkAnswers) -> None:
         """Apply the worker's answers: heartbeats before results, and results before completions, which may depend on
@@ -273,23 +273,17 @@ class _SentHandle:
                 self.handle.heartbeat(token, details)
             for group in (message.returned, message.failed, message.cancelled, message.deferred):
                 for result in group:
-                    self._end(result)
+                    self.handle.complete_activity(result)
             for succeeded in message.succeeded:
-                self._complete(succeeded.completion())
+                self.handle.complete_workflow_task(succeeded.completion())
             for failed in message.failed_tasks:
-                self._complete(failed)
+                self.handle.complete_workflow_task(failed)
             for run_id in message.evictions:
                 self.handle.request_eviction(run_id)
         except HandleBroken:
             pass  # the engine has ended; the connection will end, and the next owner takes over the work in progress
         except ValueError:
             raise wire.InvalidMessage("the task token is malformed") from None
-
-    def _complete(self, completion: Completion) -> None:
-        self.handle.complete_workflow_task(completion)
-
-    def _end(self, result: ActivityResult) -> None:
-        self.handle.complete_activity(result)
 
 
 def _too_large(what: str, size: int) -> Failure:
