@@ -72,15 +72,13 @@ _ADVICE = {
         "is locked by another program: end that program, or close its transaction",
         "UNAVAILABLE",
     ),
-    sqlite3.SQLITE_LOCKED: (
-        "is locked by another program: end that program, or close its transaction",
-        "UNAVAILABLE",
-    ),
     sqlite3.SQLITE_IOERR: (
         "may be damaged after an I/O error: check the disk, then reopen the file",
         "UNAVAILABLE",
     ),
 }
+
+_ADVICE[sqlite3.SQLITE_LOCKED] = _ADVICE[sqlite3.SQLITE_BUSY]
 
 _PERMISSION_ERRORS = frozenset({sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM})
 
@@ -214,7 +212,9 @@ class DiskWatch:
 
     def shortage(self) -> str:
         """Return the reason to reject new work; "" if there is enough space."""
-        if self._is_check_due():
+        now = monotonic()
+        if now >= self._next_check:
+            self._next_check = now + _CHECK_SECONDS
             self._shortage = self._check()
         return self._shortage
 
@@ -222,15 +222,8 @@ class DiskWatch:
         """Return the free bytes; None if the system does not report them."""
         return free_bytes(self._path)
 
-    def _is_check_due(self) -> bool:
-        now = monotonic()
-        if now < self._next_check:
-            return False
-        self._next_check = now + _CHECK_SECONDS
-        return True
-
     def _check(self) -> str:
-        free = free_bytes(self._path)
+        free = self.free_bytes()
         if free is None or free >= self._reserve_bytes:
             return ""  # unknown is no reason to reject work: a failing commit will report the problem
         return (

@@ -36,7 +36,13 @@ from hourglass._embedded.store.sqlite.disk_faults import (
 from hourglass._embedded.store.sqlite.durability import Durability
 from hourglass._embedded.store.sqlite.file_reads import FileReads, ReadOnlyStore
 from hourglass._embedded.store.sqlite.writer import BatchWriter
-from hourglass._embedded.store.store import FileLost, Rejection, RunChange, ScheduleChange, Store
+from hourglass._embedded.store.store import (
+    FileLost,
+    Rejection,
+    RunChange,
+    ScheduleChange,
+    Store,
+)
 from hourglass._forks import ForkStage, at_fork
 from hourglass.errors import StorageError
 
