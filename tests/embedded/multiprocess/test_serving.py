@@ -68,27 +68,33 @@ async def test_error_of_the_owner_is_raised_at_the_client(tmp_path: Path) -> Non
         link.close()
 
 
-async def test_cancelled_request_cancels_the_owners_wait(tmp_path: Path) -> None:
-    """The end of the client's connection does the same."""
-    began, ended = asyncio.Semaphore(0), asyncio.Semaphore(0)
+class Endless:
+    """An answer that never comes; `began` and `ended` count its waits."""
 
-    async def answer(request: Any) -> Any:
-        began.release()
+    def __init__(self) -> None:
+        self.began, self.ended = asyncio.Semaphore(0), asyncio.Semaphore(0)
+
+    async def answer(self, request: s.Request[Any]) -> Any:
+        self.began.release()
         try:
             await asyncio.Event().wait()
         finally:
-            ended.release()
+            self.ended.release()
 
-    async with serve(tmp_path / "a.db", answer):
+
+async def test_cancelled_request_cancels_the_owners_wait(tmp_path: Path) -> None:
+    """The end of the client's connection does the same."""
+    endless = Endless()
+    async with serve(tmp_path / "a.db", endless.answer):
         link = await reach(tmp_path / "a.db")
         waiting = asyncio.create_task(link.request(wf.WaitForClose(workflow_id="w"), "k1"))
-        await began.acquire()
+        await endless.began.acquire()
         waiting.cancel()
-        await ended.acquire()
+        await endless.ended.acquire()
         waiting = asyncio.create_task(link.request(wf.WaitForClose(workflow_id="w"), "k2"))
-        await began.acquire()
+        await endless.began.acquire()
         link.close()
-        await ended.acquire()
+        await endless.ended.acquire()
         with connection_lost():
             await waiting
 
@@ -156,27 +162,18 @@ async def test_repeated_execute_is_carried_out_once(tmp_path: Path) -> None:
 
 async def test_cancelled_execute_ends_the_owners_wait(tmp_path: Path) -> None:
     """One request is cancelled while it waits, another immediately after it was sent."""
-
-    began, ended = asyncio.Semaphore(0), asyncio.Semaphore(0)
-
-    async def answer(request: Any) -> Any:
-        began.release()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            ended.release()
-
-    async with serve(tmp_path / "a.db", answer) as server:
+    endless = Endless()
+    async with serve(tmp_path / "a.db", endless.answer) as server:
         link = await reach(tmp_path / "a.db")
         waiting = asyncio.create_task(link.request(EXECUTE, "waited for"))
-        await began.acquire()
+        await endless.began.acquire()
         waiting.cancel()
-        await ended.acquire()
+        await endless.ended.acquire()
         cancelled = asyncio.create_task(link.request(EXECUTE, "given up at once"))
         await asyncio.sleep(0)  # it is sent
         cancelled.cancel()
-        await began.acquire()
-        await ended.acquire()
+        await endless.began.acquire()
+        await endless.ended.acquire()
         while server._answers:  # noqa: ASYNC110
             await asyncio.sleep(0)
         link.close()

@@ -29,11 +29,7 @@ class Sink:
         self.failures = list(failures)
         self.batches: list[list[int]] = []
         self.attempts = 0
-        self.more = 0
-
-    @property
-    def has_more(self) -> bool:
-        return self.more > 0
+        self.has_more = False
 
     def build(self, turns: Sequence[Turn]) -> list[int]:
         return [turn.number for turn in turns]
@@ -51,7 +47,7 @@ class Sink:
         self.batches.append(batch)
 
     def after_commit(self, batch: list[int]) -> None:
-        self.more -= self.has_more
+        pass
 
 
 class World:
@@ -86,15 +82,6 @@ def test_changes_queued_during_a_commit_share_the_next() -> None:
     assert world.ended == [None]
 
 
-def test_durability_is_reported_after_the_commit() -> None:
-    world = World(Sink())
-    world.put(1)
-    world.sink.committing.acquire()
-    assert world.committed == []
-    world.close()
-    assert world.committed == [1]
-
-
 def test_long_queue_is_committed_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commit_thread, "MOST_CHANGES", 3)
     story = Story("a")
@@ -106,19 +93,6 @@ def test_long_queue_is_committed_in_batches(monkeypatch: pytest.MonkeyPatch) -> 
         world.thread.put(Turn((change,), number))
     world.close()
     assert world.sink.batches == [[1], [2, 3, 4], [5, 6, 7], [8]]
-
-
-def test_sink_with_more_work_gets_further_commits() -> None:
-    sink = Sink()
-    sink.more = 3
-    world = World(sink)
-    sink.may_commit.release(3)
-    world.put(1)
-    for _ in range(3):
-        assert sink.committing.acquire(timeout=60)
-    world.put(2)
-    world.close()
-    assert sink.batches == [[1], [1], [1], [2]]
 
 
 @pytest.mark.parametrize("code", [sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, 4874, 261])
