@@ -201,7 +201,6 @@ def named_as_runs(query: str) -> str:
 
 
 async def list_activities(engine: Engine, request: ac.ListActivities) -> PendingAnswer[ac.ActivityPage]:
-    """Return a page of standalone activities, newest first."""
     await is_written(engine, engine.writes.newest)  # the store reads only durable data
     size = min(max(1, request.page_size), MOST_LISTED)
     page = await engine.store.page(
@@ -224,7 +223,6 @@ async def list_activities(engine: Engine, request: ac.ListActivities) -> Pending
 
 
 async def count(engine: Engine, request: ac.CountActivities) -> PendingAnswer[wf.Count]:
-    """Return the number of matching standalone activities."""
     await is_written(engine, engine.writes.newest)
     return PendingAnswer(await engine.store.count(named_as_runs(request.query), activities=True), 0)
 

@@ -39,7 +39,6 @@ from hourglass.errors import (
 
 
 async def create_schedule(engine: Engine, request: sc.CreateSchedule) -> PendingAnswer[Nothing]:
-    """Create a schedule."""
     if _is_repeated(engine, request):
         return _done(engine)
     if not request.schedule_id:
@@ -62,7 +61,6 @@ async def create_schedule(engine: Engine, request: sc.CreateSchedule) -> Pending
 async def describe_schedule(
     engine: Engine, request: sc.DescribeSchedule
 ) -> PendingAnswer[sc.ScheduleDetails]:
-    """Return the description of a schedule."""
     await _look_ahead(engine, _find(engine, request.schedule_id))
     details = describe(_as_of_now(engine, _find(engine, request.schedule_id)))
     if await is_written(engine, engine.writes.newest):
@@ -99,14 +97,12 @@ async def patch_schedule(engine: Engine, request: sc.PatchSchedule) -> PendingAn
 
 
 async def delete_schedule(engine: Engine, request: sc.DeleteSchedule) -> PendingAnswer[Nothing]:
-    """Delete a schedule."""
     _find(engine, request.schedule_id)
     engine.schedules.delete(request.schedule_id)
     return _done(engine)
 
 
 async def list_schedules(engine: Engine, request: sc.ListSchedules) -> PendingAnswer[sc.SchedulePage]:
-    """Return a page of schedules, newest first."""
     size = min(max(1, request.page_size), MOST_LISTED)
     written = await is_written(engine, engine.writes.newest)
     find = engine.schedules.find if written else engine.store.schedule

@@ -36,7 +36,6 @@ PAGE = 1000
 
 
 async def describe(engine: Engine, request: wf.DescribeWorkflow) -> PendingAnswer[wf.Description]:
-    """Return the description of a run."""
     record = find(engine, request.workflow_id, request.run_id)
     return await answered(
         engine,
@@ -98,7 +97,6 @@ def _pending_child(child: OpenChild) -> wf.PendingChild:
 
 
 async def list_workflows(engine: Engine, request: wf.ListWorkflows) -> PendingAnswer[wf.Page]:
-    """Return a page of runs, newest first."""
     await is_written(engine, engine.writes.newest)  # the store reads only durable data
     size = min(max(1, request.page_size), MOST_LISTED)
     page = await engine.store.page(request.query, request.next_page_token, size)
@@ -106,13 +104,11 @@ async def list_workflows(engine: Engine, request: wf.ListWorkflows) -> PendingAn
 
 
 async def count(engine: Engine, request: wf.CountWorkflows) -> PendingAnswer[wf.Count]:
-    """Return the number of matching runs."""
     await is_written(engine, engine.writes.newest)
     return PendingAnswer(await engine.store.count(request.query), 0)
 
 
 async def get_history(engine: Engine, request: wf.GetHistory) -> PendingAnswer[wf.HistoryPage]:
-    """Return a page of a run's history."""
     record = find(engine, request.workflow_id, request.run_id)
     begin = _offset(request.next_page_token)
     closing = request.event_filter is wf.HistoryEventFilter.CLOSE_EVENT

@@ -53,7 +53,6 @@ async def set_ramping(engine: Engine, request: dp.SetRampingVersion) -> PendingA
 async def describe_deployment(
     engine: Engine, request: dp.DescribeDeployment
 ) -> PendingAnswer[dp.DeploymentInfo]:
-    """Return the description of a worker deployment."""
     name = request.deployment_name
     deployment = engine.deployments.find(name)
     await is_written(engine, engine.writes.newest)  # the store counts only durable data

@@ -199,13 +199,11 @@ class Bursts:
         keep_note(self._runs, id, b"")
 
     def begin(self) -> None:
-        """Begin to start the workflows of due bursts."""
         if self._bursts:
             self._rebase()
         self._due.begin()
 
     def stop(self) -> None:
-        """Start no more workflows."""
         self._due.stop()
         self.fired.ring()
 

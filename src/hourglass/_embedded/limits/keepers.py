@@ -97,7 +97,6 @@ class KeySlots:
         self._count = 0
 
     def number(self) -> int:
-        """Return the next sequence number."""
         self._count += 1
         return self._count
 

@@ -113,7 +113,6 @@ class CallRouter:
         """Whether the log says that requests wait for a worker; once for each absence of an owner."""
 
     def own(self, engine: OpenEngine) -> None:
-        """Route requests to this engine from now on."""
         self.engine = engine
         self._warned = False
         if self.owner is not None:
@@ -132,7 +131,6 @@ class CallRouter:
             self.owner.close()
 
     async def call(self, request: s.Request[A]) -> A:
-        """Return the answer of the file's engine, in this process or another."""
         engine, is_repeated = self.engine, False
         if engine is not None and engine.engine.failed is None:  # the common case: this process owns the file
             try:

@@ -68,7 +68,6 @@ class FileHandle:
 
     @property
     def queue(self) -> str:
-        """The name of the handle's task queue."""
         return self.config.task_queue
 
     def attach(self, engine: OpenEngine) -> None:
@@ -79,7 +78,6 @@ class FileHandle:
         self._attach(engine.open_handle(self.config))
 
     def attach_remote(self, owner: OwnerConnection, handle: RemoteHandle) -> None:
-        """Attach a handle on the owner's engine."""
         self.owner = owner
         if not self.is_new:  # the handle was shut down while being opened
             owner.send(wire.ShutDownHandle(handle.number))
@@ -116,7 +114,6 @@ class FileHandle:
         return results, self._inner.attempts
 
     def wait_for(self, why: object) -> None:
-        """Record the reason why the owner cannot send work."""
         self.owner = why
         self._settle(None)
 
@@ -188,7 +185,6 @@ class FileHandle:
         self._working().request_eviction(run_id)
 
     def initiate_shutdown(self) -> None:
-        """Stop receiving work. A handle without an engine ends immediately."""
         if self._inner is not None:
             self._inner.initiate_shutdown()
         elif self._end is None:

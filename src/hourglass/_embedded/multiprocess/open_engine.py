@@ -55,7 +55,6 @@ class OpenEngine:
         return OpenEngine(engine)
 
     def status(self) -> EngineStatus:
-        """Return the state of the engine and its file."""
         return EngineStatus(
             role="owner",
             processes=self.processes(),
@@ -99,7 +98,6 @@ class OpenEngine:
     def open_for_other(
         self, process_id: int, pid_namespace: int, process_key: int, config: HandleConfig
     ) -> EngineHandle:
-        """Open a handle for a worker of another process."""
         return EngineHandle(self.engine, config, process=HostProcess(process_id, pid_namespace, process_key))
 
     def processes(self) -> tuple[WorkerProcess, ...]:

@@ -68,7 +68,6 @@ class OwnerlessTransactions:
         self._not_before = 0.0
 
     async def call(self, request: s.Request[A]) -> A | NoAnswer:
-        """Return the answer, or the reason why there is none yet."""
         form = _without_an_owner(request)
         if form is None or not self._may_open():
             return NoAnswer.WAIT
@@ -83,7 +82,6 @@ class OwnerlessTransactions:
         return NoAnswer.WAIT if _must_wait(request, outcome) else outcome
 
     async def close(self) -> None:
-        """Wait until the transaction in progress has ended."""
         self._closing = True
         self._arrived.ring()
         if self._running is not None:

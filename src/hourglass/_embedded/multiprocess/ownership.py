@@ -96,7 +96,6 @@ class _Contest:
         return now > self._began + _GRACE
 
     def end(self) -> None:
-        """Record that the contest has ended."""
         self._began = self._seen = 0.0
 
 
@@ -115,7 +114,6 @@ class FileLock:
 
     @property
     def held(self) -> bool:
-        """Whether this process has the lock."""
         return self._fd is not None
 
     def try_take(self) -> bool:
@@ -258,7 +256,6 @@ class FileLock:
                 _close(descriptor)
 
     def note(self) -> LockNote:
-        """Return the last owner's note."""
         with _guard:
             holder = self if self._fd is not None else self._holder_here()
             if holder is not None and holder._fd is not None:
@@ -407,7 +404,6 @@ def _identity(status: os.stat_result) -> tuple[int, int]:
 
 
 def _is_at(descriptor: int, path: str) -> bool:
-    """Whether a path leads to this open file."""
     try:
         status = os.lstat(path)
     except OSError:

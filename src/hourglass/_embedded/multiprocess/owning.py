@@ -76,7 +76,6 @@ class Claims:
             engine.engine.lose_unclaimed(complete, alive=complete - self._ended_identities)
 
     def wait(self, engine: OpenEngine) -> None:
-        """Begin to wait for the claims of the survivors."""
         self._wait(engine, monotonic() + wire.SILENT_CHECKS)
 
     def _wait(self, engine: OpenEngine, until: float) -> None:
@@ -98,7 +97,6 @@ class Claims:
         return [survivor for survivor in self._survivors if _key(survivor) not in keys]
 
     def stop(self) -> None:
-        """Stop waiting for claims."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -175,7 +173,6 @@ class OwnerTerm:
 
     @property
     def works(self) -> bool:
-        """Whether the engine still works."""
         return self.engine.failed is None
 
     async def turn(self) -> None:

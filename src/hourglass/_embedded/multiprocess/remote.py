@@ -85,17 +85,14 @@ class OwnerConnection:
 
     @property
     def is_open(self) -> bool:
-        """Whether requests can be sent."""
         return self.stream.is_open and not self.lost.is_set()
 
     @property
     def in_flight(self) -> int:
-        """The number of requests that wait for an answer."""
         return len(self._waiting)
 
     @property
     def welcome(self) -> wire.Welcome:
-        """The owner's greeting."""
         return self._greeting.result()
 
     async def request(self, request: s.Request[A], key: str) -> A:
@@ -190,7 +187,6 @@ class OwnerConnection:
             self._alive_timer = asyncio.get_running_loop().call_later(pause, self._report_alive)
 
     def close(self) -> None:
-        """Close the connection immediately."""
         self.stream.abort()
 
     async def _exchange(self, number: int, data: bytes, read: Callable[[wire.AnswerMessage], A]) -> A:

@@ -90,7 +90,6 @@ class RemoteHandle:
         self._deliver_soon()
 
     def receive(self, work: wire.HandleWork) -> None:
-        """Deliver work that the owner has sent."""
         self._kept_activations.extend(work.activations)
         for task in work.tasks:
             if not task.is_local:
@@ -254,7 +253,6 @@ class _Answers:
         self.evictions: list[str] = []
 
     def add_result(self, result: ActivityResult) -> None:
-        """Add the result of an attempt."""
         if isinstance(result, ActivityOk):
             self.returned.append(result)
         elif isinstance(result, AttemptFailed):

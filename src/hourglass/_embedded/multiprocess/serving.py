@@ -280,7 +280,6 @@ class _Peer:
                 entry.task.cancel()
 
     def send_alive(self, message: bytes) -> None:
-        """Report that the owner is running, if the client has been greeted."""
         if self._greeted:
             self.stream.send(message)
 

@@ -71,7 +71,6 @@ _NOT_LISTENING = frozenset(
 
 
 def socket_path(path: str) -> str:
-    """Return the path of a database file's socket."""
     directory, name = os.path.split(path)
     socket_name = f"{name}-sock"
     if _fits(f"{path}-sock") or (_through_descriptors() and _fits(f"/proc/self/fd/0123456789/{socket_name}")):
@@ -322,11 +321,9 @@ class FrameStream(asyncio.Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether messages can be sent."""
         return self._transport is not None and not self._transport.is_closing()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Register the new transport."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's transports are not a subclass
         self._descriptor = transport.get_extra_info("socket").fileno()
         track(self._descriptor)
@@ -358,7 +355,6 @@ class FrameStream(asyncio.Protocol):
         del buffer[:start]
 
     def is_trusted(self, users: frozenset[int]) -> bool:
-        """Whether the process at the other end runs as one of these users."""
         if self._transport is None:
             return False
         return is_trusted(self._transport.get_extra_info("socket"), users)
@@ -384,6 +380,5 @@ class FrameStream(asyncio.Protocol):
             self._transport.close()
 
     def abort(self) -> None:
-        """Close the connection immediately, without sending queued data."""
         if self._transport is not None:
             self._transport.abort()

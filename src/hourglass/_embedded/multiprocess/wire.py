@@ -117,7 +117,6 @@ class SucceededMessage(msgspec.Struct, frozen=True):
     versioning_behavior: VersioningBehavior = VersioningBehavior.UNSPECIFIED
 
     def completion(self) -> Succeeded:
-        """Return the completion that was sent."""
         return Succeeded(self.run_id, self.commands, self.used_flags, self.versioning_behavior)
 
 
@@ -321,7 +320,6 @@ def encode_request(number: int, key: str, request: s.Request[Any]) -> bytes:
 
 
 def decode_request(message: RequestMessage) -> s.Request[Any]:
-    """Decode the request in a message. Raises `InvalidMessage`."""
     decoder = _REQUESTS.get(message.kind)
     if decoder is None:
         raise InvalidMessage("unknown kind of request")
@@ -330,7 +328,6 @@ def decode_request(message: RequestMessage) -> s.Request[Any]:
 
 
 def encode_answer(number: int, value: msgspec.Struct) -> bytes:
-    """Encode the answer to the request with this number."""
     return encode(AnswerMessage(number, type(value).__name__, msgspec.Raw(encode(value))))
 
 
@@ -390,6 +387,5 @@ def problem_of(error: BaseException) -> ErrorMessage:
 
 
 def error_of(problem: ErrorMessage) -> errors.HourglassError:
-    """Return the error that a message describes."""
     kind, fields = _ERRORS.get(problem.kind, (errors.InternalError, ()))
     return kind(problem.message, **{field: getattr(problem, field) for field in fields})

@@ -125,11 +125,9 @@ class WorkerPeer:
 
     @property
     def has_handles(self) -> bool:
-        """Whether the process has a handle here."""
         return bool(self._handles)
 
     def note_message(self) -> None:
-        """Record that the process has sent a message."""
         self._silent_checks = 0
 
     def is_silent(self) -> bool:
@@ -185,7 +183,6 @@ class WorkerPeer:
         self._owner.when_stored(lambda: self._send(wire.encode(wire.ResultsStored(tokens))))
 
     def shut_down(self, handle: int) -> None:
-        """Stop dispatching work to a handle."""
         sent = self._handles.get(handle)
         if sent is not None:
             sent.handle.initiate_shutdown()
@@ -225,7 +222,6 @@ class _SentHandle:
         handle.start(self._send_activations, self._send_activities, self._send_end)
 
     def stop(self) -> None:
-        """Stop sending."""
         self._is_stopped = True
 
     def _send_end(self, kind: WorkKind, why: Exception) -> None:

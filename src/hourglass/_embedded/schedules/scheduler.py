@@ -105,7 +105,6 @@ class Schedules:
         self._due.begin()
 
     def stop(self) -> None:
-        """Stop processing schedules."""
         self._due.stop()
         for task in self._searches:
             task.cancel()
@@ -181,7 +180,6 @@ class Schedules:
         self._due.set_alarm()
 
     def realign(self) -> None:
-        """Adjust the timers after the clock jumped."""
         self._due.realign()
 
     def _elapse(self) -> None:
@@ -338,7 +336,6 @@ class Schedules:
 
 
 def _outcome(record: LoadedRun) -> tuple[Payloads, Failure | None]:
-    """Return the result and the failure of a closed run."""
     match record.run.final:
         case h.WorkflowExecutionCompleted(result=result):
             return (result,), None

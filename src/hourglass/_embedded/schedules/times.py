@@ -79,7 +79,6 @@ class Interval(NamedTuple):
 
     @classmethod
     def of(cls, spec: ScheduleIntervalSpec) -> Interval:
-        """Convert an interval spec to full seconds."""
         return cls(spec.every // _SECOND, spec.offset // _SECOND)
 
     def next(self, second: int) -> int:

@@ -70,12 +70,10 @@ _SYNONYMS = {"<>": "!=", "&&": "AND", "||": "OR"}
 
 
 def invalid_query(message: str) -> ServiceError:
-    """Return the error for an invalid filter."""
     return ServiceError(f"invalid query: {message}", status="INVALID_ARGUMENT")
 
 
 def tokens(text: str) -> tuple[FilterToken, ...]:
-    """Split a filter into tokens."""
     result: list[FilterToken] = []
     offset = 0
     while offset < len(text):

@@ -238,7 +238,6 @@ class SearchAttributes:
         return None
 
     def type_of(self, name: str) -> AttributeType | None:
-        """Return the type of an attribute, or None if the attribute does not exist."""
         return SYSTEM.get(name) or self._types().get(name)
 
     def known(self) -> dict[str, AttributeType]:

@@ -58,7 +58,6 @@ def length_before(change: RunChange) -> int:
 
 
 def events_as_bytes(change: RunChange) -> bytes:
-    """Return the encoded events of a change, concatenated."""
     return change.encoded or encode_events(change.events)
 
 
@@ -135,7 +134,6 @@ class WrittenRuns:
         written.is_paused, written.start_ns = run.paused is not None, run.start_ns
 
     def forget(self, run_id: str) -> None:
-        """Drop a run that has closed or was deleted."""
         self.runs.pop(run_id, None)
 
     def shrink(self, most: int) -> None:

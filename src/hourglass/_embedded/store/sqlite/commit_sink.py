@@ -92,7 +92,6 @@ class FileSink:
 
     @property
     def has_more(self) -> bool:
-        """Whether deletions are queued."""
         return bool(self._to_forget)
 
     def build(self, turns: Sequence[Turn]) -> AnyBatch:
@@ -153,7 +152,6 @@ class FileSink:
             raise self._watch.save(loss) from None
 
     def idle(self) -> None:
-        """Check that the file is still ours. Called about every second while there is nothing to commit."""
         with NO_FORK.lock:
             self.check()
 

@@ -79,11 +79,9 @@ class StoreThread:
         """The reason why commits are impossible at present; "" if they are possible."""
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     def put(self, turn: Turn) -> None:
-        """Queue a turn, without waiting."""
         self._queue.put(turn)
 
     def close(self) -> None:

@@ -51,11 +51,9 @@ class MemoryListing:
         self._changed[run_id] = None
 
     async def page(self, text: str, token: bytes, limit: int, *, activities: bool = False) -> Page:
-        """Return one page of runs that match a filter, in list order."""
         return await self._ask(lambda connection: visibility.page(connection, text, token, limit, activities))
 
     async def count(self, text: str, *, activities: bool = False) -> Count:
-        """Count the runs that match a filter, in total and by group."""
         return await self._ask(lambda connection: visibility.count(connection, text, activities))
 
     def close(self) -> None:

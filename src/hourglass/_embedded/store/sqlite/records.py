@@ -110,7 +110,6 @@ _schedule_decoder = msgspec.msgpack.Decoder(ScheduleRecord)
 
 
 def encode_schedule(record: ScheduleRecord) -> bytes:
-    """Encode a schedule's record."""
     return encode(record)
 
 
@@ -438,7 +437,6 @@ class ScheduleRow(NamedTuple):
 
 
 def row(change: ScheduleChange) -> ScheduleRow:
-    """Return the row that a change writes."""
     if isinstance(change, NoteChange):
         return ScheduleRow(change.schedule_id, 0, "[]", change.data, is_note=True)
     record = change.record

@@ -180,7 +180,6 @@ def next_epoch(connection: sqlite3.Connection, path: str) -> int:
 
 
 def current_epoch(connection: sqlite3.Connection) -> int:
-    """Return the epoch of the file."""
     return int(connection.execute("SELECT value FROM meta WHERE name = 'epoch'").fetchall()[0][0])
 
 

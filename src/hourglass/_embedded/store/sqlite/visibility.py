@@ -245,7 +245,6 @@ def _add_new_types(connection: sqlite3.Connection, runs: Sequence[Run]) -> dict[
 
 
 def types(connection: sqlite3.Connection) -> dict[str, AttributeType]:
-    """Return the types of the search attributes in use."""
     return {
         name: AttributeType(kind)
         for name, kind in connection.execute("SELECT name, type FROM visibility_types")
