@@ -185,6 +185,7 @@ class FileHandle:
         self._working().request_eviction(run_id)
 
     def initiate_shutdown(self) -> None:
+        """Stop receiving work. A handle without an engine ends immediately."""
         if self._inner is not None:
             self._inner.initiate_shutdown()
         elif self._end is None:

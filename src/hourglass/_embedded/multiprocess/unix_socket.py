@@ -380,5 +380,6 @@ class FrameStream(asyncio.Protocol):
             self._transport.close()
 
     def abort(self) -> None:
+        """Close the connection immediately, without sending queued data."""
         if self._transport is not None:
             self._transport.abort()

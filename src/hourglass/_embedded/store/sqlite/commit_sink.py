@@ -152,6 +152,7 @@ class FileSink:
             raise self._watch.save(loss) from None
 
     def idle(self) -> None:
+        """Check that the file is still ours. Called about every second while there is nothing to commit."""
         with NO_FORK.lock:
             self.check()
 
