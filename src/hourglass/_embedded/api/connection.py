@@ -59,22 +59,13 @@ class EngineConnection:
 
     def __init__(self, engine: Engine, *, identity: str = "", owns_engine: bool = False) -> None:
         self.engine = engine
-        self._identity = identity
+        self.target = "local:"
+        """The address of the engine."""
+        self.namespace = engine.namespace
+        self.identity = identity
         self._owns_engine = owns_engine
         self._handles: set[EngineHandle] = set()
         self._closed = False
-
-    @property
-    def target(self) -> str:
-        return "local:"
-
-    @property
-    def namespace(self) -> str:
-        return self.engine.namespace
-
-    @property
-    def identity(self) -> str:
-        return self._identity
 
     def status(self) -> EngineStatus:
         return EngineStatus(figures=self.engine.figures)

@@ -128,8 +128,10 @@ class FileConnection:
     def __init__(self, file: SharedFile, *, identity: str, target: str) -> None:
         self._file = file
         self._router = file.calls
-        self._identity = identity
-        self._target = target
+        self.target = target
+        """The address of the engine."""
+        self.namespace = file.namespace
+        self.identity = identity
         self._handles: list[FileHandle] = []
         self._noticed = False
         self._explained = False
@@ -139,18 +141,6 @@ class FileConnection:
         self._waiting_timer: asyncio.TimerHandle | None = None
         self._explaining: asyncio.Task[None] | None = None
         self._calls = _OpenCalls()
-
-    @property
-    def target(self) -> str:
-        return self._target
-
-    @property
-    def namespace(self) -> str:
-        return self._file.namespace
-
-    @property
-    def identity(self) -> str:
-        return self._identity
 
     def status(self) -> EngineStatus:
         return self._file.status()
@@ -239,7 +229,7 @@ class FileConnection:
         """Open a handle for a task queue, on this process's engine or on the engine of the file's owner."""
         config.reject_tuning()
         if not config.identity:
-            config = msgspec.structs.replace(config, identity=self._identity)
+            config = msgspec.structs.replace(config, identity=self.identity)
         with self._calls:
             handle = await self._file.open_handle(config)
         self._handles.append(handle)

@@ -20,14 +20,7 @@ from hourglass._embedded.store.fork_safety import NO_FORK
 from hourglass._embedded.store.sqlite.batches import Batch
 from hourglass._embedded.store.sqlite.commit_thread import Turn
 from hourglass._embedded.store.sqlite.disk_faults import reason_to_hold
-from hourglass._embedded.store.sqlite.file_watch import (
-    FileMoved,
-    FileOverwritten,
-    FileRestored,
-    FileWatch,
-    LogLost,
-    LogOverwritten,
-)
+from hourglass._embedded.store.sqlite.file_watch import FileWatch, Loss
 from hourglass._embedded.store.sqlite.writer import PAGE, BatchWriter, Numbered, Readmitted, SeparateChanges
 from hourglass._embedded.store.store import Rejection, RunChange, ScheduleChange
 
@@ -54,8 +47,6 @@ LOG_PAUSE, LOG_LONGEST_PAUSE = 1.0, 60.0
 
 
 AnyBatch: TypeAlias = Batch | SeparateChanges
-
-_LOSSES = (FileMoved, FileOverwritten, FileRestored, LogLost, LogOverwritten)
 
 
 class FileSink:
@@ -139,7 +130,7 @@ class FileSink:
                 # Checked after the commit, too: a change is acknowledged only if the files were still in place after
                 # the write.
                 watch.check()
-            except _LOSSES as loss:
+            except Loss as loss:
                 raise watch.save(loss) from None
         if isinstance(batch, SeparateChanges):
             self._on_rejections(batch.rejected)
@@ -148,7 +139,7 @@ class FileSink:
         """Raise if the file, its WAL or the WAL's index was replaced, or another process owns the file."""
         try:
             self._watch.check()
-        except _LOSSES as loss:
+        except Loss as loss:
             raise self._watch.save(loss) from None
 
     def idle(self) -> None:

@@ -45,7 +45,6 @@ import tempfile
 from collections.abc import Callable, Collection
 from functools import partial
 from time import localtime, strftime
-from typing import TypeAlias
 
 import msgspec
 
@@ -92,32 +91,33 @@ class LogState(msgspec.Struct, frozen=True, gc=False):
         return since.backfilled < since.last_frame or self.attempted > 0
 
 
-class LogLost(Exception):
-    """Raised if the log or its index was deleted or replaced. `is_foreign`: another program has written into the log at
-    the path.
+class Loss(Exception):
+    """Raised if the log or the database is not in the state in which this process left it."""
+
+
+class LogLost(Loss):
+    """The log or its index was deleted or replaced. `is_foreign`: another program has written into the log at the
+    path.
     """
 
     def __init__(self, *, is_foreign: bool) -> None:
         self.is_foreign = is_foreign
 
 
-class LogOverwritten(Exception):
-    """Raised if the content of the log was changed in place."""
+class LogOverwritten(Loss):
+    """The content of the log was changed in place."""
 
 
-class FileMoved(Exception):
-    """Raised if the path leads to another file or to none."""
+class FileMoved(Loss):
+    """The path leads to another file or to none."""
 
 
-class FileOverwritten(Exception):
-    """Raised if the content of the database was changed in place."""
+class FileOverwritten(Loss):
+    """The content of the database was changed in place."""
 
 
-class FileRestored(Exception):
-    """Raised if another program has replaced the content through SQLite."""
-
-
-Loss: TypeAlias = LogLost | LogOverwritten | FileMoved | FileOverwritten | FileRestored
+class FileRestored(Loss):
+    """Another program has replaced the content through SQLite."""
 
 
 class FileWatch:

@@ -58,6 +58,13 @@ def _close_retired() -> None:
             entry[0]()
 
 
+def _identity(path: str) -> Identity | None:
+    try:
+        return Identity.of(path)
+    except OSError:
+        return None
+
+
 def mark_stale(identity: Identity) -> None:
     """Reject further connections to a database until all current ones are closed, because the database's log was
     deleted.
@@ -69,10 +76,7 @@ def mark_stale(identity: Identity) -> None:
 
 def reject_stale(path: str) -> None:
     """Raise `StorageError` if this process still has connections to a database whose log was deleted."""
-    try:
-        identity = Identity.of(path)
-    except OSError:
-        return
+    identity = _identity(path)
     if identity in _stale:
         if any(used == identity for _, used, _ in _open.values()):
             raise StorageError(
@@ -85,10 +89,7 @@ def reject_stale(path: str) -> None:
 
 def reject_inherited(path: str) -> None:
     """Raise `StorageError` if the process from which this one was forked had the file open."""
-    try:
-        identity = Identity.of(path)
-    except OSError:
-        return
+    identity = _identity(path)
     if identity in _inherited:
         raise StorageError(
             f"the file {path} was open when this process was forked, so this process cannot open it safely: "
@@ -102,12 +103,9 @@ def reject_second_name(path: str) -> None:
 
     SQLite would use the log of one name with the index of the other.
     """
-    try:
-        identity = Identity.of(path)
-    except OSError:
-        return
-    names = {name for _, used, name in _open.values() if used == identity and name != path}
-    if names and path not in {name for _, used, name in _open.values() if used == identity}:
+    identity = _identity(path)
+    names = {name for _, used, name in _open.values() if used == identity}
+    if names and path not in names:
         raise StorageError(
             f"the file {path} is already open in this process as {min(names)}: use that path",
             status="FAILED_PRECONDITION",
