@@ -109,25 +109,6 @@ def test_workflow_ids_of_standalone_activities_are_reserved(tmp_path: Path) -> N
         assert client.count_workflows("WorkflowId STARTS_WITH '__activity/'") == 0
 
 
-def test_options_of_a_pending_workflow_activity_can_be_changed(tmp_path: Path) -> None:
-    with (
-        Client.connect(f"local:{tmp_path / 'theirs.db'}") as client,
-        Worker(client, workflows=[waits_for_activity], activities=[doubles]),
-    ):
-        handle = client.start_workflow(waits_for_activity, 3, id="w")
-        for event in handle.history_events(wait_new_event=True):
-            if event["eventType"] == "EVENT_TYPE_ACTIVITY_TASK_SCHEDULED":
-                break
-        theirs = client.get_activity_handle(workflow_id="w", activity_id="a")
-        theirs.pause()
-        assert theirs.update_options(task_queue="default").task_queue == "default"
-        assert handle.describe().pending_activities[0].state == "PAUSED"
-        theirs.unpause()
-        assert handle.result(timeout=LIMIT) == 6
-        with pytest.raises(ServiceError):
-            theirs.pause()
-
-
 @pytest.mark.parametrize(
     ("query", "workflow_query"),
     [

@@ -8,8 +8,9 @@ import os
 import pwd
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import NoReturn
 
 import pytest
 from tests.waiting import until
@@ -20,6 +21,15 @@ from hourglass._embedded.store.store import ALLOW_HARD_LINKS
 from hourglass.errors import StorageError
 
 from .children import Child
+
+
+def failing(code: int) -> Callable[..., NoReturn]:
+    """Return a function that fails like a system call."""
+
+    def fail(*_: object) -> NoReturn:
+        raise OSError(code, os.strerror(code))
+
+    return fail
 
 
 def test_lock_has_one_holder(tmp_path: Path) -> None:
@@ -89,10 +99,7 @@ def test_containers_on_one_machine_share_locks(tmp_path: Path, monkeypatch: pyte
 def test_file_system_without_locks_is_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    def lockf(*_: object) -> None:
-        raise OSError(code, os.strerror(code))
-
-    monkeypatch.setattr(fcntl, "lockf", lockf)
+    monkeypatch.setattr(fcntl, "lockf", failing(code))
     with pytest.raises(StorageError, match=r"does not support file locks.*Put the file on a local disk"):
         FileLock(str(tmp_path / "a.db")).try_take()
 
@@ -107,10 +114,7 @@ def test_permission_error_names_the_owner_of_the_file(
     (tmp_path / "a.db-lock").touch()
     owner = pwd.getpwuid(os.geteuid()).pw_name
 
-    def refuse(*_: object) -> int:
-        raise OSError(code, os.strerror(code))
-
-    monkeypatch.setattr(os, "open", refuse)
+    monkeypatch.setattr(os, "open", failing(code))
     monkeypatch.setattr(os, "geteuid", lambda: 2**31 - 7)
     monkeypatch.setattr(os, "access", lambda *_, **__: code != errno.EACCES)
     with pytest.raises(StorageError) as caught:
@@ -164,10 +168,7 @@ def test_long_path_gets_a_hashed_socket_name(monkeypatch: pytest.MonkeyPatch, tm
 
 
 def test_file_system_without_sockets_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def bind(*_: Any) -> None:
-        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
-
-    monkeypatch.setattr("socket.socket.bind", bind)
+    monkeypatch.setattr("socket.socket.bind", failing(errno.EOPNOTSUPP))
     with pytest.raises(StorageError, match=r"a.db-sock cannot be created .*Put the file on a local disk"):
         unix_socket.listen(str(tmp_path / "a.db"))
 
@@ -317,12 +318,9 @@ def test_lost_record_lock_is_taken_over_after_a_grace_period(
 
 
 def test_other_lock_errors_are_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*_: object) -> None:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
     lock = FileLock(str(tmp_path / "a.db"))
     with monkeypatch.context() as patch:
-        patch.setattr(fcntl, "lockf", fails)
+        patch.setattr(fcntl, "lockf", failing(errno.EIO))
         with pytest.raises(OSError, match="Input/output error"):
             lock.try_take()
     assert not lock.held

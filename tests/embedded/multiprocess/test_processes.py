@@ -101,13 +101,6 @@ def test_clients_start_and_signal_workflows_without_a_worker(path: Path, client:
     check_integrity(path)
 
 
-def test_start_before_the_first_worker_creates_the_file(path: Path, client: Client) -> None:
-    handle = client.start_workflow(work.twice, 1, id="first")
-    assert path.exists()
-    with ready_worker(path):
-        assert handle.result(timeout=30) == 3
-
-
 def test_race_for_ownership_has_one_winner(path: Path) -> None:
     with Child("race", path) as one, Child("race", path) as two:
         assert [one.line(), two.line()] == ["ready", "ready"]

@@ -416,16 +416,6 @@ def test_pause_drops_buffered_starts() -> None:
 # --- by hand --------------------------------------------------------------------------------------------------------------
 
 
-def test_trigger_starts_a_workflow_of_a_paused_schedule() -> None:
-    world = World(state=ScheduleState(paused=True), trigger_immediately=True)
-    assert world.started == ["12:00:00Z"]
-    world.wait(7)
-    world.patch(trigger=ScheduleOverlapPolicy.UNSPECIFIED)
-    assert world.record.skipped_overlap == 1
-    world.patch(trigger=ScheduleOverlapPolicy.ALLOW_ALL)
-    assert world.started == ["12:00:00Z", "12:00:07Z"]
-
-
 def test_backfill_starts_past_times() -> None:
     """Both ends belong to it; neither the catch-up window nor the limit of actions applies."""
     backfill = ScheduleBackfill(
@@ -501,16 +491,6 @@ def test_description_shows_recent_and_next_actions() -> None:
     listed = rec.summarize(world.record)
     assert (len(listed.recent_actions), len(listed.next_action_times)) == (5, 5)
     assert (listed.workflow_type, listed.paused) == ("Report", False)
-
-
-def test_started_workflow_carries_its_schedule_id() -> None:
-    world = World()
-    step = tr.advance(world.record, NOON + MINUTE)
-    request = tr.start_request(step.record, step.starts[0], "fresh")
-    assert (request.workflow_id, request.request_id) == ("report-2026-01-01T12:01:00Z", "fresh")
-    assert (request.workflow_type, request.spec.task_queue) == ("Report", "q")
-    assert request.spec.search_attributes["TemporalScheduledById"].data == b'"s"'
-    assert request.spec.search_attributes["TemporalScheduledStartTime"].data == b'"2026-01-01T12:01:00Z"'
 
 
 def test_original_workflow_id_can_be_kept() -> None:

@@ -128,34 +128,6 @@ def test_schedule_follows_daylight_saving_time(env: Environment) -> None:
     assert hours(handle) == [8, 7]
 
 
-@pytest.mark.parametrize(
-    ("policy", "while_running", "in_the_end", "ends"),
-    [
-        ("SKIP", (1, 1, 0, 2), (1, 0, 0, 2), ["COMPLETED"]),
-        ("BUFFER_ONE", (1, 1, 1, 1), (2, 0, 0, 1), ["COMPLETED"] * 2),
-        ("BUFFER_ALL", (1, 1, 2, 0), (3, 0, 0, 0), ["COMPLETED"] * 3),
-        ("CANCEL_OTHER", (3, 1, 0, 0), (3, 0, 0, 0), ["CANCELED", "CANCELED", "COMPLETED"]),
-        ("TERMINATE_OTHER", (3, 1, 0, 0), (3, 0, 0, 0), ["TERMINATED", "TERMINATED", "COMPLETED"]),
-        ("ALLOW_ALL", (3, 0, 0, 0), (3, 0, 0, 0), ["COMPLETED"] * 3),
-    ],
-)
-def test_triggers_follow_the_overlap_policy(
-    env: Environment,
-    policy: str,
-    while_running: tuple[int, ...],
-    in_the_end: tuple[int, ...],
-    ends: list[str],
-) -> None:
-    handle = create(env, works, 60.0, spec=NEVER, overlap=getattr(ScheduleOverlapPolicy, policy))
-    for _ in range(3):
-        handle.trigger()
-        env.skip(seconds=2)
-    assert counts(handle) == while_running
-    env.skip(hours=4)
-    assert counts(handle) == in_the_end
-    assert [status.name for status in statuses(env)] == ends
-
-
 def test_triggers_during_termination_start_one_workflow(env: Environment) -> None:
     """All triggers during the termination together start one workflow, as on a server."""
     handle = create(env, works, 60.0, spec=NEVER, overlap=ScheduleOverlapPolicy.TERMINATE_OTHER)
@@ -201,18 +173,6 @@ def test_schedule_waits_for_a_reset_workflow(env: Environment) -> None:
     assert counts(handle)[:2] == (1, 0)
 
 
-def test_schedule_pauses_after_a_failure(env: Environment) -> None:
-    handle = create(env, fails, pause_on_failure=True)
-    env.skip(hours=5)
-    state = handle.describe().schedule.state
-    assert counts(handle) == (1, 0, 0, 0)
-    assert state.paused
-    assert "s-2026-01-01T01:00:00Z: no ink" in state.note
-    handle.unpause("fixed")
-    env.skip(hours=1)
-    assert counts(handle)[0] == 2
-
-
 def test_schedule_can_be_paused_and_updated(env: Environment) -> None:
     handle = create(env, works)
     env.skip(hours=2, minutes=1)
@@ -230,20 +190,6 @@ def test_schedule_can_be_paused_and_updated(env: Environment) -> None:
     env.skip(days=2)
     assert counts(handle)[0] == 5
     assert env.client.count_workflows("WorkflowType = 'continues' AND ExecutionStatus = 'Completed'") == 2
-
-
-def test_backfill_starts_a_workflow_for_each_missed_time(env: Environment) -> None:
-    handle = create(env, works)
-    backfill = ScheduleBackfill(
-        start_at=NEW_YEAR - timedelta(days=5),
-        end_at=NEW_YEAR - timedelta(days=1),
-        overlap=ScheduleOverlapPolicy.BUFFER_ALL,
-    )
-    handle.pause("only what was")
-    handle.backfill(backfill)
-    env.skip(hours=3)
-    assert counts(handle) == (97, 0, 0, 0)
-    assert statuses(env) == [WorkflowStatus.COMPLETED] * 97
 
 
 def test_schedule_skips_an_action_whose_workflow_id_is_in_use(

@@ -6,15 +6,12 @@ from datetime import UTC, datetime
 
 import pytest
 
-from hourglass._contract.workflows import CancelWorkflow, TerminateWorkflow
+from hourglass._contract.workflows import CancelWorkflow
 from hourglass._embedded.schedules.times import backoff_until_next, check_cron
 from hourglass._evaluator import commands as c
-from hourglass._evaluator.events import RunStarted
-from hourglass._evaluator.specs import RetryRule
-from hourglass._history.events import Initiator
 from hourglass.errors import ServiceError, UsageError
 
-from ..memory_world import World, app_failure, text
+from ..memory_world import World
 
 
 def ns(text: str) -> int:
@@ -56,57 +53,14 @@ def test_invalid_cron_string_is_rejected(cron: str) -> None:
         check_cron(cron)
 
 
-async def test_cron_run_receives_last_result_and_last_failure(world: World) -> None:
-    started = await world.start(cron_schedule="*/10 * * * *")
-    chain = [started.run_id]
-    endings: list[c.Command] = [c.CompleteRun(text("one")), c.FailRun(app_failure("broke"))]
-    for ending in endings:
-        assert world.is_idle
-        world.clock.advance(600)
-        await world.activation()
-        await world.complete(chain[-1], ending)
-        await world.activation()  # the eviction
-        await world.complete(chain[-1])
-        record = world.record()
-        chain.append(record.run.run_id)
-    world.clock.advance(600)
-    started = (await world.activation()).events[0]
-    assert isinstance(started, RunStarted)
-    assert started.last_completion_result == (text("one"),)
-    assert started.last_failure == app_failure("broke")
-    assert (started.attempt, started.continued_run_id) == (1, chain[1])
-    assert started.first_execution_run_id == chain[0]
-    last = world.record()
-    assert last.run.started.initiator is Initiator.CRON_SCHEDULE
-
-
-async def test_retries_precede_the_next_cron_run(world: World) -> None:
-    rule = RetryRule(initial_interval=1.0, maximum_attempts=2)
-    await world.start(cron_schedule="@every 60s", retry_policy=rule)
-    seen = []
-    for wait in (60, 1, 60):
-        world.clock.advance(wait)
-        activation = await world.activation()
-        record = world.record()
-        seen.append((record.run.started.initiator, record.run.started.attempt))
-        await world.complete(activation.run_id, c.FailRun(app_failure("no")))
-        await world.activation()
-        await world.complete(activation.run_id)
-    assert seen == [(Initiator.CRON_SCHEDULE, 1), (Initiator.RETRY, 2), (Initiator.CRON_SCHEDULE, 1)]
-
-
-@pytest.mark.parametrize("how", ["cancelled", "terminated"])
-async def test_cancel_and_terminate_end_a_cron_workflow(world: World, how: str) -> None:
+async def test_cancellation_ends_a_cron_workflow(world: World) -> None:
     started = await world.start(cron_schedule="@every 60s")
-    if how == "terminated":
-        await world.call(TerminateWorkflow(workflow_id="w"))
-    else:
-        world.clock.advance(60)
-        await world.activation()
-        await world.complete(started.run_id, c.StartTimer(1, 10**15))
-        await world.call(CancelWorkflow(workflow_id="w", request_id="r"))
-        await world.activation()
-        await world.complete(started.run_id, c.CancelRun())
+    world.clock.advance(60)
+    await world.activation()
+    await world.complete(started.run_id, c.StartTimer(1, 10**15))
+    await world.call(CancelWorkflow(workflow_id="w", request_id="r"))
+    await world.activation()
+    await world.complete(started.run_id, c.CancelRun())
     record = world.record()
     assert record.run.run_id == started.run_id
     assert not record.run.is_open

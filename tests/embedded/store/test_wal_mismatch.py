@@ -40,18 +40,20 @@ signal.pause()
 """
 
 
+def fill_and_kill(path: Path, backup: Path) -> None:
+    """Let another process own the file, write runs, make a backup, and be killed."""
+    command = [sys.executable, "-c", OWNER, path, backup]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as owner:
+        assert owner.stdout is not None
+        assert owner.stdout.readline() == "filled\n"
+        owner.kill()
+
+
 @pytest.fixture
 def backup(path: Path) -> Path:
     """The backup made by an owner that was killed later and left its WAL beside the file."""
     dest = path.with_name("backup.db")
-    owner = subprocess.Popen(
-        [sys.executable, "-c", OWNER, path, dest], stdout=subprocess.PIPE, text=True, cwd=ROOT
-    )
-    assert owner.stdout is not None
-    assert owner.stdout.readline() == "filled\n"
-    owner.kill()
-    owner.wait()
-    owner.stdout.close()
+    fill_and_kill(path, dest)
     assert wal_of(path).stat().st_size > 0
     try:
         os.getxattr(wal_of(path), "user.hourglass.database")
@@ -101,17 +103,7 @@ def test_wal_is_not_applied_to_an_older_copy_of_the_file(path: Path, tmp_path: P
     copy = tmp_path / "copy.db"
     shutil.copy(path, copy)
     open_sqlite(path).close()
-    owner = subprocess.Popen(
-        [sys.executable, "-c", OWNER, path, tmp_path / "unused.db"],
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-    )
-    assert owner.stdout is not None
-    owner.stdout.readline()
-    owner.kill()
-    owner.wait()
-    owner.stdout.close()
+    fill_and_kill(path, tmp_path / "unused.db")
     copy_in_place(copy, path)
     with pytest.raises(StorageError, match="was replaced or restored"):
         open_sqlite(path)
