@@ -1,11 +1,9 @@
-"""A file that is replaced, or loses its WAL, while an owner and a peer have it open."""
+"""A file that is replaced while an owner and a peer have it open."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sqlite3
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -84,30 +82,3 @@ async def test_backup_copied_into_the_file_stops_all_workers(tmp_path: Path) -> 
         with pytest.raises(FileLost, match=r"the owner of .* reported"):
             await host_b.open_handle(config())
     assert stored_workflow_ids(path) == {"before"}
-
-
-async def test_deleted_wal_is_saved_and_the_file_reopened(tmp_path: Path) -> None:
-    """Calls are answered by the next engine; nothing acknowledged is lost."""
-    path = tmp_path / "a.db"
-
-    async with hosts(path, 1) as (host_a,):
-
-        async def work() -> None:
-            while True:
-                handle = Polled(await host_a.open_handle(config()))
-                with suppress(HandleBroken):
-                    await poll_on(handle)
-                await handle.finalize()
-
-        working = asyncio.create_task(work())
-        names = set()
-        for number in range(20):
-            if number % 5 == 4:
-                os.unlink(f"{path}-wal")
-            await host_a.calls.call(start(f"w-{number}"))
-            names.add(f"w-{number}")
-        working.cancel()
-        await asyncio.wait({working})
-        for name in names:
-            await host_a.calls.call(wf.DescribeWorkflow(workflow_id=name))
-    assert stored_workflow_ids(path) == {f"w-{number}" for number in range(20)}
