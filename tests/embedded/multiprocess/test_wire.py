@@ -300,8 +300,8 @@ def test_attempts_and_results_round_trip() -> None:
 
 def test_unencodable_command_fails_only_its_own_task() -> None:
     answers = _Answers()
-    answers.succeeded += [Succeeded("good"), Succeeded("bad", (StartTimer(1, 10**30),))]
-    answers.returned.append(ActivityOk(b"token"))
+    for answer in (Succeeded("good"), Succeeded("bad", (StartTimer(1, 10**30),)), ActivityOk(b"token")):
+        answers.add(answer)
     received = [wire.decode_to_owner(data) for data in answers.messages(1)]
     assert all(isinstance(each, wire.WorkAnswers) for each in received)
     answers: list[Any] = received

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -154,10 +154,7 @@ class RemoteHandle:
     def complete_workflow_task(self, completion: Completion) -> CompletionResult:
         """Complete an activation. If the owner later rejects the completion, it evicts the run."""
         self._check()
-        if isinstance(completion, Succeeded):
-            self._answers.succeeded.append(completion)
-        else:
-            self._answers.failed_tasks.append(completion)
+        self._answers.add(completion)
         self._send_soon()
         return CompletionResult.RECEIVED
 
@@ -167,7 +164,7 @@ class RemoteHandle:
         if not is_local:
             self._link.unconfirmed[result.token] = result
         self._heartbeats.end(result.token, flush=not isinstance(result, ActivityOk))
-        self._answers.add_result(result)
+        self._answers.add(result)
         self._send_soon()
 
     def heartbeat(self, token: bytes, details: Payloads) -> None:
@@ -178,12 +175,12 @@ class RemoteHandle:
             self._heartbeats.beat(token, details, timeout)
 
     def _beat(self, token: bytes, details: Payloads) -> None:
-        self._answers.heartbeats.append((token, details))
+        self._answers.add((token, details), "heartbeats")
         self._send_soon()
 
     def request_eviction(self, run_id: str) -> None:
         self._check()
-        self._answers.evictions.append(run_id)
+        self._answers.add(run_id, "evictions")
         self._send_soon()
 
     def _send_soon(self) -> None:
@@ -224,43 +221,30 @@ def encode_results(results: Iterable[ActivityResult]) -> Iterator[bytes]:
     """Encode results that were kept since an earlier owner as messages to the next one."""
     answers = _Answers()
     for result in results:
-        answers.add_result(result)
+        answers.add(result)
     yield from answers.messages(wire.NO_HANDLE)
 
 
-class _Answers:
-    """The completions, heartbeats and evictions of a worker since the last message."""
+_FIELDS: dict[type, str] = {
+    ActivityOk: "returned",
+    AttemptFailed: "failed",
+    AttemptCancelled: "cancelled",
+    ActivityDeferred: "deferred",
+    Succeeded: "succeeded",
+    TaskFailed: "failed_tasks",
+}
+"""The field of `wire.WorkAnswers` for each kind of result and completion."""
 
-    __slots__ = (
-        "cancelled",
-        "deferred",
-        "evictions",
-        "failed",
-        "failed_tasks",
-        "heartbeats",
-        "returned",
-        "succeeded",
-    )
+
+class _Answers:
+    """The completions, heartbeats and evictions of a worker since the last message, by field of `wire.WorkAnswers`."""
 
     def __init__(self) -> None:
-        self.heartbeats: list[tuple[bytes, Payloads]] = []
-        self.returned: list[ActivityOk] = []
-        self.failed: list[AttemptFailed] = []
-        self.cancelled: list[AttemptCancelled] = []
-        self.deferred: list[ActivityDeferred] = []
-        self.succeeded: list[Succeeded] = []
-        self.failed_tasks: list[TaskFailed] = []
-        self.evictions: list[str] = []
+        self._by_field: dict[str, list[Any]] = {}
 
-    def add_result(self, result: ActivityResult) -> None:
-        if isinstance(result, ActivityOk):
-            self.returned.append(result)
-        elif isinstance(result, AttemptFailed):
-            self.failed.append(result)
-        elif isinstance(result, ActivityDeferred):
-            self.deferred.append(result)
-        else:
-            self.cancelled.append(result)
+    def add(self, answer: Any, field: str = "") -> None:
+        """Add a result or a completion, or another answer with its field."""
+        self._by_field.setdefault(field or _FIELDS[type(answer)], []).append(answer)
 
     def messages(self, handle: int) -> Iterator[bytes]:
         """Encode all answers as one message.
@@ -269,39 +253,39 @@ class _Answers:
         each answer that cannot be sent.
         """
         try:
-            data = wire.encode(self._message(handle))
+            data = self._encoded(handle)
         except _UNSENDABLE:
             data = b""
         if data and len(data) <= FRAME_LIMIT:
             yield data
             return
-        for field in self.__slots__:
-            for answer in getattr(self, field):
-                single = _Answers()
-                getattr(single, field).append(answer)
-                yield single._single_message(handle, answer)
+        for field, answers in self._by_field.items():
+            for answer in answers:
+                yield _single_message(handle, answer, field)
 
-    def _single_message(self, handle: int, answer: object) -> bytes:
-        try:
-            data = wire.encode(self._message(handle))
-            problem = f"it has {len(data)} bytes; the maximum is {FRAME_LIMIT}"
-            if len(data) <= FRAME_LIMIT:
-                return data
-        except _UNSENDABLE as error:
-            problem = str(error)
-        failure = Failure(
-            f"the worker's completion cannot be sent to the engine: {problem}",
-            ApplicationFailure(type="Unsendable"),
-            source="Hourglass",
-        )
-        replacement = _Answers()
-        if isinstance(answer, (Succeeded, TaskFailed)):
-            replacement.failed_tasks.append(TaskFailed(answer.run_id, failure))
-        elif isinstance(answer, (ActivityOk, AttemptFailed, AttemptCancelled)):
-            replacement.failed.append(AttemptFailed(answer.token, failure))
-        return wire.encode(replacement._message(handle))
+    def _encoded(self, handle: int) -> bytes:
+        fields = {field: tuple(answers) for field, answers in self._by_field.items()}
+        return wire.encode(wire.WorkAnswers(handle=handle, **fields))
 
-    def _message(self, handle: int) -> wire.WorkAnswers:
-        return wire.WorkAnswers(
-            handle=handle, **{field: tuple(getattr(self, field)) for field in self.__slots__}
-        )
+
+def _single_message(handle: int, answer: Any, field: str) -> bytes:
+    single = _Answers()
+    single.add(answer, field)
+    try:
+        data = single._encoded(handle)
+        problem = f"it has {len(data)} bytes; the maximum is {FRAME_LIMIT}"
+        if len(data) <= FRAME_LIMIT:
+            return data
+    except _UNSENDABLE as error:
+        problem = str(error)
+    failure = Failure(
+        f"the worker's completion cannot be sent to the engine: {problem}",
+        ApplicationFailure(type="Unsendable"),
+        source="Hourglass",
+    )
+    replacement = _Answers()
+    if isinstance(answer, (Succeeded, TaskFailed)):
+        replacement.add(TaskFailed(answer.run_id, failure))
+    elif isinstance(answer, (ActivityOk, AttemptFailed, AttemptCancelled)):
+        replacement.add(AttemptFailed(answer.token, failure))
+    return replacement._encoded(handle)
