@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.embedded.examples import example
 from tests.embedded.stores import open_sqlite
 
 from hourglass._embedded.store.sqlite import records
@@ -17,10 +18,7 @@ from hourglass._embedded.store.sqlite.batches import coalesce, events_as_bytes
 from hourglass._embedded.transitions.run import OpenActivity, PendingTimer, Run
 from hourglass._history import events as h
 from hourglass._history.encoding import array, encode_events
-from hourglass._history.events import UpdateRequest
-from hourglass.client import PinnedVersioningOverride
 from hourglass.converter import Payload
-from hourglass.workflow import WorkerDeploymentVersion
 
 from .run_changes import Story, load, random_changes
 
@@ -99,51 +97,8 @@ def test_nested_changes_are_written() -> None:
 
 @pytest.mark.parametrize("kind", h.KINDS, ids=lambda kind: kind.__name__)
 def test_every_kind_of_event_round_trips(kind: type[h.Attributes]) -> None:
-    fields = msgspec.structs.fields(kind)
-    attributes = kind(**{field.name: _example(field.type) for field in fields})
-    event = h.HistoryEvent(7, 123, attributes)
+    event = h.HistoryEvent(7, 123, example(kind))
     assert records.decode_events(bytes(array(1, encode_events([event])))) == [event]
-
-
-def _example(kind: object) -> object:
-    """Return a value of a type that differs from the default."""
-    inner = str(kind)
-    if kind is str:
-        return "text é"
-    if kind is bool:
-        return True
-    if kind is int:
-        return 2**40
-    if kind is float:
-        return 1.5
-    if "dict" in inner:
-        return {"key": Payload(b"\x00\xff", "binary/plain", {"more": b"x"})}
-    if "tuple[int" in inner:
-        return (1, 2)
-    if "Payload" in inner and "tuple" in inner:
-        return (Payload(b"1"), Payload(b"", "binary/null"))
-    if "VersioningOverride" in inner:
-        return PinnedVersioningOverride(WorkerDeploymentVersion("d", "2"))
-    if "WorkerDeploymentVersion" in inner:
-        return WorkerDeploymentVersion("d", "1")
-    if "UpdateRequest" in inner:
-        return UpdateRequest(update_id="u", name="n", arguments=(Payload(b"1"),), identity="client")
-    return msgspec.convert(_PLAIN.get(getattr(kind, "__name__", ""), {"data": "eA=="}), type=kind)
-
-
-_PLAIN: dict[str, object] = {
-    "Initiator": 2,
-    "VersioningBehavior": 2,
-    "ContinueAsNewVersioningBehavior": 1,
-    "ParentClosePolicy": 2,
-    "IdReusePolicy": 3,
-    "StartChildFailedCause": 2,
-    "ExternalFailedCause": 2,
-    "RetryState": 3,
-    "TimeoutType": 2,
-    "RetryRule": {"initial_interval": 2.5},
-    "Failure": {"message": "m"},
-}
 
 
 def test_events_are_not_stored_twice() -> None:
