@@ -20,15 +20,22 @@ LEAVES: st.SearchStrategy[f.Condition] = st.one_of(
     st.builds(f.Between, NAMES, LITERALS, LITERALS, st.booleans()),
     st.builds(f.Missing, NAMES, st.booleans()),
 )
-CONDITIONS: st.SearchStrategy[f.Condition] = st.recursive(
-    LEAVES,
-    lambda inner: st.one_of(
-        st.builds(f.Not, inner),
-        st.builds(f.And, st.lists(inner, min_size=2, max_size=3).map(tuple)),
-        st.builds(f.Or, st.lists(inner, min_size=2, max_size=3).map(tuple)),
-    ),
-    max_leaves=8,
-)
+
+
+def combined(leaves: st.SearchStrategy[f.Condition], max_leaves: int) -> st.SearchStrategy[f.Condition]:
+    """Return combinations of these conditions."""
+    return st.recursive(
+        leaves,
+        lambda inner: st.one_of(
+            st.builds(f.Not, inner),
+            st.builds(f.And, st.lists(inner, min_size=2, max_size=3).map(tuple)),
+            st.builds(f.Or, st.lists(inner, min_size=2, max_size=3).map(tuple)),
+        ),
+        max_leaves=max_leaves,
+    )
+
+
+CONDITIONS = combined(LEAVES, 8)
 
 
 def written(condition: f.Condition) -> str:

@@ -20,7 +20,7 @@ from hourglass._embedded.transitions.run import Run
 from hourglass._history import events as h
 from hourglass.converter import Payload
 
-from .filter_texts import written
+from .filter_texts import combined, written
 
 TYPES = {
     "K": "Keyword",
@@ -70,15 +70,7 @@ def _leaves(name: str) -> st.SearchStrategy[f.Condition]:
     return st.one_of(kinds)
 
 
-CONDITIONS: st.SearchStrategy[f.Condition] = st.recursive(
-    st.sampled_from(sorted(_LITERALS)).flatmap(_leaves),
-    lambda inner: st.one_of(
-        st.builds(f.Not, inner),
-        st.builds(f.And, st.lists(inner, min_size=2, max_size=3).map(tuple)),
-        st.builds(f.Or, st.lists(inner, min_size=2, max_size=3).map(tuple)),
-    ),
-    max_leaves=6,
-)
+CONDITIONS = combined(st.sampled_from(sorted(_LITERALS)).flatmap(_leaves), 6)
 
 
 # --- the same in plain Python: True, False, or None where a comparison is with what is missing ------------------------
