@@ -110,7 +110,7 @@ class CallRouter:
         self._missed_at = 0.0
         self._lost_at = 0.0
         self._warned = False
-        """Whether the log says that requests wait for a worker; once for each absence of an owner."""
+        """Whether it was logged that requests wait for a worker. Logged once for each absence of an owner."""
 
     def own(self, engine: OpenEngine) -> None:
         self.engine = engine
