@@ -339,16 +339,12 @@ def result(
     request = ac.WaitForActivity(**reference.address())
 
     async def ask(session: ClientSession) -> ac.ActivityOutcome:
-        notice = ActivityWaitNotice(session, reference.activity_id, reference.run_id)
-        try:
-            async with in_time(
-                session, limit, f"activity {reference.activity_id!r} has not ended within", CONTINUES
-            ):
+        late = f"activity {reference.activity_id!r} has not ended within"
+        with ActivityWaitNotice(session, reference.activity_id, reference.run_id):
+            async with in_time(session, limit, late, CONTINUES):
                 while not (outcome := await call_through_outage(session, request)).closed:
                     pass
                 return outcome
-        finally:
-            notice.end()
 
     def parse(outcome: ac.ActivityOutcome) -> Any:
         if outcome.failure is not None:

@@ -86,15 +86,12 @@ def execute(
     request = start_request(definition, arguments, options, session.converter, session.identity)
 
     async def ask(session: ClientSession) -> Outcome:
-        notice = WaitNotice(session, request.workflow_id, "")
-        try:
+        with WaitNotice(session, request.workflow_id, ""):
             executed = await session.call(
                 ExecuteWorkflow(
                     start=request, rpc_timeout=request.rpc_timeout, rpc_metadata=request.rpc_metadata
                 )
             )
-        finally:
-            notice.end()
         successor = successor_of(executed.outcome)
         if not successor and not isinstance(executed.outcome, StillOpen):
             return executed.outcome

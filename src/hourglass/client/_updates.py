@@ -26,7 +26,7 @@ from hourglass.client._operations import Reference
 from hourglass.client._options import rpc_fields
 from hourglass.client._session import ClientOperation, ClientSession, through
 from hourglass.client._starts import PlannedStart
-from hourglass.client._wait_notices import notices_of
+from hourglass.client._wait_notices import WaitNotice
 from hourglass.client._waiting import in_time
 from hourglass.converter import Converter
 from hourglass.errors import ServiceTimeoutError, UpdateFailedError, UsageError
@@ -138,7 +138,7 @@ def result(
             update_id=reference.update_id, workflow_id=reference.workflow_id, run_id=reference.run_id
         )
         late = f"update {reference.update_id!r} of workflow {reference.workflow_id!r} did not complete within"
-        with notices_of(session, reference.workflow_id, reference.run_id):
+        with WaitNotice(session, reference.workflow_id, reference.run_id):
             async with in_time(session, limit, late):
                 return await _to_stage(session, state, UpdateStage.COMPLETED)
 
@@ -169,7 +169,7 @@ async def _patience(session: ClientSession, request: UpdateWorkflow) -> AsyncIte
     requested = session.link.requested_updates
     requested[request.update_id] = request
     try:
-        with notices_of(session, request.workflow_id, request.run_id):
+        with WaitNotice(session, request.workflow_id, request.run_id):
             async with session.within(request.rpc_timeout):
                 yield
     except TimeoutError:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from asyncio import sleep
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from datetime import datetime
+from typing import Self
 
 import msgspec
 
@@ -51,7 +51,7 @@ _DEEPEST, _MOST_CHILDREN = 3, 3
 
 
 class WaitWatcher:
-    """Checks a single wait at intervals. Must be used on the control loop."""
+    """Checks a single wait at intervals, while its block runs. Must be used on the control loop."""
 
     __slots__ = ("_began", "_checking", "_logged", "_session")
 
@@ -62,8 +62,10 @@ class WaitWatcher:
         self._checking: asyncio.Task[None] | None = None
         session.link.waits.add(self._begin, self._began + SILENCE)
 
-    def end(self) -> None:
-        """Stop checking, because the wait is over."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._session.link.waits.remove(self._begin)
         if self._checking is not None:
             self._checking.cancel()
@@ -236,16 +238,6 @@ class WaitNotice(WaitWatcher):
         if name == self._workflow_id:
             return f"workflow {name}{more}"
         return f"workflow {self._workflow_id} waits for workflow {name}{more}, which"
-
-
-@contextmanager
-def notices_of(session: ClientSession, workflow_id: str, run_id: str) -> Iterator[None]:
-    """Log the reason for a delay while the block waits for a workflow."""
-    notice = WaitNotice(session, workflow_id, run_id)
-    try:
-        yield
-    finally:
-        notice.end()
 
 
 class ActivityWaitNotice(WaitWatcher):

@@ -71,8 +71,7 @@ async def _watch_within(
 
 
 async def _watch(session: ClientSession, workflow_id: str, run_id: str, follow: bool) -> Outcome:
-    notice = WaitNotice(session, workflow_id, run_id)
-    try:
+    with WaitNotice(session, workflow_id, run_id) as notice:
         while True:
             request = WaitForClose(workflow_id=workflow_id, run_id=run_id)
             outcome = await call_through_outage(session, request)
@@ -87,8 +86,6 @@ async def _watch(session: ClientSession, workflow_id: str, run_id: str, follow: 
                 # was. The embedded engine has more information, but reports the same.
                 return RunContinued(successor)
             run_id = notice.run_id = successor
-    finally:
-        notice.end()
 
 
 def successor_of(outcome: Outcome) -> str:
