@@ -24,9 +24,3 @@ def refund(order: str) -> str:
 @activity.defn
 def listing(name: str) -> list[int]:
     return []
-
-
-class Shop:
-    @activity.defn
-    def ship(self, item: str) -> str:
-        return item

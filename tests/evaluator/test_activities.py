@@ -12,7 +12,7 @@ from hourglass._evaluator.events import ActivityBackedOff, ActivityCompleted
 from hourglass.errors import ActivityError, ApplicationError, ArgumentError, DecodeError, UsageError
 from hourglass.workflow import ActivityCancellationType
 
-from .activities import Shop, charge, listing, work
+from .activities import charge, listing, work
 from .conftest import Drive
 from .driver import EPOCH, arguments_of, brief, encode, error_in_workflow
 
@@ -30,19 +30,6 @@ def test_activity_call_waits_for_the_result(drive: Drive) -> None:
     assert (command.spec.start_to_close_timeout, command.spec.heartbeat_timeout) == (600.0, 30.0)
     d.send(d.done("charge", "card"))
     assert d.result == "paid by card"
-
-
-def test_started_activities_run_concurrently(drive: Drive) -> None:
-    @workflow.defn
-    def pay() -> list[str]:
-        tasks = [charge.start(name) for name in "abc"]
-        return [task.result() for task in reversed(tasks)]
-
-    d = drive(pay)
-    assert brief(d.begin()) == ["charge(a)", "charge(b)", "charge(c)"]
-    d.send(d.done(2, "B"))
-    d.send(d.done(1, "A"), d.done(3, "C"))
-    assert d.result == ["C", "B", "A"]
 
 
 def test_activity_options_apply_only_to_their_own_call(drive: Drive) -> None:
@@ -89,18 +76,6 @@ def test_activity_called_by_name_needs_no_definition(drive: Drive) -> None:
     d.send(d.done("remote", {"a": 1}))
     d.send(d.done("remote", [1, 2]))
     assert d.result == [{"a": 1}, True]
-
-
-def test_activity_method_is_scheduled_without_self(drive: Drive) -> None:
-    @workflow.defn
-    def send() -> str:
-        return Shop.ship("book") + Shop().ship("pen")
-
-    d = drive(send)
-    assert brief(d.begin()) == ["ship(book)"]
-    assert brief(d.send(d.done("ship", "1"))) == ["ship(pen)"]
-    d.send(d.done("ship", "2"))
-    assert d.result == "12"
 
 
 def test_failed_activity_raises_activity_error_with_its_cause(begin_run: Drive) -> None:
@@ -157,25 +132,6 @@ def test_activity_without_result_returns_none(begin_run: Drive) -> None:
 
 def test_execute_activity_rejects_functions_that_are_not_activities() -> None:
     assert isinstance(error_in_workflow(lambda: workflow.execute_activity(len, "a")), UsageError)
-
-
-def test_local_and_remote_activities_share_sequence_numbers(drive: Drive) -> None:
-    @workflow.defn
-    def pay() -> str:
-        tasks = [charge.start("a"), charge.start_local("b"), charge.start("c")]
-        return "".join(task.result() for task in tasks) + charge.local("d")
-
-    d = drive(pay)
-    commands = d.begin()
-    assert [type(command) for command in commands] == [
-        ScheduleActivity,
-        ScheduleLocalActivity,
-        ScheduleActivity,
-    ]
-    assert [command.seq for command in commands] == [1, 2, 3]  # type: ignore[attr-defined]
-    d.send(d.done(1, "a"), d.done(2, "b"), d.done(3, "c"))
-    d.send(d.done(4, "d"))
-    assert d.result == "abcd"
 
 
 def test_local_activity_backs_off_through_a_timer(begin_run: Drive) -> None:

@@ -65,25 +65,6 @@ def test_releasing_an_unheld_lock_is_rejected() -> None:
     assert isinstance(error_in_workflow(lambda: workflow.Lock().release()), UsageError)
 
 
-def test_semaphore_limits_concurrency(drive: Drive) -> None:
-    @workflow.defn
-    def run() -> None:
-        semaphore = workflow.Semaphore(2)
-
-        def task(name: str) -> None:
-            with semaphore:
-                work(name)
-
-        workflow.gather(*[workflow.spawn(task, name) for name in "abcd"])
-
-    d = drive(run)
-    assert brief(d.begin()) == ["work(a)", "work(b)"]
-    assert brief(d.send(d.done(2))) == ["work(c)"]
-    assert brief(d.send(d.done(1), d.done(3))) == ["work(d)"]
-    d.send(d.done(4))
-    assert d.result is None
-
-
 def test_cancelled_waiter_passes_its_semaphore_slot_to_the_next(begin_run: Drive) -> None:
     @workflow.defn
     def run() -> list[str]:

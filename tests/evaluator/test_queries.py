@@ -54,10 +54,6 @@ class Counter:
     def facts(self) -> list[Any]:
         return [workflow.info().workflow_id, workflow.now().year, workflow.is_replaying()]
 
-    @workflow.query(dynamic=True)
-    def dynamic(self, name: str, arguments: list[Any]) -> str:
-        return f"{name} {[argument.decode() for argument in arguments]}"
-
 
 @pytest.fixture(params=[True, False], ids=["verified", "plain"])
 def settings(request: pytest.FixtureRequest) -> Any:
@@ -102,11 +98,6 @@ def test_durable_or_random_call_fails_only_the_query(
         d.query(name)
     d.send(d.done("work"))
     assert d.query("get") == 1
-
-
-def test_dynamic_query_handler_receives_unknown_queries(begin_run: Drive) -> None:
-    d = begin_run(Counter)
-    assert d.query("what", 1, "a") == "what [1, 'a']"
 
 
 def test_error_of_an_unknown_query_lists_the_known_queries(begin_run: Drive, settings: Any) -> None:
@@ -157,14 +148,6 @@ def test_stack_trace_query_shows_every_fiber(begin_run: Drive, settings: Any) ->
     trace = d.query("__stack_trace")
     assert 'charge("here it waits")' in trace
     assert "in helper" in trace
-
-
-def test_metadata_query_lists_handlers_with_descriptions(begin_run: Drive) -> None:
-    """Temporal's UI requests it."""
-    d = begin_run(Counter)
-    answer = d.answer_query("__temporal_workflow_metadata")
-    assert answer.result.encoding == "json/protobuf"
-    assert b"The count." in answer.result.data
 
 
 def test_signal_without_a_handler_is_kept_after_a_query(drive: Drive, settings: Any) -> None:

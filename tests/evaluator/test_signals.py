@@ -8,7 +8,7 @@ from hourglass import workflow
 from hourglass._evaluator.events import SignalReceived
 from hourglass.converter import Payload
 from hourglass.errors import ApplicationError, ChannelEmptyError
-from hourglass.workflow import Channel, RawPayload
+from hourglass.workflow import Channel
 
 from .activities import charge, work
 from .conftest import Drive
@@ -124,29 +124,6 @@ def test_run_cancellation_does_not_reach_signal_handlers(begin_run: Drive) -> No
     assert d.result == "after the handler"
 
 
-def test_signals_wait_until_a_local_function_handles_them(drive: Drive) -> None:
-    @workflow.defn
-    def basket() -> list[str]:
-        items: list[str] = []
-        work("first")
-
-        @workflow.signal
-        def add(item: str) -> None:
-            items.append(item)
-
-        workflow.wait_condition(lambda: len(items) == 3)
-        return items
-
-    d = drive(basket)
-    d.begin(signal("add", "a"))
-    d.send(signal("add", "b"))
-    assert d.run.state.signals["add"]
-    d.send(d.done("work"))
-    assert d.run.state.signals == {}
-    d.send(signal("add", "c"))
-    assert d.result == ["a", "b", "c"]
-
-
 def test_undecodable_signal_is_dropped_and_logged(begin_run: Drive) -> None:
     """The log message does not contain the arguments."""
     d = begin_run(Basket)
@@ -156,30 +133,6 @@ def test_undecodable_signal_is_dropped_and_logged(begin_run: Drive) -> None:
     assert len(d.run.notices) == 2
     assert "add" in d.run.notices[0]
     assert "secret" not in "".join(d.run.notices)
-
-
-def test_dynamic_signal_handler_receives_unknown_signals(begin_run: Drive) -> None:
-    @workflow.defn
-    class Dynamic:
-        def __init__(self) -> None:
-            self.received: list[Any] = []
-
-        @workflow.run
-        def run(self) -> list[Any]:
-            workflow.wait_condition(lambda: len(self.received) == 3)
-            return self.received
-
-        @workflow.signal
-        def known(self) -> None:
-            self.received.append("known")
-
-        @workflow.signal(dynamic=True)
-        def other(self, name: str, arguments: list[RawPayload]) -> None:
-            self.received.append([name, *(argument.decode() for argument in arguments)])
-
-    d = begin_run(Dynamic)
-    d.send(signal("what", 1, "two"), signal("known"), signal("ever"))
-    assert d.result == [["what", 1, "two"], "known", ["ever"]]
 
 
 # --- channels ---------------------------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 
 from hourglass import workflow
-from hourglass.errors import ApplicationError
 from hourglass.testing import Environment
 from hourglass.workflow import (
     Channel,
@@ -16,14 +15,14 @@ from hourglass.workflow import (
 
 from .activities import work
 from .conftest import Drive
-from .driver import cancel, signal, update
+from .driver import signal, update
 
 notes: Channel[str] = Channel("notes", str)
 
 
 @workflow.defn
 class IgnoresItsHandlers:
-    """Returns, fails or continues as new without waiting for its handlers."""
+    """Returns without waiting for its handlers."""
 
     def __init__(self) -> None:
         self.outcome = ""
@@ -31,10 +30,6 @@ class IgnoresItsHandlers:
     @workflow.run
     def run(self) -> str:
         workflow.wait_condition(lambda: self.outcome)
-        if self.outcome == "continue":
-            workflow.continue_as_new()
-        if self.outcome == "fail":
-            raise ApplicationError("by wish")
         return self.outcome
 
     @workflow.signal
@@ -75,25 +70,6 @@ def test_closing_run_reports_unfinished_handlers(begin_run: Drive) -> None:
     (notice,) = d.run.notices
     assert "signal slow, update change (u1)." in notice
     assert "all_handlers_finished" in notice
-
-
-def test_unfinished_handlers_are_reported_for_every_kind_of_close(begin_run: Drive) -> None:
-    for outcome in ("continue", "fail"):
-        d = begin_run(IgnoresItsHandlers)
-        d.send(signal("slow"))
-        d.send(signal("end", outcome))
-        assert "signal slow" in d.run.notices[0]
-    d = begin_run(IgnoresItsHandlers)
-    d.send(signal("slow"))
-    d.send(cancel())
-    assert "signal slow" in d.run.notices[0]
-
-
-def test_handler_that_finishes_with_the_run_is_not_reported(begin_run: Drive) -> None:
-    d = begin_run(IgnoresItsHandlers)
-    d.send(signal("end", "done"))
-    assert d.run.notices == ()
-    assert d.result == "done"
 
 
 def test_closing_run_reports_the_number_of_unread_signals(begin_run: Drive) -> None:

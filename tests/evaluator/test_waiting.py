@@ -152,19 +152,6 @@ def test_gather_of_a_value_explains_activity_start() -> None:
     assert "activity.start" in str(error)
 
 
-def test_map_limits_concurrency_and_keeps_the_order_of_results(drive: Drive) -> None:
-    @workflow.defn
-    def run() -> list[str]:
-        return workflow.map(charge, ["a", "b", "c", "d"], limit=2)
-
-    d = drive(run)
-    assert brief(d.begin()) == ["charge(a)", "charge(b)"]
-    assert brief(d.send(d.done(2, "B"))) == ["charge(c)"]
-    assert brief(d.send(d.done(3, "C"), d.done(1, "A"))) == ["charge(d)"]
-    d.send(d.done(4, "D"))
-    assert d.result == ["A", "B", "C", "D"]
-
-
 def test_map_cancels_pending_calls_after_a_failure(begin_run: Drive) -> None:
     @workflow.defn
     def run() -> list[str]:
