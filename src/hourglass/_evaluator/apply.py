@@ -329,14 +329,14 @@ def _take(live: LiveRun, kind: str, seq: int) -> Any:
     return operation
 
 
-def _completes(kind: str) -> Callable[[LiveRun, Any], None]:
+def _result_handler(kind: str) -> Callable[[LiveRun, Any], None]:
     def apply(live: LiveRun, event: ResultEvent) -> None:
         _take(live, kind, event.seq).settle(RESOLVED, event.result)
 
     return apply
 
 
-def _fails(kind: str) -> Callable[[LiveRun, Any], None]:
+def _failure_handler(kind: str) -> Callable[[LiveRun, Any], None]:
     def apply(live: LiveRun, event: FailureEvent) -> None:
         _take(live, kind, event.seq).settle(FAILED, event.failure)
 
@@ -393,7 +393,7 @@ def _nexus_start_failed(live: LiveRun, event: NexusStartFailed) -> None:
     operation.start.fail(nexus_error(operation.command, live.converter.from_failure(event.failure)))
 
 
-def _answers(kind: str) -> Callable[[LiveRun, Any], None]:
+def _answer_handler(kind: str) -> Callable[[LiveRun, Any], None]:
     def apply(live: LiveRun, event: ExternalResolved) -> None:
         answer = _take(live, kind, event.seq)
         if answer.state != PENDING:
@@ -433,22 +433,22 @@ def _unknown(kind: str, seq: int) -> NondeterminismError:
 APPLY: dict[type[Event], Callable[[LiveRun, Any], None]] = {
     RunStarted: _run_started,
     TimerFired: _timer_fired,
-    ActivityCompleted: _completes(ACTIVITY),
-    ActivityFailed: _fails(ACTIVITY),
-    ActivityCancelled: _fails(ACTIVITY),
+    ActivityCompleted: _result_handler(ACTIVITY),
+    ActivityFailed: _failure_handler(ACTIVITY),
+    ActivityCancelled: _failure_handler(ACTIVITY),
     ActivityBackedOff: _activity_backed_off,
     ChildStarted: _child_started,
     ChildStartFailed: _child_start_failed,
     ChildStartCancelled: _child_start_cancelled,
-    ChildCompleted: _completes(CHILD),
-    ChildFailed: _fails(CHILD),
-    ChildCancelled: _fails(CHILD),
+    ChildCompleted: _result_handler(CHILD),
+    ChildFailed: _failure_handler(CHILD),
+    ChildCancelled: _failure_handler(CHILD),
     NexusStarted: _nexus_started,
     NexusStartFailed: _nexus_start_failed,
-    NexusCompleted: _completes(NEXUS),
-    NexusFailed: _fails(NEXUS),
-    ExternalSignalResolved: _answers(SIGNAL),
-    ExternalCancelResolved: _answers(CANCEL),
+    NexusCompleted: _result_handler(NEXUS),
+    NexusFailed: _failure_handler(NEXUS),
+    ExternalSignalResolved: _answer_handler(SIGNAL),
+    ExternalCancelResolved: _answer_handler(CANCEL),
     SignalReceived: _signal_received,
     UpdateReceived: _update_received,
     CancelRequested: _cancel_requested,
