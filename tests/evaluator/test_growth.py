@@ -75,4 +75,3 @@ def test_long_run_keeps_no_finished_fibers_timers_or_conditions(begin_run: Drive
         assert len(live.fibers) <= 2
         assert len(live.pending) <= 2
         assert len(live.scheduler.conditions) <= 1
-    assert len(d.run.state.pending_resolvers) <= 2

@@ -307,7 +307,7 @@ def _run_started(live: LiveRun, _: RunStarted) -> None:
 
 def _timer_fired(live: LiveRun, event: TimerFired) -> None:
     # A signal handler may have cancelled the timer earlier in this activation.
-    timer: Timer | None = live.resolve((TIMER, event.seq))
+    timer: Timer | None = live.pending.pop((TIMER, event.seq), None)
     if timer is not None:
         timer.fired()
 
@@ -323,7 +323,7 @@ _WORDS = {
 
 def _take(live: LiveRun, kind: str, seq: int) -> Any:
     """Return the operation that waits for this outcome. It is no longer pending."""
-    operation = live.resolve((kind, seq))
+    operation = live.pending.pop((kind, seq), None)
     if operation is None:
         raise _unknown(kind, seq)
     return operation

@@ -191,7 +191,7 @@ class LiveRun:
         self.accumulator = CommandAccumulator(state)
         self._only: FiberTask[Any] | None = None
         self._more: dict[FiberTask[Any], None] | None = None
-        self.pending: dict[Numbered, Any] = {}
+        self.pending: dict[Numbered, Any] = {}  # the operation that waits for the result of each command
         self.facts = Activation(run_id=state.run_id, events=())
         self.started: RunStarted | None = None
         self.main: FiberTask[Any] | MainTask | None = None
@@ -369,16 +369,10 @@ class LiveRun:
         command_id = fiber.path, fiber.requests
         if key is not None:
             self.pending[key] = operation
-            self.accumulator.register_assignments(key, command_id)
         self.accumulator.add(command_id, command)
         if self.sites is not None:
             self.sites.append(call_site() if at is None else at)
         return command
-
-    def resolve(self, key: Numbered) -> Any:
-        """Remove a numbered command that has its result. Return the operation that waits for the result, or None."""
-        self.state.pending_resolvers.pop(key, None)
-        return self.pending.pop(key, None)
 
     def raise_unavailable(self, fiber: FiberTask[Any], what: str) -> NoReturn:
         """Raise the error of a latched run: `Dropped`, or the reason why it is read-only."""

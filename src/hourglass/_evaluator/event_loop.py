@@ -157,7 +157,7 @@ class EventLoop(asyncio.AbstractEventLoop):
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         assert isinstance(handle, TimerHandle)
         run, key = self.run, (TIMER, handle.seq)
-        if not run.dead and run.resolve(key) is not None:
+        if not run.dead and run.pending.pop(key, None) is not None:
             run.issue(CancelTimer(handle.seq, event_groups=handle.groups), self.fiber)
 
     def time(self) -> float:

@@ -78,7 +78,7 @@ class Timer:
         """Cancel the timer. If the timer has already fired in this activation, its callback is not called."""
         run = self.run
         self.callback = None
-        if not run.dead and run.resolve((TIMER, self.seq)) is not None:
+        if not run.dead and run.pending.pop((TIMER, self.seq), None) is not None:
             run.issue(CancelTimer(self.seq, event_groups=self.groups), self.fiber)
 
 

@@ -36,12 +36,10 @@ NEXUS = "nexus"
 
 
 NOTHING: dict[Any, Any] = {}
-"""A shared placeholder for every empty table of a state; never written to. An idle run has three of them."""
+"""A shared placeholder for every empty table of a state; never written to. An idle run has two of them."""
 
 
-_nothing: Callable[[], Any] = repeat(
-    NOTHING
-).__next__  # a C function, because each state calls it three times
+_nothing: Callable[[], Any] = repeat(NOTHING).__next__  # a C function, because each state calls it twice
 
 
 class State(msgspec.Struct):
@@ -52,7 +50,6 @@ class State(msgspec.Struct):
     workflow_type: str = ""
     journal: list[Activation] = []
     next_seq: dict[str, int] = msgspec.field(default_factory=_nothing)
-    pending_resolvers: dict[Numbered, CommandId] = msgspec.field(default_factory=_nothing)
     signals: dict[str, deque[SignalReceived]] = msgspec.field(default_factory=_nothing)
     result: CompleteRun | FailRun | CancelRun | ContinueAsNew | None = None
     commands: Sequence[tuple[CommandId, Command]] = ()
@@ -98,13 +95,6 @@ class CommandAccumulator:
         self._issued.append((command_id, command))
         if self.state.result is None and type(command) in TERMINAL_KINDS:
             self.state.result = command  # type: ignore[assignment]
-
-    def register_assignments(self, key: Numbered, command_id: CommandId) -> None:
-        """Register a numbered command, so that its result can be assigned to the fiber that issued the command."""
-        state = self.state
-        if state.pending_resolvers is NOTHING:
-            state.pending_resolvers = {}
-        state.pending_resolvers[key] = command_id
 
     def flush(self) -> tuple[Command, ...]:
         """Return the commands of this activation in the order of issue. The state stores them newest first."""
