@@ -186,32 +186,37 @@ def define_function(
     versioning_behavior: VersioningBehavior = VersioningBehavior.UNSPECIFIED,
 ) -> WorkflowDefinition:
     """Return the definition of a workflow function."""
-    is_async = check_function(fn, f"workflow {getattr(fn, '__name__', fn)}")
-    checked = check_name(name if name is not None else fn.__name__, "a workflow")
-    return WorkflowDefinition(
-        name=checked,
-        target=fn,
-        run=fn,
-        signature=_signature(fn, name, checked, dynamic=dynamic, is_method=False),
-        failure_exceptions=check_exceptions(failure_exceptions),
-        dynamic=dynamic,
-        is_async=is_async,
-        versioning_behavior=check_behavior(versioning_behavior, f"versioning_behavior of workflow {checked}"),
-    )
+    check_function(fn, f"workflow {getattr(fn, '__name__', fn)}")
+    return _define(fn, fn, name, failure_exceptions, dynamic, versioning_behavior)
 
 
-def _signature(
-    run: Callable[..., Any], name: str | None, checked: str, *, dynamic: bool, is_method: bool
-) -> Signature:
+def _define(
+    target: Any,
+    run: Callable[..., Any],
+    name: str | None,
+    failure_exceptions: tuple[type[BaseException], ...],
+    dynamic: bool,
+    versioning_behavior: VersioningBehavior,
+) -> WorkflowDefinition:
+    checked = check_name(name if name is not None else target.__name__, "a workflow")
     what = f"workflow {checked}"
-    signature = Signature.of(run, what=what, skip_first=is_method)
+    signature = Signature.of(run, what=what, skip_first=target is not run)
     if dynamic:
         if name is not None:
             raise DefinitionError(
                 f"{what}: a dynamic workflow handles all workflow types and must not have a name"
             )
         check_dynamic(signature, what)
-    return signature
+    return WorkflowDefinition(
+        name=checked,
+        target=target,
+        run=run,
+        signature=signature,
+        failure_exceptions=check_exceptions(failure_exceptions),
+        dynamic=dynamic,
+        is_async=is_coroutine_function(run),
+        versioning_behavior=check_behavior(versioning_behavior, f"versioning_behavior of {what}"),
+    )
 
 
 def define_class(
@@ -225,7 +230,6 @@ def define_class(
     """Return the definition of a workflow class. The class must have one run method and may have any number of
     handlers, including inherited ones.
     """
-    checked = check_name(name if name is not None else cls.__name__, "a workflow")
     runs = [member for member in _members(cls) if getattr(member, "__hourglass_run__", None) is not None]
     if not runs:
         raise DefinitionError(
@@ -251,21 +255,14 @@ def define_class(
                 f"workflow class {cls.__name__} has two {message.kind} handlers for {message.name or 'all other names'!r}"
             )
         handlers[message.kind][message.name] = message
-    return WorkflowDefinition(
-        name=checked,
-        target=cls,
-        run=run,
-        signature=_signature(run, name, checked, dynamic=dynamic, is_method=True),
+    return replace(
+        _define(cls, run, name, failure_exceptions, dynamic, versioning_behavior),
         is_class=True,
         init_takes_arguments=_init_takes_arguments(cls, run),
         signals=handlers["signal"],
         queries=handlers["query"],
         updates=handlers["update"],
-        failure_exceptions=check_exceptions(failure_exceptions),
-        dynamic=dynamic,
-        is_async=is_coroutine_function(run),
         config=_config_of(cls, dynamic=dynamic),
-        versioning_behavior=check_behavior(versioning_behavior, f"versioning_behavior of workflow {checked}"),
     )
 
 
