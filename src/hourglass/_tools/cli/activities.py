@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hourglass._tools.cli import connecting, console
-from hourglass._tools.cli.connecting import Codec, Json, Namespace, RunId, Target, WorkflowId
+from hourglass._tools.cli.commands import Commands
+from hourglass._tools.cli.connecting import DecodingEngine, Json, RunId, WorkflowId
 from hourglass._tools.cli.console import Column, lines
 from hourglass.errors import ServiceError, UsageError
 
 if TYPE_CHECKING:
     from hourglass.client import ActivityHandle, Client, PendingActivityInfo
 
-activity = typer.Typer(
+activity = Commands(
     name="activity",
     help="Activities of a workflow: list, complete, fail, reset.",
     no_args_is_help=True,
@@ -40,12 +41,7 @@ _COLUMNS = (
 
 @activity.command("list")
 def list_(
-    workflow_id: WorkflowId,
-    run_id: RunId = None,
-    target: Target = None,
-    namespace: Namespace = None,
-    codec: Codec = None,
-    json: Json = False,
+    workflow_id: WorkflowId, run_id: RunId = None, *, engine: DecodingEngine, json: Json = False
 ) -> None:
     """List pending activities with attempts and last failures.
 
@@ -53,7 +49,7 @@ def list_(
     Example:
       hourglass activity list order-1
     """
-    with connecting.one_workflow(workflow_id, run_id, target, namespace, codec) as handle:
+    with engine.workflow(workflow_id, run_id) as handle:
         pending = handle.describe().pending_activities
     table = lines(_COLUMNS, [_row(entry) for entry in pending], console.room())
     connecting.report_found(pending, table, json, nothing=f"{workflow_id} has no pending activities")
@@ -80,9 +76,8 @@ def complete(
         str, typer.Argument(metavar="VALUE", help="Its result: JSON if it parses as JSON, else a string.")
     ] = "null",
     run_id: RunId = None,
-    target: Target = None,
-    namespace: Namespace = None,
-    codec: Codec = None,
+    *,
+    engine: DecodingEngine,
     json: Json = False,
 ) -> None:
     """Complete an activity by hand. The workflow continues as if it had returned VALUE.
@@ -94,7 +89,7 @@ def complete(
       hourglass activity complete order-1 charge '"receipt-17"'
       hourglass activity complete order-1 3
     """
-    with connecting.connected(target, namespace, codec, about=workflow_id, run_id=run_id) as client:
+    with engine.connect(about=workflow_id, run_id=run_id) as client:
         pending, handle = _found(client, workflow_id, run_id, name)
         handle.complete(connecting.values([value])[0])
     _report(f"completed {pending.activity_type} ({pending.id}) of {workflow_id}", workflow_id, pending, json)
@@ -112,9 +107,8 @@ def fail(
         bool, typer.Option("--retry", help="Fail only this attempt; the activity is retried by its policy.")
     ] = False,
     run_id: RunId = None,
-    target: Target = None,
-    namespace: Namespace = None,
-    codec: Codec = None,
+    *,
+    engine: DecodingEngine,
     json: Json = False,
 ) -> None:
     """Fail an activity by hand. The workflow receives an ActivityError.
@@ -128,7 +122,7 @@ def fail(
     from hourglass.errors import ApplicationError
 
     error = ApplicationError(message, type=type, non_retryable=not retry)
-    with connecting.connected(target, namespace, codec, about=workflow_id, run_id=run_id) as client:
+    with engine.connect(about=workflow_id, run_id=run_id) as client:
         pending, handle = _found(client, workflow_id, run_id, name)
         try:
             handle.fail(error)
@@ -152,9 +146,8 @@ def reset(
         bool, typer.Option("--reset-heartbeat", help="Also delete the details of its last heartbeat.")
     ] = False,
     run_id: RunId = None,
-    target: Target = None,
-    namespace: Namespace = None,
-    codec: Codec = None,
+    *,
+    engine: DecodingEngine,
     json: Json = False,
 ) -> None:
     """Retry an activity now, counting attempts from the start. Use this after the cause of its failures is fixed.
@@ -165,7 +158,7 @@ def reset(
     Example:
       hourglass activity reset order-1 charge
     """
-    with connecting.connected(target, namespace, codec, about=workflow_id, run_id=run_id) as client:
+    with engine.connect(about=workflow_id, run_id=run_id) as client:
         pending, handle = _found(client, workflow_id, run_id, name)
         handle.reset(reset_heartbeat=reset_heartbeat)
     _report(

@@ -19,6 +19,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from hourglass._tools.cli import console, logs
+from hourglass._tools.cli.commands import Commands
 from hourglass.errors import (
     HistoryError,
     HourglassError,
@@ -79,7 +80,7 @@ _TRACEBACK = "--traceback"
 
 def build(arguments: list[str]) -> typer.Typer:
     """Return the application with the requested command, or with all commands."""
-    app = typer.Typer(
+    app = Commands(
         name="hourglass",
         help="Durable workflows as plain Python functions, on Temporal or embedded.",
         epilog="`hourglass COMMAND --help` has examples. The manual starts with `hourglass docs tutorial`.",

@@ -80,7 +80,9 @@ def codec_server(
       hourglass codec-server --codec app.secrets:codec
       hourglass codec-server --codec app.secrets:codec --origin https://temporal.example.com
     """
-    chosen = connecting.codec_named(codec)
+    from hourglass._tools.cli.loading import codec_named
+
+    chosen = codec_named(codec)
     if chosen is None:
         raise UsageError(
             "no codec is set: pass for example --codec app.secrets:codec, or set HOURGLASS_CODEC"

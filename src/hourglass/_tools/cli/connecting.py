@@ -20,14 +20,14 @@ import threading
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime, timedelta
 from difflib import get_close_matches
 from enum import Enum, StrEnum
 from itertools import islice
 from math import isfinite, isnan
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeGuard
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 from msgspec import Struct
@@ -42,33 +42,6 @@ if TYPE_CHECKING:
     from hourglass.client import BulkResult, Client, WorkflowHandle
     from hourglass.client._bulk import Progress
     from hourglass.converter import Codec as PayloadCodec
-
-
-VARIABLE = "HOURGLASS_CODEC"
-
-
-def codec_named(named: str | None) -> PayloadCodec | None:
-    """Return the codec with this name, or else the codec named by the environment, or None. Raise `UsageError` if it is not
-    a codec."""
-    chosen = os.environ.get(VARIABLE) if named is None else named
-    if not chosen:
-        return None
-    from hourglass._tools.cli.loading import load_codec
-
-    loaded = load_codec(chosen)
-    made = loaded() if callable(loaded) and not _is_codec(loaded) else loaded
-    if not _is_codec(made):
-        raise UsageError(
-            f"{chosen} is not a codec: pass an object with encode(payloads) and decode(payloads), or a callable that returns "
-            "one"
-        )
-    return made
-
-
-def _is_codec(candidate: Any) -> TypeGuard[PayloadCodec]:
-    """Whether an object is a codec, and not a codec class."""
-    named = (getattr(candidate, name, None) for name in ("encode", "decode"))
-    return not isinstance(candidate, type) and all(callable(name) for name in named)
 
 
 class LogForm(StrEnum):
@@ -417,44 +390,73 @@ def progress(what: str) -> Iterator[Any]:
 _NEWEST = 500
 
 
-@contextmanager
-def connected(
-    target: str | None,
-    namespace: str | None,
-    codec: str | None = None,
-    *,
-    makes_file: bool = False,
-    about: str | None = None,
-    run_id: str | None = None,
-    said_before: str = "",
-) -> Iterator[Client]:
-    """Open a client for one command.
+@dataclass(frozen=True, kw_only=True)
+class Engine:
+    """The options of a command that select an engine, and the connection to it."""
 
-    `about` is the workflow that the command refers to, `run_id` its run, and `said_before` the preceding word on the command
-    line. They are used in the error message if the workflow does not exist.
-    """
-    from hourglass.client import Client
+    target: Target = None
+    namespace: Namespace = None
 
-    if not makes_file and (missing := missing_file(target)) is not None:
-        raise ConnectionFailedError(missing, status="NOT_FOUND")
-    _warn_of_missing_worker(target)
-    with Client.connect(target, namespace=namespace, codec=codec_named(codec)) as client:
-        try:
-            yield client
-        except WorkflowNotFoundError as error:
-            if about is None:
-                raise
-            message = _not_found(client, about, run_id, str(error)) + _swapped(client, about, said_before)
-            raise WorkflowNotFoundError(message, status=error.status) from error
+    @contextmanager
+    def connect(
+        self,
+        *,
+        makes_file: bool = False,
+        about: str | None = None,
+        run_id: str | None = None,
+        said_before: str = "",
+    ) -> Iterator[Client]:
+        """Open a client for one command.
+
+        `about` is the workflow that the command refers to, `run_id` its run, and `said_before` the preceding word on the
+        command line. They are used in the error message if the workflow does not exist.
+        """
+        from hourglass.client import Client
+
+        if not makes_file and (missing := missing_file(self.target)) is not None:
+            raise ConnectionFailedError(missing, status="NOT_FOUND")
+        _warn_of_missing_worker(self.target)
+        with Client.connect(self.target, namespace=self.namespace, codec=self.payload_codec()) as client:
+            try:
+                yield client
+            except WorkflowNotFoundError as error:
+                if about is None:
+                    raise
+                message = _not_found(client, about, run_id, str(error)) + _swapped(client, about, said_before)
+                raise WorkflowNotFoundError(message, status=error.status) from error
+
+    @contextmanager
+    def workflow(
+        self, workflow_id: str, run_id: str | None, *, said_before: str = ""
+    ) -> Iterator[WorkflowHandle[Any]]:
+        """Open a client like `connect`, and yield a handle of the workflow."""
+        with self.connect(about=workflow_id, run_id=run_id, said_before=said_before) as client:
+            yield client.get_workflow_handle(workflow_id, run_id=run_id)
+
+    def payload_codec(self) -> PayloadCodec | None:
+        """Return the codec that the environment names, or None."""
+        from hourglass._tools.cli.loading import codec_named
+
+        return codec_named(None)
+
+    @property
+    def options(self) -> str:
+        """The options with which suggested commands find the same target."""
+        options = (("--target", self.target), ("--namespace", self.namespace))
+        return " ".join(f"{name} {shlex.quote(value)}" for name, value in options if value)
 
 
-@contextmanager
-def one_workflow(
-    workflow_id: str, run_id: str | None, target: str | None, namespace: str | None, codec: str | None = None
-) -> Iterator[WorkflowHandle[Any]]:
-    """Open a client like `connected`, and yield a handle of the workflow."""
-    with connected(target, namespace, codec, about=workflow_id, run_id=run_id) as client:
-        yield client.get_workflow_handle(workflow_id, run_id=run_id)
+@dataclass(frozen=True, kw_only=True)
+class DecodingEngine(Engine):
+    """The options of a command that also decodes payloads."""
+
+    codec: Codec = None
+
+    def payload_codec(self) -> PayloadCodec | None:
+        """Return the codec that the options or the environment name, or None."""
+        from hourglass._tools.cli.loading import codec_named
+
+        return codec_named(self.codec)
 
 
 def missing_file(target: str | None) -> str | None:
@@ -473,23 +475,6 @@ def missing_file(target: str | None) -> str | None:
         f"{message}\n  This target comes from {where.origin}; choose another one with --target local:FILE or --target "
         "host:port.\n  hourglass run FILE, start, worker and dev create the file."
     )
-
-
-def options_of(target: str | None, namespace: str | None) -> str:
-    """Return the options with which suggested commands find the same target."""
-    options = (("--target", target), ("--namespace", namespace))
-    return " ".join(f"{name} {shlex.quote(value)}" for name, value in options if value)
-
-
-def temporal_options(target: str | None, namespace: str | None) -> str:
-    """Return the options with which Temporal's CLI finds the same server, because it ignores our settings."""
-    from hourglass._worker.targets import resolve
-
-    where = resolve(target, namespace=namespace)
-    if where.kind != "temporal":
-        return ""
-    named = "" if where.namespace == "default" else f" --namespace {shlex.quote(where.namespace)}"
-    return f"--address {shlex.quote(where.address)}{named}"
 
 
 def similar(client: Client, workflow_id: str) -> list[str]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hourglass._tools.cli import connecting, console
-from hourglass._tools.cli.connecting import Code, Codec, Json, Namespace, RunId, Target
+from hourglass._tools.cli.connecting import Code, DecodingEngine, Json, RunId
 from hourglass._tools.timeline.text import duration, near
 from hourglass.errors import NondeterminismError, UsageError
 
@@ -49,9 +49,8 @@ def debug(
         ),
     ] = None,
     run_id: RunId = None,
-    target: Target = None,
-    namespace: Namespace = None,
-    codec: Codec = None,
+    *,
+    engine: DecodingEngine,
     json: Json = False,
 ) -> None:
     """Step through a run: its code, its variables.
@@ -66,14 +65,14 @@ def debug(
     """
     if not code:
         raise UsageError("pass the file with the workflows, for example --code app.py")
-    history = _history(what, run_id, target, namespace, codec)
+    history = _history(what, run_id, engine)
     if at is not None and at > len(history):
         raise UsageError(f"event {at} does not exist: this history has {len(history)} events")
     loaded_before = set(sys.modules)
-    walk = _walk(history, code, codec)
+    walk = _walk(history, code, engine)
     if what_if:
         with _set_aside(set(sys.modules) - loaded_before):
-            alternative = _walk(history, what_if, codec)
+            alternative = _walk(history, what_if, engine)
         _side_by_side(walk, alternative, at, json)
         return
     if json:
@@ -90,24 +89,21 @@ def debug(
         raise typer.Exit(1)
 
 
-def _history(
-    what: str, run_id: str | None, target: str | None, namespace: str | None, codec: str | None
-) -> History:
+def _history(what: str, run_id: str | None, engine: DecodingEngine) -> History:
     from hourglass._tools.timeline.watching import is_file
     from hourglass.replay import History
 
-    if is_file(what) and target is None and run_id is None:
+    if is_file(what) and engine.target is None and run_id is None:
         return History.from_json(sys.stdin.buffer.read()) if what == "-" else History.from_file(what)
-    with connecting.one_workflow(what, run_id, target, namespace, codec) as handle:
+    with engine.workflow(what, run_id) as handle:
         return handle.history()
 
 
-def _walk(history: History, code: list[str], codec: str | None) -> HistoryWalk:
-    from hourglass._tools.cli.connecting import codec_named
+def _walk(history: History, code: list[str], engine: DecodingEngine) -> HistoryWalk:
     from hourglass._tools.cli.loading import load
     from hourglass.replay import Replayer
 
-    with Replayer(modules=load(code).modules, codec=codec_named(codec)) as replayer:
+    with Replayer(modules=load(code).modules, codec=engine.payload_codec()) as replayer:
         return HistoryWalk(replayer.moments(history))
 
 

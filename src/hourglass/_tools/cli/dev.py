@@ -6,23 +6,16 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
 from hourglass._tools.cli import logs
-from hourglass._tools.cli.connecting import (
-    Codec,
-    Level,
-    LogForm,
-    LogLevel,
-    Namespace,
-    Sources,
-    Target,
-    TaskQueues,
-)
+from hourglass._tools.cli.connecting import DecodingEngine, Level, LogForm, LogLevel, Sources, TaskQueues
 from hourglass.errors import UsageError
 
 if TYPE_CHECKING:
@@ -57,20 +50,28 @@ Check: TypeAlias = Annotated[
 ]
 
 
-def dev(
-    sources: Sources,
-    temporal: Temporal = False,
-    port: Port = None,
-    ui_port: UiPort = None,
-    target: Target = None,
-    namespace: Namespace = None,
-    codec: Codec = None,
-    task_queues: TaskQueues = None,
-    strict: Strict = False,
-    check: Check = 200,
-    ui: Page = True,
-    log_level: Level = LogLevel.info,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class DevOptions:
+    """The options of the command line."""
+
+    sources: Sources
+    temporal: Temporal = False
+    port: Port = None
+    ui_port: UiPort = None
+    engine: DecodingEngine
+    task_queues: TaskQueues = None
+    strict: Strict = False
+    check: Check = 200
+    ui: Page = True
+    log_level: Level = LogLevel.info
+
+    @property
+    def queues(self) -> tuple[str, ...]:
+        """The task queues to serve."""
+        return tuple(dict.fromkeys(self.task_queues or ["default"]))
+
+
+def dev(*, options: DevOptions) -> None:
     """Run a worker that reloads when a file changes.
 
     Before it receives tasks, it executes the open runs again with the changed code, and shows which would break, and where.
@@ -83,90 +84,64 @@ def dev(
     """
     from hourglass._tools.cli import dev_worker
 
-    logs.configure(LogForm.pretty.value, log_level.value)
+    logs.configure(LogForm.pretty.value, options.log_level.value)
     logging.getLogger("hourglass.runs").setLevel(logging.DEBUG)  # a line for each run that starts or closes
-    if log_level is not LogLevel.debug:  # the messages would be repeated at each reload
+    if options.log_level is not LogLevel.debug:  # the messages would be repeated at each reload
         for name in _QUIET:
             logging.getLogger(name).setLevel(logging.WARNING)
-    _reject_conflicting_options(temporal, target, port, ui_port)
+    _reject_conflicting(options)
     life = dev_worker.enter(os.environ)
     if life is not None:
-        options = dev_worker.DevOptions(
-            sources=tuple(sources),
-            target=life.target or target,
-            namespace=namespace,
-            codec=codec,
-            task_queues=tuple(dict.fromkeys(task_queues or ["default"])),
-            strict=strict,
-            check=check,
-        )
-        raise typer.Exit(dev_worker.serve(options, life))
-    server = _Server(namespace or "default", port, ui_port) if temporal else None
-    raise typer.Exit(_watch(sources, server, ui))
+        engine = replace(options.engine, target=life.target or options.engine.target)
+        raise typer.Exit(dev_worker.serve(replace(options, engine=engine), life))
+    raise typer.Exit(_watch(options))
 
 
-def _reject_conflicting_options(
-    temporal: bool, target: str | None, port: int | None, ui_port: int | None
-) -> None:
+def _reject_conflicting(options: DevOptions) -> None:
     if os.name != "posix":
         raise UsageError(
             "hourglass dev needs a POSIX system: use hourglass worker, and restart it after each change"
         )
-    if temporal and target is not None:
+    if options.temporal and options.engine.target is not None:
         raise UsageError("--temporal runs its own server: omit --target")
-    if not temporal and (port is not None or ui_port is not None):
+    if not options.temporal and (options.port is not None or options.ui_port is not None):
         raise UsageError("--port and --ui-port apply to the server that --temporal runs: add --temporal")
 
 
-def _watch(sources: list[str], temporal: _Server | None, ui: bool) -> int:
+def _watch(options: DevOptions) -> int:
     from hourglass._tools.cli.dev_worker import Reloader, folders
     from hourglass._tools.cli.ui import page_socket
 
     with ExitStack() as stack:
-        server = None if temporal is None else stack.enter_context(temporal)
+        target = stack.enter_context(_server(options)).target if options.temporal else ""
         # The same interpreter, flags and arguments, because the environment decides the role of the process.
         command = (sys.executable, *sys.orig_argv[1:])
-        page = stack.enter_context(page_socket()) if ui else None
-        reloader = Reloader(
-            command, folders(sources), target="" if server is None else server.target, page=page
-        )
-        return reloader.run()
+        page = stack.enter_context(page_socket()) if options.ui else None
+        return Reloader(command, folders(options.sources), target=target, page=page).run()
 
 
-class _Server:
-    """The dev server of this directory, with the data of earlier sessions."""
+@contextmanager
+def _server(options: DevOptions) -> Iterator[DevServer]:
+    """Run the dev server of this directory, with the data of earlier sessions."""
+    from hourglass._tools.cli import console
+    from hourglass.testing import dev_server
 
-    def __init__(self, namespace: str, port: int | None, ui_port: int | None) -> None:
-        self._namespace = namespace
-        self._port, self._ui_port = port, ui_port
-        self._stack = ExitStack()
-
-    def __enter__(self) -> DevServer:
-        from hourglass._tools.cli import console
-        from hourglass.testing import dev_server
-
-        folder = Path(FOLDER)
-        folder.mkdir(mode=0o700, exist_ok=True)
-        for file in folder.glob(
-            "temporal.db*"
-        ):  # of a server that was started by hand, or by an earlier version
-            file.chmod(0o600)
-        (folder / ".gitignore").write_text("*\n")
-        server = self._stack.enter_context(
-            dev_server(
-                port=_chosen(self._port, _PORT),
-                db_filename=folder / "temporal.db",
-                namespace=self._namespace,
-                ui=True,
-                ui_port=_chosen(self._ui_port, _UI_PORT),
-            )
-        )
+    folder = Path(FOLDER)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    # Also of a server that was started by hand, or by an earlier version.
+    for file in folder.glob("temporal.db*"):
+        file.chmod(0o600)
+    (folder / ".gitignore").write_text("*\n")
+    with dev_server(
+        port=_chosen(options.port, _PORT),
+        db_filename=folder / "temporal.db",
+        namespace=options.engine.namespace or "default",
+        ui=True,
+        ui_port=_chosen(options.ui_port, _UI_PORT),
+    ) as server:
         console.note(f"Temporal server   {server.target}")
         console.note(f"web UI            {server.ui_url}")
-        return server
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
+        yield server
 
 
 def _chosen(wished: int | None, usual: int) -> int | None:

@@ -35,6 +35,7 @@ from hourglass._worker.stop_event import StopEvent
 from hourglass.errors import HourglassError, UsageError, WorkflowNotFoundError
 
 if TYPE_CHECKING:
+    from hourglass._tools.cli.dev import DevOptions
     from hourglass._tools.cli.loading import LoadedCode
     from hourglass.client import Client, WorkflowExecution
     from hourglass.worker import Worker
@@ -306,19 +307,6 @@ _DRAIN = 2.0
 _MOST_BROKEN_LOGGED = 10
 
 
-@dataclass(frozen=True, kw_only=True)
-class DevOptions:
-    """The options of the command line."""
-
-    sources: tuple[str, ...]
-    target: str | None
-    namespace: str | None
-    codec: str | None
-    task_queues: tuple[str, ...]
-    strict: bool
-    check: int
-
-
 class Life:
     """The role of a worker process, as created by its parent. `target` is used if the command line does not specify one."""
 
@@ -358,7 +346,7 @@ def serve(options: DevOptions, life: Life) -> int:
         console.error(str(error))
         return WAITS
     try:
-        client = connected(options.target, options.namespace, options.codec, life.over)
+        client = connected(options.engine, life.over)
         if client is None:
             return 0
         with client:
@@ -380,14 +368,14 @@ def _serve(options: DevOptions, client: Client, loaded: LoadedCode, life: Life) 
         return 0
     worker = Worker(
         client,
-        options.task_queues[0],
+        options.queues[0],
         modules=loaded.modules,
         verify="always",
         watch="warn",
         graceful_shutdown_timeout=_DRAIN,
     )
     with worker, _page(client, loaded, worker, life):
-        for queue in options.task_queues[1:]:
+        for queue in options.queues[1:]:
             worker.start_worker(queue)
         logger.info(
             "receiving tasks from %s: %s", client.target, ", ".join((*loaded.workflows, *loaded.activities))
@@ -424,7 +412,7 @@ def _fits(options: DevOptions, client: Client, loaded: LoadedCode, life: Life) -
 
     if not options.check:
         return True
-    checked = check_open_runs(client, loaded, options.task_queues, options.check, life.over)
+    checked = check_open_runs(client, loaded, options.queues, options.check, life.over)
     for run in checked.broken[:_MOST_BROKEN_LOGGED]:
         reason = run.reason.replace(f"{Path.cwd()}{os.sep}", "").replace("\n", "\n    ")
         logger.error("this code would break %s (%s):\n    %s", run.id, run.workflow_type, reason)

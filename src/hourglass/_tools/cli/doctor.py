@@ -21,7 +21,7 @@ import typer
 
 from hourglass._built_in import without_keepers
 from hourglass._tools.cli import connecting, console
-from hourglass._tools.cli.connecting import Json, Namespace, Target
+from hourglass._tools.cli.connecting import Engine, Json
 from hourglass._tools.timeline.run_state import Problem
 from hourglass._tools.timeline.text import duration
 from hourglass.errors import HourglassError, ServiceTimeoutError, StorageError
@@ -49,8 +49,8 @@ class HealthCheck:
 
 
 def doctor(
-    target: Target = None,
-    namespace: Namespace = None,
+    *,
+    engine: Engine,
     task_queue: Annotated[str, typer.Option(metavar="NAME", help="The task queue to check.")] = "default",
     json: Json = False,
 ) -> None:
@@ -62,7 +62,7 @@ def doctor(
     Example:
       hourglass doctor --target localhost:7233
     """
-    findings = list(_findings(target, namespace, task_queue))
+    findings = list(_findings(engine, task_queue))
     if json:
         for finding in findings:
             connecting.write_json(finding, indent=None)
@@ -74,7 +74,7 @@ def doctor(
         raise typer.Exit(1)
 
 
-def _findings(target: str | None, namespace: str | None, task_queue: str) -> Iterator[HealthCheck]:
+def _findings(engine: Engine, task_queue: str) -> Iterator[HealthCheck]:
     yield HealthCheck(
         "python", f"{platform.python_version()} ({sys.executable})", sys.version_info >= (3, 11)
     )
@@ -82,7 +82,7 @@ def _findings(target: str | None, namespace: str | None, task_queue: str) -> Ite
         yield HealthCheck(package, _version(package))
     sqlite = tuple(int(part) for part in sqlite3.sqlite_version.split("."))
     yield HealthCheck("sqlite", sqlite3.sqlite_version, sqlite >= _OLDEST_SQLITE)
-    yield from _target(target, namespace, task_queue)
+    yield from _target(engine, task_queue)
 
 
 def _version(package: str) -> str:
@@ -92,11 +92,11 @@ def _version(package: str) -> str:
         return "not installed"
 
 
-def _target(target: str | None, namespace: str | None, task_queue: str) -> Iterator[HealthCheck]:
+def _target(engine: Engine, task_queue: str) -> Iterator[HealthCheck]:
     from hourglass._worker.targets import resolve
 
     try:
-        where = resolve(target, namespace=namespace)
+        where = resolve(engine.target, namespace=engine.namespace)
     except HourglassError as error:
         yield HealthCheck("target", str(error), False)
         return
@@ -110,19 +110,17 @@ def _target(target: str | None, namespace: str | None, task_queue: str) -> Itera
             yield stopped
             return  # nothing else can be checked
     advice = partial(_silent_owner, where.path) if where.kind == "file" else str
-    yield from _engine(target, namespace, task_queue, advice)
+    yield from _engine(engine, task_queue, advice)
     yield from _deaths(where)
 
 
-def _engine(
-    target: str | None, namespace: str | None, task_queue: str, advice: Callable[[], str]
-) -> Iterator[HealthCheck]:
+def _engine(engine: Engine, task_queue: str, advice: Callable[[], str]) -> Iterator[HealthCheck]:
     """Yield the results of the checks that query the engine, over one connection and each with a timeout. `advice` is called
     if the engine does not answer in time.
     """
     with ExitStack() as stack:
         try:
-            client = _in_time(lambda: stack.enter_context(connecting.connected(target, namespace)))
+            client = _in_time(lambda: stack.enter_context(engine.connect()))
         except HourglassError as error:
             yield HealthCheck("reachable", str(error), False)
             return
@@ -130,7 +128,7 @@ def _engine(
         yield reached
         if reached.ok:
             yield _tried("workers", lambda: _workers(client, task_queue))
-            yield from _runs(client, connecting.options_of(target, namespace))
+            yield from _runs(client, engine.options)
 
 
 def _file(where: Where) -> Iterator[HealthCheck]:

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from hourglass._built_in import without_keepers
 from hourglass._tools.cli import connecting, console
-from hourglass._tools.cli.connecting import Codec, Json, Limit, Namespace, RunId, Target, WorkflowId
+from hourglass._tools.cli.connecting import DecodingEngine, Json, Limit, RunId, WorkflowId
 from hourglass._tools.cli.console import Column, cut, lines
 from hourglass._tools.timeline.run_state import Problem, problem_of, run_state
 from hourglass.errors import ServiceError, UsageError
@@ -60,9 +60,8 @@ def list_(
         bool,
         typer.Option("--all", "-a", help="Include the workflows that enforce limits (slots, turns, bursts)."),
     ] = False,
-    target: Target = None,
-    namespace: Namespace = None,
-    codec: Codec = None,
+    *,
+    engine: DecodingEngine,
     json: Json = False,
 ) -> None:
     """List workflows: open ones first, then the newest.
@@ -82,7 +81,7 @@ def list_(
         raise UsageError("use only one of --parked, --failing and --no-worker")
     only = problems[0] if problems else None
     full_query = query if all_ else without_keepers(query)
-    with connecting.connected(target, namespace, codec) as client:
+    with engine.connect() as client:
         from hourglass._tools.diagnosis.problems import find
 
         try:
@@ -229,12 +228,7 @@ def _span(seconds: float) -> str:
 
 
 def describe(
-    workflow_id: WorkflowId,
-    run_id: RunId = None,
-    target: Target = None,
-    namespace: Namespace = None,
-    codec: Codec = None,
-    json: Json = False,
+    workflow_id: WorkflowId, run_id: RunId = None, *, engine: DecodingEngine, json: Json = False
 ) -> None:
     """Describe one workflow. Shows status, times, memo and pending activities; `hourglass why` shows more.
 
@@ -242,7 +236,7 @@ def describe(
     Example:
       hourglass describe order-1
     """
-    with connecting.one_workflow(workflow_id, run_id, target, namespace, codec) as handle:
+    with engine.workflow(workflow_id, run_id) as handle:
         described = handle.describe()
     if json:
         connecting.write_json(_document(described, problem_of(described)))

@@ -17,12 +17,16 @@ from dataclasses import dataclass
 from linecache import getline
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from hourglass._evaluator.definition import workflow_definition
 from hourglass._tools.timeline.text import near
 from hourglass._worker.code_origin import where_raised
 from hourglass.activity import activity_definition
 from hourglass.errors import UsageError
+
+if TYPE_CHECKING:
+    from hourglass.converter import Codec as PayloadCodec
 
 
 class LoadError(UsageError):
@@ -61,7 +65,7 @@ def load(sources: Sequence[str]) -> LoadedCode:
     )
 
 
-def load_codec(named: str) -> object:
+def _load_codec(named: str) -> object:
     """Return the object named by MODULE:OBJECT or FILE:OBJECT. Raise `LoadError` if it cannot be loaded."""
     source, colon, name = named.rpartition(":")
     if not colon or not name.isidentifier() or not source:
@@ -71,6 +75,28 @@ def load_codec(named: str) -> object:
         raise LoadError(f"{source} has no {name!r}")
     value: object = getattr(module, name)
     return value
+
+
+def codec_named(named: str | None) -> PayloadCodec | None:
+    """Return the codec with this name, or else the codec named by the environment, or None. Raise `UsageError` if it is not
+    a codec."""
+    chosen = os.environ.get("HOURGLASS_CODEC") if named is None else named
+    if not chosen:
+        return None
+    loaded = _load_codec(chosen)
+    made = loaded() if callable(loaded) and not _is_codec(loaded) else loaded
+    if not _is_codec(made):
+        raise UsageError(
+            f"{chosen} is not a codec: pass an object with encode(payloads) and decode(payloads), or a callable that returns "
+            "one"
+        )
+    return made
+
+
+def _is_codec(candidate: Any) -> TypeGuard[PayloadCodec]:
+    """Whether an object is a codec, and not a codec class."""
+    named = (getattr(candidate, name, None) for name in ("encode", "decode"))
+    return not isinstance(candidate, type) and all(callable(name) for name in named)
 
 
 def check_sources(sources: Sequence[str]) -> None:

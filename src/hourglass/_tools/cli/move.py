@@ -18,7 +18,7 @@ import msgspec
 import typer
 
 from hourglass._tools.cli import connecting, console
-from hourglass._tools.cli.connecting import Json, Namespace
+from hourglass._tools.cli.connecting import Engine, Json, Namespace
 from hourglass._tools.cli.console import Column, lines
 from hourglass.errors import (
     HourglassError,
@@ -114,8 +114,8 @@ def move(
     verdicts: list[MoveResult] = []
     failed = False
     with (
-        connecting.connected(f"local:{path}", None) as source,
-        connecting.connected(to, namespace) as destination,
+        Engine(target=f"local:{path}").connect() as source,
+        Engine(target=to, namespace=namespace).connect() as destination,
         Replayer(modules=loaded.modules) as replayer,
     ):
         for verdict, counts in _moving(source, destination, replayer, query, carry_out=yes):

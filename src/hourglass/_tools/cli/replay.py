@@ -17,12 +17,11 @@ from hourglass._tools.cli import connecting, console
 from hourglass._tools.cli.connecting import (
     AnyQuery,
     Code,
-    Codec,
+    DecodingEngine,
+    Engine,
     Json,
     MaybeWorkflowId,
-    Namespace,
     RunId,
-    Target,
 )
 from hourglass._tools.timeline.text import near
 from hourglass.errors import HistoryError, NondeterminismError, UsageError
@@ -50,9 +49,8 @@ def replay(
     arguments: Annotated[
         bool, typer.Option(help="Compare arguments and results too; Temporal lets them change.")
     ] = True,
-    target: Target = None,
-    namespace: Namespace = None,
-    codec: Codec = None,
+    *,
+    engine: DecodingEngine,
     json: Json = False,
 ) -> None:
     """Check whether code still fits recorded histories.
@@ -66,7 +64,6 @@ def replay(
       hourglass replay histories/ --code app.py
       hourglass replay --query "ExecutionStatus = 'Running'" --code app.orders
     """
-    from hourglass._tools.cli.connecting import codec_named
     from hourglass._tools.cli.loading import load
     from hourglass.replay import Replayer
 
@@ -77,8 +74,10 @@ def replay(
     loaded = load(code)
     failed = 0
     count = 0
-    with Replayer(modules=loaded.modules, codec=codec_named(codec), compare_arguments=arguments) as replayer:
-        for name, history in _histories(histories or [], query, limit, target, namespace):
+    with Replayer(
+        modules=loaded.modules, codec=engine.payload_codec(), compare_arguments=arguments
+    ) as replayer:
+        for name, history in _histories(histories or [], query, limit, engine):
             count += 1
             result = replayer.try_replay(history)
             failed += not result.ok
@@ -92,14 +91,14 @@ def replay(
 
 
 def _histories(
-    paths: list[str], query: str | None, limit: int, target: str | None, namespace: str | None
+    paths: list[str], query: str | None, limit: int, engine: Engine
 ) -> Iterator[tuple[str, History]]:
     from hourglass.replay import History
 
     for path in _files(paths):
         yield str(path), History.from_file(path)
     if query is not None:
-        with connecting.connected(target, namespace) as client:
+        with engine.connect() as client:
             for run in islice(client.list_workflows(query), limit):
                 yield run.id, client.get_workflow_handle(run.id, run_id=run.run_id).history()
 
@@ -174,8 +173,8 @@ def export(
         int, typer.Option("--limit", "-n", min=1, help="The maximum number of workflows.")
     ] = 100,
     run_id: RunId = None,
-    target: Target = None,
-    namespace: Namespace = None,
+    *,
+    engine: Engine,
     json: Json = False,
 ) -> None:
     """Write histories as JSON, which `replay` and `show` read.
@@ -188,7 +187,7 @@ def export(
       hourglass export --query "WorkflowType = 'checkout'" --to histories/
     """
     connecting.one_or_many(workflow_id, query)
-    with connecting.connected(target, namespace, about=workflow_id, run_id=run_id) as client:
+    with engine.connect(about=workflow_id, run_id=run_id) as client:
         if workflow_id is not None:
             history = client.get_workflow_handle(workflow_id, run_id=run_id).history()
             if to is None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hourglass._tools.cli import connecting, console, picture
-from hourglass._tools.cli.connecting import Codec, Json, Namespace, NewId, Target, Values
+from hourglass._tools.cli.connecting import DecodingEngine, Json, NewId, Values
 from hourglass.errors import (
     TimedOutError,
     UsageError,
@@ -41,9 +41,8 @@ def run(
         bool,
         typer.Option("--again", help="With --id: run the workflow again although it has closed."),
     ] = False,
-    target: Target = None,
-    namespace: Namespace = None,
-    codec: Codec = None,
+    *,
+    engine: DecodingEngine,
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="Show only the result, without the live view.")
     ] = False,
@@ -72,7 +71,7 @@ def run(
     signature = Resolver(modules=loaded.modules, built_in=BUILT_IN).workflow(workflow).signature
     values = _meant(signature, arguments or [])
     with ExitStack() as stack:
-        client = stack.enter_context(connecting.connected(target, namespace, codec, makes_file=True))
+        client = stack.enter_context(engine.connect(makes_file=True))
         stack.enter_context(Worker(client, _queue(), modules=loaded.modules, verify="always"))
         options: dict[str, Any] = {} if id is None else {"id": id}
         reuse = IdReusePolicy.ALLOW_DUPLICATE if again else IdReusePolicy.REJECT_DUPLICATE
@@ -86,11 +85,11 @@ def run(
                 **options,
             )
         except WorkflowAlreadyStartedError as error:
-            where = connecting.options_of(target, namespace)
+            where = engine.options
             raise UsageError(_closed_already(client, error.workflow_id, where)) from None
         try:
             _follow(client, handle, quiet or json)
-            connecting.answer(_result(handle, connecting.options_of(target, namespace)), json)
+            connecting.answer(_result(handle, engine.options), json)
         except KeyboardInterrupt:
             console.note(f"{handle.id} stays open; the same command with --id {handle.id} continues it")
             raise

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hourglass._tools.cli import connecting, console
-from hourglass._tools.cli.connecting import Codec, Json, Limit, Namespace, Target, Values, WorkflowName, Yes
+from hourglass._tools.cli.commands import Commands
+from hourglass._tools.cli.connecting import DecodingEngine, Engine, Json, Limit, Values, WorkflowName, Yes
 from hourglass._tools.cli.console import Column, lines
 from hourglass.errors import UsageError
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
         ScheduleStartOptions,
     )
 
-schedule = typer.Typer(
+schedule = Commands(
     name="schedule",
     help="Schedules: workflows that are started at given times.",
     no_args_is_help=True,
@@ -105,9 +106,8 @@ def create(
     note: Note = "",
     paused: Annotated[bool, typer.Option("--paused", help="Create it paused.")] = False,
     trigger: Annotated[bool, typer.Option("--trigger", help="Also start the workflow once, now.")] = False,
-    target: Target = None,
-    namespace: Namespace = None,
-    codec: Codec = None,
+    *,
+    engine: DecodingEngine,
     json: Json = False,
 ) -> None:
     """Create a schedule. It starts WORKFLOW with these arguments at each of its times.
@@ -146,7 +146,7 @@ def create(
             note=note, paused=paused, limited_actions=limit is not None, remaining_actions=limit or 0
         ),
     )
-    with connecting.connected(target, namespace, codec, makes_file=True) as client:
+    with engine.connect(makes_file=True) as client:
         handle = client.create_schedule(schedule_id, made, trigger_immediately=trigger)
         seen = handle.describe()
     if json:
@@ -177,20 +177,14 @@ _COLUMNS = (
 
 
 @schedule.command("list")
-def list_(
-    limit: Limit = 50,
-    target: Target = None,
-    namespace: Namespace = None,
-    codec: Codec = None,
-    json: Json = False,
-) -> None:
+def list_(limit: Limit = 50, *, engine: DecodingEngine, json: Json = False) -> None:
     """List schedules with their next times.
 
     \b
     Example:
       hourglass schedule list
     """
-    with connecting.connected(target, namespace, codec) as client:
+    with engine.connect() as client:
         entries = list(islice(client.list_schedules(), min(limit, sys.maxsize)))
     table = lines(_COLUMNS, [_row(entry) for entry in entries], console.room())
     connecting.report_found(entries, table, json, nothing="no schedules", limit=limit)
@@ -210,20 +204,14 @@ def _row(entry: ScheduleListDescription) -> list[tuple[str, str]]:
 
 
 @schedule.command()
-def describe(
-    schedule_id: ScheduleId,
-    target: Target = None,
-    namespace: Namespace = None,
-    codec: Codec = None,
-    json: Json = False,
-) -> None:
+def describe(schedule_id: ScheduleId, *, engine: DecodingEngine, json: Json = False) -> None:
     """Describe one schedule. Shows its action, times, recent workflows and next time.
 
     \b
     Example:
       hourglass schedule describe nightly
     """
-    with connecting.connected(target, namespace, codec) as client:
+    with engine.connect() as client:
         seen = client.get_schedule_handle(schedule_id).describe()
     if json:
         connecting.write_json(_document(seen))
@@ -311,50 +299,34 @@ def _numbers(ranges: Any, low: int, high: int) -> str:
 
 
 @schedule.command()
-def pause(
-    schedule_id: ScheduleId,
-    note: Note = "",
-    target: Target = None,
-    namespace: Namespace = None,
-    json: Json = False,
-) -> None:
+def pause(schedule_id: ScheduleId, note: Note = "", *, engine: Engine, json: Json = False) -> None:
     """Pause a schedule. Workflows that it started continue; it can still be triggered.
 
     \b
     Example:
       hourglass schedule pause nightly --note "the database moves"
     """
-    with connecting.connected(target, namespace) as client:
+    with engine.connect() as client:
         client.get_schedule_handle(schedule_id).pause(note)
     connecting.report(f"paused {schedule_id}", json, id=schedule_id)
 
 
 @schedule.command()
-def resume(
-    schedule_id: ScheduleId,
-    note: Note = "",
-    target: Target = None,
-    namespace: Namespace = None,
-    json: Json = False,
-) -> None:
+def resume(schedule_id: ScheduleId, note: Note = "", *, engine: Engine, json: Json = False) -> None:
     """Resume a paused schedule, from its next time on.
 
     \b
     Example:
       hourglass schedule resume nightly
     """
-    with connecting.connected(target, namespace) as client:
+    with engine.connect() as client:
         client.get_schedule_handle(schedule_id).unpause(note)
     connecting.report(f"resumed {schedule_id}", json, id=schedule_id)
 
 
 @schedule.command()
 def trigger(
-    schedule_id: ScheduleId,
-    overlap: OverlapOption = None,
-    target: Target = None,
-    namespace: Namespace = None,
-    json: Json = False,
+    schedule_id: ScheduleId, overlap: OverlapOption = None, *, engine: Engine, json: Json = False
 ) -> None:
     """Start a schedule's workflow now, even while it is paused.
 
@@ -362,7 +334,7 @@ def trigger(
     Example:
       hourglass schedule trigger nightly --overlap allow-all
     """
-    with connecting.connected(target, namespace) as client:
+    with engine.connect() as client:
         handle = client.get_schedule_handle(schedule_id)
         handle.trigger(overlap=None if overlap is None else _policy(overlap))
     connecting.report(f"triggered {schedule_id}", json, id=schedule_id)
@@ -374,8 +346,8 @@ def backfill(
     start: Annotated[str, typer.Option("--from", metavar="TIME", help="The first time: 2026-01-28T09:00.")],
     end: Annotated[str, typer.Option("--to", metavar="TIME", help="The last time, inclusive.")],
     overlap: OverlapOption = None,
-    target: Target = None,
-    namespace: Namespace = None,
+    *,
+    engine: Engine,
     json: Json = False,
 ) -> None:
     """Start a schedule's workflows for past times.
@@ -387,7 +359,7 @@ def backfill(
     from hourglass.client import ScheduleBackfill
 
     begin, until = _moment(start, "--from"), _moment(end, "--to")
-    with connecting.connected(target, namespace) as client:
+    with engine.connect() as client:
         client.get_schedule_handle(schedule_id).backfill(
             ScheduleBackfill(
                 start_at=begin, end_at=until, overlap=None if overlap is None else _policy(overlap)
@@ -405,20 +377,14 @@ def _moment(text: str, option: str) -> datetime:
 
 
 @schedule.command()
-def delete(
-    schedule_id: ScheduleId,
-    yes: Yes = False,
-    target: Target = None,
-    namespace: Namespace = None,
-    json: Json = False,
-) -> None:
+def delete(schedule_id: ScheduleId, yes: Yes = False, *, engine: Engine, json: Json = False) -> None:
     """Delete a schedule. Workflows that it started continue.
 
     \b
     Example:
       hourglass schedule delete nightly --yes
     """
-    with connecting.connected(target, namespace) as client:
+    with engine.connect() as client:
         handle = client.get_schedule_handle(schedule_id)
         handle.describe()  # report a missing schedule before asking for confirmation
         connecting.confirm(f"delete the schedule {schedule_id}", yes)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from hourglass._tools.cli import connecting, console, picture
-from hourglass._tools.cli.connecting import Codec, Namespace, RunId, Target
+from hourglass._tools.cli.connecting import DecodingEngine, RunId
 from hourglass.errors import UsageError
 
 if TYPE_CHECKING:
@@ -42,9 +42,8 @@ _PAUSE = 1.0
 
 def show(
     what: What,
-    target: Target = None,
-    namespace: Namespace = None,
-    codec: Codec = None,
+    *,
+    engine: DecodingEngine,
     run_id: RunId = None,
     html: Html = None,
     svg: Svg = None,
@@ -65,23 +64,23 @@ def show(
       hourglass show order-1 --target localhost:7233 --follow
       hourglass show history.json --html order-1.html
     """
-    from hourglass._tools.cli.connecting import codec_named
+    from hourglass._tools.timeline.spans import document
     from hourglass._tools.timeline.values import hidden, peek
     from hourglass._tools.timeline.watching import Watched, decoder, is_file, story_of_file
 
-    chosen = codec_named(codec)
+    chosen = engine.payload_codec()
     show_values = peek(None if chosen is None else decoder(chosen)) if payloads else hidden
-    if is_file(what) and target is None and run_id is None:
+    if is_file(what) and engine.target is None and run_id is None:
         if follow or children:
             raise UsageError("--follow and --children need a workflow id, not a file")
         story = story_of_file(what, show_values, chosen)
     else:
-        with connecting.connected(target, namespace, codec, about=what, run_id=run_id) as client:
+        with engine.connect(about=what, run_id=run_id) as client:
             watched = Watched(client, what, run_id, show_values, children)
             story = _follow(watched, width, rows, quiet=json) if follow else watched.story()
     _write(story, html, svg, rows)
     if json:
-        _json(story)
+        connecting.write_json(document(story))
     elif html is None and svg is None:
         picture.show(picture.Picture(story, width=width, limit=rows), width)
 
@@ -98,12 +97,6 @@ def _write(story: Story, html: Path | None, svg: Path | None, rows: int | None) 
         except OSError as error:
             raise UsageError(f"{path} cannot be written: {error.strerror}") from error
         console.note(f"written: {path}")
-
-
-def _json(story: Story) -> None:
-    from hourglass._tools.timeline.spans import document
-
-    connecting.write_json(document(story))
 
 
 def _follow(watched: Watched, width: int | None, rows: int | None, *, quiet: bool) -> Story:

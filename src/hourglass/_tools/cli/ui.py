@@ -16,7 +16,7 @@ import typer
 
 from hourglass._http.access import Credentials, read_token
 from hourglass._tools.cli import connecting, console
-from hourglass._tools.cli.connecting import Codec, Host, Namespace, Target, TokenOption
+from hourglass._tools.cli.connecting import DecodingEngine, Host, TokenOption
 from hourglass.errors import UsageError
 
 TOKEN = "HOURGLASS_UI_TOKEN"
@@ -77,9 +77,8 @@ def ui(
             help="Code of the workflows, for typed forms and time travel.",
         ),
     ] = None,
-    target: Target = None,
-    namespace: Namespace = None,
-    codec: Codec = None,
+    *,
+    engine: DecodingEngine,
     host: Host = "127.0.0.1",
     port: Port = None,
     token: TokenOption = None,
@@ -115,12 +114,12 @@ def ui(
 
     credentials = credentials_for(token)
     modules = load(sources).modules if sources else ()
-    chosen = connecting.codec_named(codec)
+    chosen = engine.payload_codec()
     wait_for_sigterm = connecting.sigterm()
-    with connecting.connected(target, namespace, codec) as client:
+    with engine.connect() as client:
         site = Site(
             client,
-            target=str(resolve(target, namespace=namespace)),
+            target=str(resolve(engine.target, namespace=engine.namespace)),
             modules=modules,
             read_only=read_only,
             decode=None if chosen is None else decoder(chosen),

@@ -20,7 +20,7 @@ import typer
 from rich.text import Text
 
 from hourglass._tools.cli import connecting, console
-from hourglass._tools.cli.connecting import Codec, Json, Namespace, RunId, Target, WorkflowId
+from hourglass._tools.cli.connecting import DecodingEngine, Json, RunId, WorkflowId
 from hourglass._tools.diagnosis.diagnosis import CLOSED, Action, Diagnosis, Finding
 from hourglass._tools.timeline.faults import root
 from hourglass._tools.timeline.spans import Fault
@@ -33,7 +33,7 @@ from hourglass.errors import (
 )
 
 if TYPE_CHECKING:
-    from hourglass._tools.diagnosis.diagnosis import Diagnosis
+    from hourglass._worker.targets import Target as Where
     from hourglass.client import Client, ScheduleDescription
 
 
@@ -285,9 +285,8 @@ def why(
             "--code", "-c", metavar="FILE|MODULE", help="Also check whether this code fits its history."
         ),
     ] = None,
-    target: Target = None,
-    namespace: Namespace = None,
-    codec: Codec = None,
+    *,
+    engine: DecodingEngine,
     json: Json = False,
 ) -> None:
     """Show why a workflow waits or failed, and what to do.
@@ -301,7 +300,7 @@ def why(
       hourglass why order-1
       hourglass why order-1 --code app.py
     """
-    diagnosis = _diagnosis(workflow_id, run_id, code or [], target, namespace, codec)
+    diagnosis = _diagnosis(workflow_id, run_id, code or [], engine)
     if json:
         connecting.write_json(document(diagnosis))
     else:
@@ -310,35 +309,35 @@ def why(
         raise typer.Exit(1)
 
 
-def _diagnosis(
-    workflow_id: str,
-    run_id: str | None,
-    code: list[str],
-    target: str | None,
-    namespace: str | None,
-    codec: str | None,
-) -> Diagnosis:
-    from hourglass._tools.cli.connecting import codec_named
+def _diagnosis(workflow_id: str, run_id: str | None, code: list[str], engine: DecodingEngine) -> Diagnosis:
     from hourglass._tools.cli.loading import load
     from hourglass._tools.diagnosis import reasons
     from hourglass._tools.diagnosis.asking import WhyContext
     from hourglass._worker.targets import resolve
 
-    options = connecting.options_of(target, namespace)
     loaded = load(code) if code else None
-    where = str(resolve(target, namespace=namespace))
+    where = resolve(engine.target, namespace=engine.namespace)
     with ExitStack() as stack:
         replayer = None
         if loaded is not None:
             from hourglass.replay import Replayer
 
-            replayer = stack.enter_context(Replayer(modules=loaded.modules, codec=codec_named(codec)))
+            replayer = stack.enter_context(Replayer(modules=loaded.modules, codec=engine.payload_codec()))
         try:
-            client = stack.enter_context(connecting.connected(target, namespace, codec))
-            context = WhyContext(client, options, replayer, connecting.temporal_options(target, namespace))
+            client = stack.enter_context(engine.connect())
+            context = WhyContext(client, engine.options, replayer, _temporal_options(where))
             try:
                 return context.diagnosis(workflow_id, run_id)
             except WorkflowNotFoundError:
-                return diagnosis(client, workflow_id, run_id, options)
+                return diagnosis(client, workflow_id, run_id, engine.options)
         except (ConnectionFailedError, NamespaceNotFoundError) as error:
-            return reasons.unreachable(workflow_id, where, str(error).partition("\n")[0], options)
+            reason = str(error).partition("\n")[0]
+            return reasons.unreachable(workflow_id, str(where), reason, engine.options)
+
+
+def _temporal_options(where: Where) -> str:
+    """Return the options with which Temporal's CLI finds the same server, because it ignores our settings."""
+    if where.kind != "temporal":
+        return ""
+    named = "" if where.namespace == "default" else f" --namespace {shlex.quote(where.namespace)}"
+    return f"--address {shlex.quote(where.address)}{named}"

@@ -18,17 +18,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from hourglass._tools.cli import logs
-from hourglass._tools.cli.connecting import (
-    Codec,
-    Level,
-    Log,
-    LogForm,
-    LogLevel,
-    Namespace,
-    Sources,
-    Target,
-    TaskQueues,
-)
+from hourglass._tools.cli.connecting import DecodingEngine, Level, Log, LogForm, LogLevel, Sources, TaskQueues
 
 if TYPE_CHECKING:
     from hourglass._worker.health.guarded import Guarded
@@ -42,23 +32,17 @@ _FIRST_PAUSE, _LAST_PAUSE = 0.5, 10.0
 
 
 def connected(
-    target: str | None,
-    namespace: str | None,
-    codec: str | None,
-    over: threading.Event,
-    *,
-    retention: float | None = None,
+    engine: DecodingEngine, over: threading.Event, *, retention: float | None = None
 ) -> Client | None:
     """Return a client as soon as the server can be reached, or None if `over` is set first."""
-    from hourglass._tools.cli.connecting import codec_named
     from hourglass.client import Client
     from hourglass.errors import ConnectionFailedError
 
-    chosen = codec_named(codec)
+    codec = engine.payload_codec()
     pause = _FIRST_PAUSE
     while not over.is_set():
         try:
-            return Client.connect(target, namespace=namespace, codec=chosen, retention=retention)
+            return Client.connect(engine.target, namespace=engine.namespace, codec=codec, retention=retention)
         except ConnectionFailedError as error:
             logger.warning("%s. Next attempt in %g s", error, pause)
         over.wait(pause)
@@ -67,132 +51,6 @@ def connected(
 
 
 _SHUTDOWN_PAUSE = 0.05
-
-
-@dataclass(frozen=True, kw_only=True)
-class WorkerOptions:
-    """The options of the command line."""
-
-    sources: tuple[str, ...]
-    target: str | None
-    namespace: str | None
-    codec: str | None
-    task_queues: tuple[str, ...]
-    status_address: str | None
-    max_cached_workflows: int | None
-    max_concurrent_workflow_tasks: int
-    max_concurrent_activities: int
-    max_concurrent_local_activities: int
-    max_activities_per_second: float | None
-    lanes: int
-    deadlock_timeout: float | None
-    drain_timeout: float
-    retention: float | None
-
-
-def serve(options: WorkerOptions, process: Guarded | None, *, pinned: bool = False) -> int:
-    """Run the worker and return the exit code."""
-    from hourglass._tools.cli import console
-    from hourglass._tools.cli.loading import load
-    from hourglass.errors import HourglassError
-
-    loaded = load(options.sources)
-    if pinned:
-        _pin_process(0 if process is None else process.number)
-    for kind, names in (("workflows", loaded.workflows), ("activities", loaded.activities)):
-        logger.info("%s: %s", kind, ", ".join(names) or "none")
-    try:
-        with _connected(options) as client:
-            if client.target == "local:":
-                logger.warning(
-                    "an engine in memory belongs to this process: no other process can start workflows on it"
-                )
-            worker = _worker(options, client, loaded.modules, process)
-            if process is not None:
-                process.loaded(lambda: _shut_down(worker))
-            worker.run(on_started=lambda: _started(worker, options, process))
-    except HourglassError as error:
-        console.error(str(error))
-        return 2  # transient problems are waited for, so this problem is permanent
-    if process is not None:
-        process.leaving()
-        if process.exit_code:
-            _leave(process.exit_code)
-    return 0
-
-
-def _pin_process(place: int) -> None:
-    """Pin this process to a CPU.
-
-    Call this after all modules were loaded, so that their threads are not pinned, and before our own threads start.
-    """
-    from hourglass._worker import cpus
-
-    try:
-        own = cpus.bind(place).own
-    except OSError as error:
-        logger.warning("this process could not be bound to a CPU and uses all CPUs: %s", error)
-        return
-    logger.info("bound to CPU %d, except long activities; use --no-pin to use all CPUs", own)
-
-
-def _connected(options: WorkerOptions) -> Client:
-    """Return a client. Wait for a server that cannot be reached yet."""
-    client = connected(
-        options.target, options.namespace, options.codec, threading.Event(), retention=options.retention
-    )
-    assert client is not None  # nothing interrupts this wait
-    return client
-
-
-def _worker(
-    options: WorkerOptions, client: Client, modules: tuple[object, ...], process: Guarded | None
-) -> Worker:
-    from hourglass.worker import Worker
-
-    return Worker(
-        client,
-        options.task_queues[0],
-        modules=modules,  # type: ignore[arg-type]
-        max_cached_workflows=options.max_cached_workflows,
-        max_concurrent_workflow_tasks=options.max_concurrent_workflow_tasks,
-        max_concurrent_activities=options.max_concurrent_activities,
-        max_concurrent_local_activities=options.max_concurrent_local_activities,
-        max_activities_per_second=options.max_activities_per_second,
-        lanes=options.lanes,
-        deadlock_timeout=options.deadlock_timeout,
-        graceful_shutdown_timeout=options.drain_timeout,
-        status_address=_status_address(options.status_address, 0 if process is None else process.number),
-    )
-
-
-def _started(worker: Worker, options: WorkerOptions, process: Guarded | None) -> None:
-    for queue in options.task_queues[1:]:
-        worker.start_worker(queue)
-        logger.info("a worker on task queue %r is running as well", queue)
-    if process is not None:
-        process.ready()
-
-
-def _shut_down(worker: Worker) -> None:
-    # Repeatedly, because a worker that is not running yet ignores the request.
-    while worker.statistics().state != "stopped":
-        worker.shutdown()
-        threading.Event().wait(_SHUTDOWN_PAUSE)
-
-
-def _status_address(address: str | None, number: int) -> str | None:
-    if address is None or not number:
-        return address
-    host, colon, port = address.rpartition(":")
-    return f"{host}{colon}{int(port) + number}" if port.isdigit() and int(port) else address
-
-
-def _leave(code: int) -> None:
-    """Exit immediately, because a normal exit would wait for hung threads."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
 
 
 StatusAddress: TypeAlias = Annotated[
@@ -261,28 +119,135 @@ Parent: TypeAlias = Annotated[
 _DAY = 86_400.0
 
 
-def worker(
-    sources: Sources,
-    target: Target = None,
-    namespace: Namespace = None,
-    codec: Codec = None,
-    task_queues: TaskQueues = None,
-    log: Log = LogForm.pretty,
-    log_level: Level = LogLevel.info,
-    status_address: StatusAddress = None,
-    max_cached_workflows: MaxCached = None,
-    max_concurrent_workflow_tasks: MaxTasks = 100,
-    max_concurrent_activities: MaxActivities = 100,
-    max_concurrent_local_activities: MaxLocal = 100,
-    max_activities_per_second: MaxRate = None,
-    lanes: Lanes = 1,
-    deadlock_timeout: DeadlockTimeout = 2.0,
-    drain_timeout: DrainTimeout = 10.0,
-    retention: Retention = None,
-    processes: Processes = None,
-    pin: Pin = None,
-    parent: Parent = True,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class WorkerOptions:
+    """The options of the command line."""
+
+    sources: Sources
+    engine: DecodingEngine
+    task_queues: TaskQueues = None
+    log: Log = LogForm.pretty
+    log_level: Level = LogLevel.info
+    status_address: StatusAddress = None
+    max_cached_workflows: MaxCached = None
+    max_concurrent_workflow_tasks: MaxTasks = 100
+    max_concurrent_activities: MaxActivities = 100
+    max_concurrent_local_activities: MaxLocal = 100
+    max_activities_per_second: MaxRate = None
+    lanes: Lanes = 1
+    deadlock_timeout: DeadlockTimeout = 2.0
+    drain_timeout: DrainTimeout = 10.0
+    retention: Retention = None
+    processes: Processes = None
+    pin: Pin = None
+    parent: Parent = True
+
+    @property
+    def queues(self) -> tuple[str, ...]:
+        """The task queues to serve."""
+        return tuple(dict.fromkeys(self.task_queues or ["default"]))
+
+
+def serve(options: WorkerOptions, process: Guarded | None, *, pinned: bool = False) -> int:
+    """Run the worker and return the exit code."""
+    from hourglass._tools.cli import console
+    from hourglass._tools.cli.loading import load
+    from hourglass.errors import HourglassError
+
+    loaded = load(options.sources)
+    if pinned:
+        _pin_process(0 if process is None else process.number)
+    for kind, names in (("workflows", loaded.workflows), ("activities", loaded.activities)):
+        logger.info("%s: %s", kind, ", ".join(names) or "none")
+    try:
+        retention = None if options.retention is None else options.retention * _DAY
+        client = connected(options.engine, threading.Event(), retention=retention)
+        assert client is not None  # nothing interrupts this wait
+        with client:
+            if client.target == "local:":
+                logger.warning(
+                    "an engine in memory belongs to this process: no other process can start workflows on it"
+                )
+            worker = _worker(options, client, loaded.modules, process)
+            if process is not None:
+                process.loaded(lambda: _shut_down(worker))
+            worker.run(on_started=lambda: _started(worker, options, process))
+    except HourglassError as error:
+        console.error(str(error))
+        return 2  # transient problems are waited for, so this problem is permanent
+    if process is not None:
+        process.leaving()
+        if process.exit_code:
+            _leave(process.exit_code)
+    return 0
+
+
+def _pin_process(place: int) -> None:
+    """Pin this process to a CPU.
+
+    Call this after all modules were loaded, so that their threads are not pinned, and before our own threads start.
+    """
+    from hourglass._worker import cpus
+
+    try:
+        own = cpus.bind(place).own
+    except OSError as error:
+        logger.warning("this process could not be bound to a CPU and uses all CPUs: %s", error)
+        return
+    logger.info("bound to CPU %d, except long activities; use --no-pin to use all CPUs", own)
+
+
+def _worker(
+    options: WorkerOptions, client: Client, modules: tuple[object, ...], process: Guarded | None
+) -> Worker:
+    from hourglass.worker import Worker
+
+    return Worker(
+        client,
+        options.queues[0],
+        modules=modules,  # type: ignore[arg-type]
+        max_cached_workflows=options.max_cached_workflows,
+        max_concurrent_workflow_tasks=options.max_concurrent_workflow_tasks,
+        max_concurrent_activities=options.max_concurrent_activities,
+        max_concurrent_local_activities=options.max_concurrent_local_activities,
+        max_activities_per_second=options.max_activities_per_second,
+        lanes=options.lanes,
+        deadlock_timeout=options.deadlock_timeout or None,
+        graceful_shutdown_timeout=options.drain_timeout,
+        status_address=_status_address(options.status_address, 0 if process is None else process.number),
+    )
+
+
+def _started(worker: Worker, options: WorkerOptions, process: Guarded | None) -> None:
+    for queue in options.queues[1:]:
+        worker.start_worker(queue)
+        logger.info("a worker on task queue %r is running as well", queue)
+    if process is not None:
+        process.ready()
+
+
+def _shut_down(worker: Worker) -> None:
+    # Repeatedly, because a worker that is not running yet ignores the request.
+    while worker.statistics().state != "stopped":
+        worker.shutdown()
+        threading.Event().wait(_SHUTDOWN_PAUSE)
+
+
+def _status_address(address: str | None, number: int) -> str | None:
+    if address is None or not number:
+        return address
+    host, colon, port = address.rpartition(":")
+    return f"{host}{colon}{int(port) + number}" if port.isdigit() and int(port) else address
+
+
+def _leave(code: int) -> None:
+    """Exit immediately, because a normal exit would wait for hung threads."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def worker(*, options: WorkerOptions) -> None:
     """Run a production worker.
 
     It serves task queues until Ctrl-C or SIGTERM, and then finishes the tasks in progress; a second signal ends it at
@@ -295,38 +260,21 @@ def worker(
       hourglass worker app.py --target local:orders.db --processes 4
       hourglass worker shop.orders shop.billing --task-queue orders --task-queue rush
     """
-    logs.configure(log.value, log_level.value)
-    if status_address is not None:
+    logs.configure(options.log.value, options.log_level.value)
+    if options.status_address is not None:
         os.environ.setdefault("HOURGLASS_CORE_METRICS", "status")  # before the first connection to a server
-    options = WorkerOptions(
-        sources=tuple(sources),
-        target=target,
-        namespace=namespace,
-        codec=codec,
-        task_queues=tuple(dict.fromkeys(task_queues or ["default"])),
-        status_address=status_address,
-        max_cached_workflows=max_cached_workflows,
-        max_concurrent_workflow_tasks=max_concurrent_workflow_tasks,
-        max_concurrent_activities=max_concurrent_activities,
-        max_concurrent_local_activities=max_concurrent_local_activities,
-        max_activities_per_second=max_activities_per_second,
-        lanes=lanes,
-        deadlock_timeout=deadlock_timeout or None,
-        drain_timeout=drain_timeout,
-        retention=None if retention is None else retention * _DAY,
-    )
-    raise typer.Exit(_run(options, processes, pin, parent=parent and os.name == "posix"))
+    raise typer.Exit(_run(options))
 
 
-def _run(options: WorkerOptions, processes: int | None, pin: bool | None, *, parent: bool) -> int:
+def _run(options: WorkerOptions) -> int:
     from hourglass._worker.health import guarded
 
+    has_parent = options.parent and os.name == "posix"
     process = guarded.enter(os.environ)
-    count = _process_count(options.target, processes) if process is not None or parent else 1
-    pinned = _is_pinned(pin, count)
-    if process is None and parent:
+    count = _process_count(options) if process is not None or has_parent else 1
+    pinned = _is_pinned(options.pin, count)
+    if process is None and has_parent:
         return _guard(options, count)
-
     return serve(options, process, pinned=pinned)
 
 
@@ -341,7 +289,7 @@ def _is_pinned(pin: bool | None, processes: int) -> bool:
     return cpus.can_bind() and processes > 1 and processes == len(cpus.allowed())
 
 
-def _process_count(target: str | None, processes: int | None) -> int:
+def _process_count(options: WorkerOptions) -> int:
     """Return the number of worker processes. For a file, the default is the number of CPUs.
 
     All processes of a file share the file's queues, and each process uses one CPU. An engine in memory belongs to a single
@@ -350,7 +298,7 @@ def _process_count(target: str | None, processes: int | None) -> int:
     from hourglass._worker import cpus
     from hourglass._worker.targets import resolve
 
-    kind = resolve(target).kind
+    kind, processes = resolve(options.engine.target).kind, options.processes
     if kind == "memory":
         if processes is not None and processes > 1:
             raise typer.BadParameter(
@@ -372,7 +320,7 @@ def _guard(options: WorkerOptions, processes: int) -> int:
     command = (sys.executable, *sys.orig_argv[1:])
     guardian = Guardian(
         (command,) * processes,
-        deadlock_timeout=options.deadlock_timeout,
+        deadlock_timeout=options.deadlock_timeout or None,
         drain_timeout=options.drain_timeout,
     )
     return guardian.run()

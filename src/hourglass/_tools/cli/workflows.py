@@ -13,15 +13,14 @@ import typer
 from hourglass._tools.cli import connecting
 from hourglass._tools.cli.connecting import (
     AnyQuery,
-    Codec,
+    DecodingEngine,
+    Engine,
     Json,
     MaybeWorkflowId,
-    Namespace,
     NewId,
     Query,
     Reason,
     RunId,
-    Target,
     Values,
     WorkflowId,
     WorkflowName,
@@ -39,8 +38,8 @@ def cancel(
     reason: Reason = "",
     run_id: RunId = None,
     yes: Yes = False,
-    target: Target = None,
-    namespace: Namespace = None,
+    *,
+    engine: Engine,
     json: Json = False,
 ) -> None:
     """Request cancellation of one workflow or of many. A workflow may clean up first, or ignore the request.
@@ -51,7 +50,7 @@ def cancel(
       hourglass cancel --query "WorkflowType = 'import'"
     """
     query = connecting.bulk_filter(workflow_id, query)
-    with connecting.connected(target, namespace, about=workflow_id, run_id=run_id) as client:
+    with engine.connect(about=workflow_id, run_id=run_id) as client:
         if query is not None:
             connecting.to_many(
                 client,
@@ -82,8 +81,8 @@ def terminate(
     reason: Reason = "",
     run_id: RunId = None,
     yes: Yes = False,
-    target: Target = None,
-    namespace: Namespace = None,
+    *,
+    engine: Engine,
     json: Json = False,
 ) -> None:
     """Terminate a workflow, or all that match a filter, now. Its code cannot clean up.
@@ -94,7 +93,7 @@ def terminate(
       hourglass terminate --query "WorkflowType = 'import'" --yes
     """
     query = connecting.bulk_filter(workflow_id, query)
-    with connecting.connected(target, namespace, about=workflow_id, run_id=run_id) as client:
+    with engine.connect(about=workflow_id, run_id=run_id) as client:
         if query is not None:
             connecting.to_many(
                 client,
@@ -120,8 +119,8 @@ def reset(
     ] = None,
     reason: Reason = "",
     run_id: RunId = None,
-    target: Target = None,
-    namespace: Namespace = None,
+    *,
+    engine: Engine,
     json: Json = False,
 ) -> None:
     """Start a workflow again from a point of its history. Everything before that point is kept.
@@ -131,7 +130,7 @@ def reset(
       hourglass reset order-1 --before charge
       hourglass reset order-1                  the last workflow task again
     """
-    with connecting.one_workflow(workflow_id, run_id, target, namespace) as handle:
+    with engine.workflow(workflow_id, run_id) as handle:
         again = handle.reset(before=before, event_id=event_id, reason=reason)
     connecting.report(
         f"reset {again.id}: it continues as run {again.run_id}", json, id=again.id, run_id=again.run_id
@@ -149,8 +148,8 @@ def fork(
         int | None, typer.Option(metavar="N", help="Or the id of the event that ends a workflow task.")
     ] = None,
     run_id: RunId = None,
-    target: Target = None,
-    namespace: Namespace = None,
+    *,
+    engine: Engine,
     json: Json = False,
 ) -> None:
     """Start a copy of a workflow from before a step.
@@ -164,7 +163,7 @@ def fork(
     """
     if before is None and event_id is None:
         raise UsageError("choose the step with --before STEP or --event-id N")
-    with connecting.one_workflow(workflow_id, run_id, target, namespace) as handle:
+    with engine.workflow(workflow_id, run_id) as handle:
         made = handle.fork(id=id, before=before, event_id=event_id)
     connecting.report(
         f"forked {workflow_id}: the copy is {made.id} (run {made.run_id})",
@@ -175,12 +174,7 @@ def fork(
 
 
 def pause(
-    workflow_id: WorkflowId,
-    reason: Reason = "",
-    run_id: RunId = None,
-    target: Target = None,
-    namespace: Namespace = None,
-    json: Json = False,
+    workflow_id: WorkflowId, reason: Reason = "", run_id: RunId = None, *, engine: Engine, json: Json = False
 ) -> None:
     """Pause a workflow until it is resumed.
 
@@ -191,7 +185,7 @@ def pause(
     Example:
       hourglass pause order-1 --reason "the warehouse counts"
     """
-    with connecting.one_workflow(workflow_id, run_id, target, namespace) as handle, _advised():
+    with engine.workflow(workflow_id, run_id) as handle, _advised():
         handle.pause(reason)
     connecting.report(
         f"paused {workflow_id}; to resume it: hourglass resume {workflow_id}", json, id=workflow_id
@@ -199,12 +193,7 @@ def pause(
 
 
 def resume(
-    workflow_id: WorkflowId,
-    reason: Reason = "",
-    run_id: RunId = None,
-    target: Target = None,
-    namespace: Namespace = None,
-    json: Json = False,
+    workflow_id: WorkflowId, reason: Reason = "", run_id: RunId = None, *, engine: Engine, json: Json = False
 ) -> None:
     """Resume a paused workflow.
 
@@ -212,7 +201,7 @@ def resume(
     Example:
       hourglass resume order-1
     """
-    with connecting.one_workflow(workflow_id, run_id, target, namespace) as handle, _advised():
+    with engine.workflow(workflow_id, run_id) as handle, _advised():
         handle.unpause(reason)
     connecting.report(f"resumed {workflow_id}", json, id=workflow_id)
 
@@ -237,8 +226,8 @@ def delete(
     query: AnyQuery = None,
     run_id: RunId = None,
     yes: Yes = False,
-    target: Target = None,
-    namespace: Namespace = None,
+    *,
+    engine: Engine,
     json: Json = False,
 ) -> None:
     """Delete a workflow, or all that match a filter, permanently.
@@ -251,7 +240,7 @@ def delete(
       hourglass delete --query "ExecutionStatus = 'Completed' AND CloseTime < '2026-01-01T00:00:00Z'" --yes
     """
     query = connecting.bulk_filter(workflow_id, query)
-    with connecting.connected(target, namespace, about=workflow_id, run_id=run_id) as client:
+    with engine.connect(about=workflow_id, run_id=run_id) as client:
         if query is not None:
             _delete_many(client, query, yes, json)
         elif workflow_id is not None:
@@ -294,9 +283,8 @@ def signal(
     query: Query = None,
     run_id: RunId = None,
     yes: Yes = False,
-    target: Target = None,
-    namespace: Namespace = None,
-    codec: Codec = None,
+    *,
+    engine: DecodingEngine,
     json: Json = False,
 ) -> None:
     """Send a signal to a workflow, or with --query to many. With --query every VALUE is an argument.
@@ -310,9 +298,7 @@ def signal(
     if query is not None and workflow_id is not None:
         texts, workflow_id = [workflow_id, *texts], None
     query = connecting.bulk_filter(workflow_id, query)
-    with connecting.connected(
-        target, namespace, codec, about=workflow_id, run_id=run_id, said_before=name
-    ) as client:
+    with engine.connect(about=workflow_id, run_id=run_id, said_before=name) as client:
         if query is not None:
             values = connecting.values(texts)
             connecting.to_many(
@@ -338,9 +324,8 @@ def query(
         float, typer.Option(min=0.1, metavar="SECONDS", help="Timeout for the answer.")
     ] = 10.0,
     run_id: RunId = None,
-    target: Target = None,
-    namespace: Namespace = None,
-    codec: Codec = None,
+    *,
+    engine: DecodingEngine,
     json: Json = False,
 ) -> None:
     """Query a workflow and show the answer. A worker must be running to answer it.
@@ -349,9 +334,7 @@ def query(
     Example:
       hourglass query progress import-7
     """
-    with connecting.connected(
-        target, namespace, codec, about=workflow_id, run_id=run_id, said_before=name
-    ) as client:
+    with engine.connect(about=workflow_id, run_id=run_id, said_before=name) as client:
         handle = client.get_workflow_handle(workflow_id, run_id=run_id)
         try:
             answer = handle.query(name, *connecting.values(arguments), rpc_timeout=timeout)
@@ -388,9 +371,8 @@ def update(
         typer.Option("--id", metavar="ID", help="The update's id; the same id is the same update."),
     ] = None,
     run_id: RunId = None,
-    target: Target = None,
-    namespace: Namespace = None,
-    codec: Codec = None,
+    *,
+    engine: DecodingEngine,
     json: Json = False,
 ) -> None:
     """Send an update to a workflow and show its result.
@@ -399,15 +381,9 @@ def update(
     Example:
       hourglass update deposit account-1 500
     """
-    with connecting.connected(
-        target, namespace, codec, about=workflow_id, run_id=run_id, said_before=name
-    ) as client:
-        handle = client.get_workflow_handle(workflow_id, run_id=run_id)
-        values = connecting.values(arguments)
-        if update_id is None:
-            connecting.answer(handle.execute_update(name, *values), json)
-        else:
-            connecting.answer(handle.execute_update(name, *values, id=update_id), json)
+    options: dict[str, Any] = {} if update_id is None else {"id": update_id}
+    with engine.workflow(workflow_id, run_id, said_before=name) as handle:
+        connecting.answer(handle.execute_update(name, *connecting.values(arguments), **options), json)
 
 
 def start(
@@ -419,9 +395,8 @@ def start(
         float | None, typer.Option(metavar="SECONDS", help="Start after this delay.")
     ] = None,
     wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait for its result and show it.")] = False,
-    target: Target = None,
-    namespace: Namespace = None,
-    codec: Codec = None,
+    *,
+    engine: DecodingEngine,
     json: Json = False,
 ) -> None:
     """Start a workflow.
@@ -433,7 +408,7 @@ def start(
     """
     _reject_file(workflow)
     options: dict[str, Any] = {} if id is None else {"id": id}
-    with connecting.connected(target, namespace, codec, makes_file=True) as client:
+    with engine.connect(makes_file=True) as client:
         handle = client.start_workflow(
             workflow, *connecting.values(arguments), task_queue=task_queue, start_delay=start_delay, **options
         )
@@ -451,9 +426,8 @@ def result(
         float | None, typer.Option(min=0.0, metavar="SECONDS", help="Timeout.  [default: no limit]")
     ] = None,
     run_id: RunId = None,
-    target: Target = None,
-    namespace: Namespace = None,
-    codec: Codec = None,
+    *,
+    engine: DecodingEngine,
     json: Json = False,
 ) -> None:
     """Wait until a workflow ends and show its result. Exit code 1 if it failed, or did not end in time.
@@ -463,7 +437,7 @@ def result(
       hourglass result order-1
       hourglass result order-1 --timeout 10 --json
     """
-    with connecting.one_workflow(workflow_id, run_id, target, namespace, codec) as handle:
+    with engine.workflow(workflow_id, run_id) as handle:
         handle.describe()  # report a missing workflow immediately instead of waiting
         try:
             connecting.answer(handle.result(timeout), json)
