@@ -5,19 +5,18 @@ browser's back button does not repeat the action. Errors are rendered as a page.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response
 
 from hourglass._tools.timeline.watching import HIDDEN
-from hourglass._tools.web import addresses, finding, forms, pages, requests, run_view
-from hourglass._tools.web.bulk import BulkOperations, ConfirmedScope
-from hourglass._tools.web.site import Site
-from hourglass.client import ScheduleBackfill
+from hourglass._tools.web import addresses, finding, requests, run_view
+from hourglass._tools.web.bulk import ConfirmedScope
+from hourglass.client import ScheduleBackfill, ScheduleHandle
 from hourglass.client._bulk import open_only
 from hourglass.errors import HourglassError, QueryFailedError, UpdateFailedError, UsageError
 
@@ -29,16 +28,11 @@ _WORKFLOW_ERRORS = (QueryFailedError, UpdateFailedError)
 """Errors whose messages come from workflow code."""
 
 
-class PageActions:
+class PageActions(requests.Handlers):
     """The form handlers of one site."""
-
-    def __init__(self, site: Site, operations: BulkOperations) -> None:
-        self._site = site
-        self._operations = operations
 
     def start(self, request: Request, fields: Mapping[str, Any]) -> Response:
         """Start a workflow."""
-        self._check_may_change()
         kind, workflow_id = str(fields.get("type", "")).strip(), str(fields.get("id", "")).strip()
         try:
             if not kind:
@@ -49,17 +43,13 @@ class PageActions:
                 options["task_queue"] = queue
             handle = self._site.client.start_workflow(kind, *requests.arguments(fields), **options)
         except (HourglassError, ValueError) as error:
-            known_forms = forms.workflows_in(self._site.modules)
-            entered = {name: str(value) for name, value in fields.items() if isinstance(value, str)}
-            return HTMLResponse(
-                pages.start(requests.view(self._site, request), known_forms, kind, str(error), entered), 400
-            )
+            entered = {name: value for name, value in fields.items() if isinstance(value, str)}
+            return self.start_form(request, kind, 400, str(error), entered)
         return RedirectResponse(addresses.workflow(handle.id), 303)
 
     def act(self, request: Request, fields: Mapping[str, Any]) -> Response:
         """Signal, query, update, cancel, terminate or reset one run."""
-        self._check_may_change()
-        workflow_id, run_id = requests.path_part(request, "id"), requests.path_part(request, "run_id")
+        workflow_id, run_id = requests.run_of(request)
         handle = self._site.client.get_workflow_handle(workflow_id, run_id=run_id)
         back = addresses.run(workflow_id, run_id)
         action = request.path_params["action"]
@@ -97,25 +87,24 @@ class PageActions:
                     raise UsageError(f"unknown action {action!r}")
         except (HourglassError, QueryFailedError, ValueError) as error:
             shows = self._shows(request, fields) or not isinstance(error, _WORKFLOW_ERRORS)
-            return requests.failure(self._site, request, 400, run_view.error_text(error, shows=shows), back)
+            return self.failure(request, 400, run_view.error_text(error, shows=shows), back)
         return RedirectResponse(f"{back}?notice={quote(notice)}", 303)
 
     def _shows(self, request: Request, fields: Mapping[str, Any]) -> bool:
         """Whether the response to a form may display values."""
-        return requests.shows_payloads(self._site, request) or "payloads" in fields
+        return self._shows_payloads(request) or "payloads" in fields
 
     def _answer_page(
         self, request: Request, fields: Mapping[str, Any], title: str, value: Any, back: str
     ) -> Response:
         shows = self._shows(request, fields)
         text = json.dumps(value, indent=2, ensure_ascii=False, default=repr) if shows else HIDDEN
-        return HTMLResponse(pages.answer(requests.view(self._site, request), title, text, back))
+        return self._page(request, "answer", title=title, value=text, back=back)
 
     def bulk(self, request: Request, fields: Mapping[str, Any]) -> Response:
         """Apply an action to many runs: the selected runs, or all runs that the search finds. The first request asks for
         confirmation.
         """
-        self._check_may_change()
         client = self._site.client
         action, reason = str(fields.get("action", "")), str(fields.get("reason", ""))
         name, arguments = str(fields.get("name", "")).strip(), requests.arguments(fields)
@@ -142,9 +131,18 @@ class PageActions:
             else ""
         )
         if not is_confirmed or rejection:
-            view = requests.view(self._site, request)
-            page = pages.confirm(view, action, scope, _repeated_fields(fields), rejection)
-            return HTMLResponse(page, 400 if rejection else 200)
+            verb, consequence = _BULK_ACTIONS[action]
+            return self._page(
+                request,
+                "confirm",
+                400 if rejection else 200,
+                title=f"{verb}?",
+                verb=verb,
+                consequence=consequence,
+                scope=scope,
+                fields=_repeated_fields(fields),
+                error=rejection,
+            )
         if scope.is_all:
             matching_runs = client.list_workflows(scope.query, page_size=1000, limit=_MAX_BULK_RUNS)
             runs = [(run.id, run.run_id) for run in matching_runs]
@@ -186,66 +184,51 @@ class PageActions:
 
     def act_on_schedule(self, request: Request, fields: Mapping[str, Any]) -> Response:
         """Pause, resume, trigger, backfill or delete one schedule."""
-        self._check_may_change()
         schedule_id = requests.path_part(request, "id")
         handle = self._site.client.get_schedule_handle(schedule_id)
         back = addresses.schedule(schedule_id)
-        note = str(fields.get("note", ""))
+        action = request.path_params["action"]
         try:
-            match request.path_params["action"]:
-                case "pause":
-                    handle.pause(note)
-                case "resume":
-                    handle.unpause(note)
-                case "trigger":
-                    handle.trigger()
-                case "backfill":
-                    handle.backfill(_backfill(fields))
-                case "delete":
-                    handle.delete()
-                    return RedirectResponse("/schedules", 303)
-                case action:
-                    raise UsageError(f"unknown action {action!r}")
+            if action not in _SCHEDULE_ACTIONS:
+                raise UsageError(f"unknown action {action!r}")
+            _SCHEDULE_ACTIONS[action](handle, fields)
         except (HourglassError, ValueError) as error:
-            return requests.failure(self._site, request, 400, str(error), back)
-        return RedirectResponse(f"{back}?notice={quote(request.path_params['action'])}", 303)
+            return self.failure(request, 400, str(error), back)
+        return RedirectResponse("/schedules" if action == "delete" else f"{back}?notice={quote(action)}", 303)
 
     def act_on_schedules(self, request: Request, fields: Mapping[str, Any]) -> Response:
         """Apply an action to many schedules."""
-        self._check_may_change()
         action = str(fields.get("action", ""))
         selected = [str(schedule_id) for schedule_id in fields.get("runs", [])]
-        if action not in ("pause", "resume", "trigger", "backfill", "delete") or not selected:
+        if action not in _SCHEDULE_ACTIONS or not selected:
             raise UsageError("select schedules and an action: pause, resume, trigger, backfill or delete")
-        backfill = _backfill(fields) if action == "backfill" else None
+        if action == "backfill":
+            _backfill(fields)  # raises before the operation starts
 
-        def act(schedule_id: str, _: str) -> None:
-            handle = self._site.client.get_schedule_handle(
-                addresses.unquoted(addresses.unquoted(schedule_id))
-            )
-            match action:
-                case "pause":
-                    handle.pause()
-                case "resume":
-                    handle.unpause()
-                case "trigger":
-                    handle.trigger()
-                case "backfill" if backfill is not None:
-                    handle.backfill(backfill)
-                case "delete":
-                    handle.delete()
+        def act(quoted_id: str, _: str) -> None:
+            schedule_id = addresses.unquoted(addresses.unquoted(quoted_id))
+            _SCHEDULE_ACTIONS[action](self._site.client.get_schedule_handle(schedule_id), fields)
 
         operation = self._operations.start(
             f"{action} {len(selected)} schedules", [(schedule_id, "") for schedule_id in selected], act
         )
         return RedirectResponse(f"/operations/{operation.number}", 303)
 
-    def _check_may_change(self) -> None:
-        if self._site.read_only:
-            raise PermissionError("this web UI is read-only")
 
+_BULK_ACTIONS = {
+    "cancel": (
+        "Cancel",
+        "Requests cancellation. A workflow's code may clean up first, and may ignore the request.",
+    ),
+    "terminate": (
+        "Terminate",
+        "The workflows end immediately. Their code is not notified and cannot clean up.",
+    ),
+    "reset": ("Reset", "Each workflow starts a new run from its last workflow task."),
+    "signal": ("Signal", "Each workflow receives the signal."),
+}
+"""The actions on many runs: the verb and the consequence in the question that asks for confirmation."""
 
-_BULK_ACTIONS = ("cancel", "terminate", "signal", "reset")
 _NOT_REPEATED = (
     "confirmed",
     "expected",
@@ -272,3 +255,12 @@ def _backfill(fields: Mapping[str, Any]) -> ScheduleBackfill:
         datetime.fromisoformat(finding.parse_time(str(fields.get(name, "")))) for name in ("start", "end")
     )
     return ScheduleBackfill(start_at=start, end_at=end)
+
+
+_SCHEDULE_ACTIONS: dict[str, Callable[[ScheduleHandle, Mapping[str, Any]], object]] = {
+    "pause": lambda handle, fields: handle.pause(str(fields.get("note", ""))),
+    "resume": lambda handle, fields: handle.unpause(str(fields.get("note", ""))),
+    "trigger": lambda handle, _: handle.trigger(),
+    "backfill": lambda handle, fields: handle.backfill(_backfill(fields)),
+    "delete": lambda handle, _: handle.delete(),
+}

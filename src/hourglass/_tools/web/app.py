@@ -138,6 +138,16 @@ class _UnreachableError(ServiceError):
     """The engine cannot be reached at present."""
 
 
+_STATUSES = (
+    ((WorkflowNotFoundError, ScheduleNotFoundError), 404),
+    (PermissionError, 403),
+    ((UsageError, ValueError), 400),
+    (ReplayFailedError, 500),
+    (HourglassError, 503),
+)
+"""The HTTP status of a page for each kind of error; the first matching row counts."""
+
+
 class PageApp:
     """The web application of one site."""
 
@@ -162,7 +172,7 @@ class PageApp:
             try:
                 return await self._run_while_reachable(lambda: handle(request), limiter)
             except _UnreachableError as unreachable:
-                return requests.failure(self._site, request, 503, str(unreachable))
+                return self._reads.failure(request, 503, str(unreachable))
 
         return respond
 
@@ -175,7 +185,9 @@ class PageApp:
 
         async def respond(request: Request) -> Response:
             if unreachable := self._site.health_monitor.health().unreachable:
-                return requests.failure(self._site, request, 503, f"no action was performed: {unreachable}")
+                return self._reads.failure(request, 503, f"no action was performed: {unreachable}")
+            if self._site.read_only:
+                raise PermissionError("this web UI is read-only")
             return await anyio.to_thread.run_sync(handle, request, await requests.fields(request))
 
         return respond
@@ -210,22 +222,10 @@ class PageApp:
 
     async def failed(self, request: Request, error: Exception) -> Response:
         """Render an error as a page."""
-        match error:
-            case WorkflowNotFoundError() | ScheduleNotFoundError():
-                status = 404
-            case ServiceError(status="INVALID_ARGUMENT"):
-                status = 400
-            case PermissionError():
-                status = 403
-            case UsageError() | ValueError():
-                status = 400
-            case ReplayFailedError():
-                status = 500
-            case HourglassError():
-                status = 503
-            case _:
-                status = 500
-        return requests.failure(self._site, request, status, str(error) or type(error).__name__)
+        status = next((status for kind, status in _STATUSES if isinstance(error, kind)), 500)
+        if isinstance(error, ServiceError) and error.status == "INVALID_ARGUMENT":
+            status = 400
+        return self._reads.failure(request, status, str(error) or type(error).__name__)
 
     def app(self) -> Starlette:
         """Return the application with all routes."""
@@ -264,12 +264,8 @@ class PageApp:
             Route(f"{run}/{{action}}", self._form_handler(actions.act), methods=["POST"]),
             Route(run, self._page_handler(reads.run)),
         ]
-        handlers: Any = {
-            Exception: self.failed,
-            HourglassError: self.failed,
-            ValueError: self.failed,
-            PermissionError: self.failed,
-        }
+        kinds = (Exception, HourglassError, ValueError, PermissionError)
+        handlers: Any = dict.fromkeys(kinds, self.failed)
         return Starlette(routes=routes, exception_handlers=handlers)
 
 

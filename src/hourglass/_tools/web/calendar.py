@@ -5,6 +5,7 @@ Must not know: HTML. The rules of the embedded engine compute the times, as on a
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 
@@ -30,17 +31,7 @@ class Day:
     @property
     def level(self) -> int:
         """The intensity of the day's color, from 0 to 4."""
-        return (
-            0
-            if not self.count
-            else 1
-            if self.count == 1
-            else 2
-            if self.count <= 4
-            else 3
-            if self.count <= 24
-            else 4
-        )
+        return bisect_left((0, 1, 4, 24), self.count)
 
 
 def year_of(spec: ScheduleSpec, now: datetime) -> tuple[Day, ...]:

@@ -27,15 +27,17 @@ class LoginPages:
         """Show the login form. If the address contains the code of the one-time link, log in."""
         code = request.query_params.get("code")
         if code is None or request.method == "HEAD":  # a preview of the link must not use it up
-            return HTMLResponse(pages.login(_BARE))
+            return _form()
         if not self._access.redeem(code):
-            return HTMLResponse(
-                pages.login(_BARE, "this link has been used already, or is invalid: enter the token"), 403
-            )
+            return _form("this link has been used already, or is invalid: enter the token", 403)
         # Respond with a page that loads the next page, instead of a redirect. If the browser comes from another site or a
         # file, it sends a SameSite=Strict cookie only with requests that this page itself makes.
         return self._logged_in(
-            request, HTMLResponse(pages.logged_in(_BARE, AFTER), headers={"refresh": f"0;url={AFTER}"})
+            request,
+            HTMLResponse(
+                pages.render("logged_in", _BARE, title="Logged in", after=AFTER),
+                headers={"refresh": f"0;url={AFTER}"},
+            ),
         )
 
     async def submit(self, request: Request) -> Response:
@@ -45,7 +47,7 @@ class LoginPages:
             case AccessDecision.ADMITTED:
                 return self._logged_in(request, RedirectResponse(AFTER, 303))
             case AccessDecision.DENIED:
-                return HTMLResponse(pages.login(_BARE, "wrong token"), 401)
+                return _form("wrong token", 401)
             case AccessDecision.LIMITED:
                 rejection = security.too_many_guesses()
                 return PlainTextResponse(rejection.message, rejection.status, dict(rejection.headers))
@@ -54,3 +56,7 @@ class LoginPages:
         secure = self._names.is_secure(request.headers)
         response.headers["set-cookie"] = self._access.set_cookie(secure=secure)
         return response
+
+
+def _form(error: str = "", status: int = 200) -> Response:
+    return HTMLResponse(pages.render("login", _BARE, title="Log in", error=error), status)

@@ -13,17 +13,17 @@ from typing import Any
 from urllib.parse import quote
 
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from hourglass._evaluator.built_in_queries import UNREAD_SIGNALS
 from hourglass._history.events import HistoryEvent
 from hourglass._tools.diagnosis.asking import WhyContext, kept_by_engine, plain_form
-from hourglass._tools.timeline.spans import Story
+from hourglass._tools.timeline.run_state import problem_of
+from hourglass._tools.timeline.spans import Kind, Story
 from hourglass._tools.timeline.watching import Watched
-from hourglass._tools.web import addresses, finding, forms, pages, requests, run_view, site
-from hourglass._tools.web.bulk import BulkOperations
+from hourglass._tools.web import addresses, finding, forms, requests, run_view, site
 from hourglass._tools.web.calendar import year_of
-from hourglass._tools.web.site import Site
+from hourglass._tools.web.finding import FIELD_NAMES, FIELDS
 from hourglass._tools.web.waterfall import waterfall
 from hourglass.client import (
     Client,
@@ -42,14 +42,13 @@ _MAX_QUEUES = 20
 _NEWEST = 200
 _FAULTS_SHOWN = 20
 _RPC_TIMEOUT = 3.0
+_UNKNOWN = datetime.min.replace(tzinfo=UTC)
+_OTHER_PENDING = (Kind.TIMER, Kind.UPDATE, Kind.SIGNAL, Kind.EXTERNAL, Kind.NEXUS, Kind.LOCAL)
+"""Kinds of pending steps that a workflow description does not list."""
 
 
-class PageReads:
+class PageReads(requests.Handlers):
     """The page handlers of one site."""
-
-    def __init__(self, site: Site, operations: BulkOperations) -> None:
-        self._site = site
-        self._operations = operations
 
     def home(self, request: Request) -> Response:
         """Redirect to the list of workflows."""
@@ -62,9 +61,19 @@ class PageReads:
             listing, error = finding.listing(self._site.client, search, self._site.problems), ""
         except (ValueError, HourglassError) as raised:
             listing, error = None, str(raised)
-        known_types = tuple(forms.workflows_in(self._site.modules))
-        return HTMLResponse(
-            pages.workflows(requests.view(self._site, request), search, listing, error, known_types)
+        items = () if listing is None else listing.items
+        known_types = forms.workflows_in(self._site.modules)
+        attributes = sorted({name for run in items for name in run.search_attributes}.difference(FIELDS))
+        return self._page(
+            request,
+            "workflows",
+            title="Workflows",
+            search=search,
+            listing=listing,
+            error=error,
+            types=list(dict.fromkeys([*known_types, *sorted({run.workflow_type for run in items})])),
+            fields=[*FIELDS, *attributes],
+            field_names=FIELD_NAMES,
         )
 
     def chart(self, request: Request) -> Response:
@@ -73,7 +82,8 @@ class PageReads:
             buckets = finding.chart(self._site.client, requests.search(request))
         except (ValueError, HourglassError):
             buckets = ()
-        return HTMLResponse(pages.chart(requests.view(self._site, request), buckets))
+        most = max((max(bucket.started, bucket.closed) for bucket in buckets), default=0)
+        return self._page(request, "chart", buckets=buckets, most=most)
 
     def problems(self, request: Request) -> Response:
         """Return the number of open runs per problem as a page fragment. The page loads it separately, because the query
@@ -84,7 +94,7 @@ class PageReads:
             counts = finding.problem_counts(self._site.client, search)
         except (ValueError, HourglassError):
             counts = ()
-        return HTMLResponse(pages.problem_counts(requests.view(self._site, request), search, counts))
+        return self._page(request, "problems", search=search, counts=counts)
 
     def latest(self, request: Request) -> Response:
         """Redirect from a workflow id to its latest run."""
@@ -95,14 +105,11 @@ class PageReads:
 
     def start_page(self, request: Request) -> Response:
         """Show the form to start a workflow."""
-        known_forms = forms.workflows_in(self._site.modules)
-        return HTMLResponse(
-            pages.start(requests.view(self._site, request), known_forms, request.query_params.get("type", ""))
-        )
+        return self.start_form(request, request.query_params.get("type", ""))
 
     def run(self, request: Request) -> Response:
         """Show one run."""
-        workflow_id, run_id = requests.path_part(request, "id"), requests.path_part(request, "run_id")
+        workflow_id, run_id = requests.run_of(request)
         description, story, events = self._read_run(request, workflow_id, run_id)
         bars = waterfall(story, start=requests.number(request, "from"), end=requests.number(request, "to"))
         selected_key = request.query_params.get("span", "")
@@ -111,22 +118,24 @@ class PageReads:
             action: forms.messages_of(self._site.modules, description.workflow_type, kind)
             for action, kind in (("signal", "signals"), ("query", "queries"), ("update", "updates"))
         }
-        selected = {action: request.query_params.get(action, "") for action in messages}
-        return HTMLResponse(
-            pages.run(
-                requests.view(self._site, request),
-                description,
-                story,
-                bars,
-                span,
-                run_view.chain(story),
-                run_view.unprocessed_signals(events) if story.end is None else (),
-                self._runs_of(workflow_id),
-                self._site.problems([description]),
-                messages,
-                selected,
-                request.query_params.get("notice", ""),
-            )
+        runs = self._runs_of(workflow_id)
+        problems = {run.run_id: problem for run in runs if (problem := problem_of(run)) is not None}
+        return self._page(
+            request,
+            "run",
+            title=description.id,
+            run=description,
+            story=story,
+            waterfall=bars,
+            waiting=[step for step in story.spans[1:] if step.end is None and step.kind in _OTHER_PENDING],
+            span=span,
+            chain=run_view.chain(story),
+            unprocessed_signals=run_view.unprocessed_signals(events) if story.end is None else (),
+            runs=runs,
+            problems={**problems, **self._site.problems([description])},
+            messages=messages,
+            chosen={action: request.query_params.get(action, "") for action in messages},
+            notice=request.query_params.get("notice", ""),
         )
 
     def _runs_of(self, workflow_id: str) -> tuple[WorkflowExecution, ...]:
@@ -136,13 +145,13 @@ class PageReads:
             runs = self._site.client.list_page(query, page_size=_RUNS_OF_AN_ID).items
         except ServiceError:  # the id cannot be expressed in a filter
             return ()
-        return tuple(sorted(runs, key=_started, reverse=True))
+        return tuple(sorted(runs, key=lambda run: run.start_time or _UNKNOWN, reverse=True))
 
     def _read_run(
         self, request: Request, workflow_id: str, run_id: str
     ) -> tuple[WorkflowDescription, Story, tuple[HistoryEvent, ...]]:
         peek = self._site.peek(requests.requests_payloads(request))
-        shows = requests.shows_payloads(self._site, request)
+        shows = self._shows_payloads(request)
         watched = Watched(self._site.client, workflow_id, run_id, peek, failures=shows)
         description, events = watched.fetch()
         return description, watched.story_from(description, events), events
@@ -150,38 +159,33 @@ class PageReads:
     def why(self, request: Request) -> Response:
         """Show the reasons for the run's state. The result is only a part of a page, because the diagnosis may take
         seconds."""
-        workflow_id, run_id = requests.path_part(request, "id"), requests.path_part(request, "run_id")
+        workflow_id, run_id = requests.run_of(request)
         try:
-            context = WhyContext(self._site.client, failures=requests.shows_payloads(self._site, request))
+            context = WhyContext(self._site.client, failures=self._shows_payloads(request))
             diagnosis, error = context.diagnosis(workflow_id, run_id), ""
         except HourglassError as raised:
             diagnosis, error = None, str(raised)
-        return HTMLResponse(pages.why(requests.view(self._site, request), diagnosis, error))
+        return self._page(request, "why", diagnosis=diagnosis, error=error)
 
     def unread(self, request: Request) -> Response:
         """Show signals that the run's code has received but not handled. The result is only a part of a page, because it
         requires a query to a worker.
         """
-        workflow_id, run_id = requests.path_part(request, "id"), requests.path_part(request, "run_id")
+        workflow_id, run_id = requests.run_of(request)
         client = self._site.client
         handle = client.get_workflow_handle(workflow_id, run_id=run_id)
         answer: object = None
         with suppress(HourglassError):
             description = handle.describe()
-            is_open = description.status is WorkflowStatus.RUNNING
-            if (
-                is_open
-                and client.describe_task_queue(
-                    description.task_queue, rpc_timeout=_RPC_TIMEOUT
-                ).workflow_pollers
-            ):
+            is_open, queue = description.status is WorkflowStatus.RUNNING, description.task_queue
+            if is_open and client.describe_task_queue(queue, rpc_timeout=_RPC_TIMEOUT).workflow_pollers:
                 answer = handle.query(UNREAD_SIGNALS, rpc_timeout=_RPC_TIMEOUT)
         signals = {str(name): count for name, count in answer.items()} if isinstance(answer, dict) else {}
-        return HTMLResponse(pages.unread(requests.view(self._site, request), signals))
+        return self._page(request, "unread", signals=signals)
 
     def history(self, request: Request) -> Response:
         """Show a page of the events as a table."""
-        workflow_id, run_id = requests.path_part(request, "id"), requests.path_part(request, "run_id")
+        workflow_id, run_id = requests.run_of(request)
         handle = self._site.client.get_workflow_handle(workflow_id, run_id=run_id)
         newest_first = request.query_params.get("order") == "newest"
         page = handle.history_page(
@@ -189,7 +193,7 @@ class PageReads:
             page_token=bytes.fromhex(request.query_params.get("page", "")),
             newest_first=newest_first,
         )
-        peek = self._site.peek(True) if requests.shows_payloads(self._site, request) else None
+        peek = self._site.peek(True) if self._shows_payloads(request) else None
         table = run_view.HistoryTable(
             workflow_id=workflow_id,
             run_id=run_id,
@@ -198,11 +202,11 @@ class PageReads:
             newest_first=newest_first,
             next_page=page.next_page_token.hex(),
         )
-        return HTMLResponse(pages.history(requests.view(self._site, request), table))
+        return self._page(request, "history", title=f"History of {workflow_id}", table=table)
 
     def history_json(self, request: Request) -> Response:
         """Send the history as a file that `hourglass replay` can read. Payloads stay encoded."""
-        workflow_id, run_id = requests.path_part(request, "id"), requests.path_part(request, "run_id")
+        workflow_id, run_id = requests.run_of(request)
         text = self._site.client.get_workflow_handle(workflow_id, run_id=run_id).history().to_json(indent=2)
         name = quote(f"{workflow_id}-{run_id}.json", safe="")
         return Response(
@@ -213,16 +217,15 @@ class PageReads:
 
     def reset_page(self, request: Request) -> Response:
         """Show the effects of a reset to an event, before its confirmation."""
-        workflow_id, run_id = requests.path_part(request, "id"), requests.path_part(request, "run_id")
+        workflow_id, run_id = requests.run_of(request)
         _, story, events = self._read_run(request, workflow_id, run_id)
         plan = run_view.reset_plan(events, story, requests.number(request, "event") or 0)
-        return HTMLResponse(
-            pages.confirm_reset(requests.view(self._site, request), workflow_id, run_id, plan)
-        )
+        title = f"Reset {workflow_id}"
+        return self._page(request, "reset", title=title, id=workflow_id, run_id=run_id, plan=plan)
 
     def moments(self, request: Request) -> Response:
         """Show a run at one moment of its past."""
-        workflow_id, run_id = requests.path_part(request, "id"), requests.path_part(request, "run_id")
+        workflow_id, run_id = requests.run_of(request)
         time_travel = self._site.time_travel
         if time_travel is None:
             raise UsageError(
@@ -239,29 +242,29 @@ class PageReads:
             for frame_site in ((frame.file, frame.line) for frame in fiber.frames)
         }
         value_changes = changes(previous, at) if at is not None and previous is not None else ()
-        if not requests.shows_payloads(self._site, request):
+        if not self._shows_payloads(request):
             at = at and run_view.hide_moment(at)
             value_changes = tuple(run_view.hide_change(value_change) for value_change in value_changes)
-        error = run_view.replay_error(walked, shows=requests.shows_payloads(self._site, request))
-        return HTMLResponse(
-            pages.moments(
-                requests.view(self._site, request),
-                workflow_id,
-                run_id,
-                all_moments,
-                at,
-                value_changes,
-                sources,
-                error,
-            )
+        error = run_view.replay_error(walked, shows=self._shows_payloads(request))
+        return self._page(
+            request,
+            "moments",
+            title=f"Time travel: {workflow_id}",
+            id=workflow_id,
+            run_id=run_id,
+            moments=all_moments,
+            at=at,
+            changed=value_changes,
+            sources=sources,
+            error=error,
         )
 
     def operation(self, request: Request) -> Response:
         """Show the progress of a bulk operation."""
         operation = self._operations.find(int(request.path_params["number"]))
         if operation is None:
-            return requests.failure(self._site, request, 404, "unknown operation")
-        return HTMLResponse(pages.operation(requests.view(self._site, request), operation))
+            return self.failure(request, 404, "unknown operation")
+        return self._page(request, "operation", title=operation.title, operation=operation)
 
     def schedules(self, request: Request) -> Response:
         """Show all schedules."""
@@ -269,7 +272,7 @@ class PageReads:
             schedules, error = list(self._site.client.list_schedules()), ""
         except HourglassError as raised:
             schedules, error = [], str(raised)
-        return HTMLResponse(pages.schedules(requests.view(self._site, request), schedules, error))
+        return self._page(request, "schedules", title="Schedules", schedules=schedules, error=error)
 
     def schedule(self, request: Request) -> Response:
         """Show one schedule."""
@@ -280,7 +283,9 @@ class PageReads:
             year = year_of(description.schedule.spec, datetime.now(UTC))
         except (HourglassError, ValueError):  # a server may support specs that we do not
             year = ()
-        return HTMLResponse(pages.schedule(requests.view(self._site, request), description, year, notice))
+        return self._page(
+            request, "schedule", title=description.id, schedule=description, year=year, notice=notice
+        )
 
     def workers(self, request: Request) -> Response:
         """Show the task queues with their pollers and backlogs, and details of the workers in this process."""
@@ -289,9 +294,9 @@ class PageReads:
         except HourglassError as raised:
             queues, error = [], str(raised)
         local = [worker_facts(worker) for worker in self._site.workers()]
-        if not requests.shows_payloads(self._site, request):
+        if not self._shows_payloads(request):
             local = [run_view.hide_parked(facts) for facts in local]
-        return HTMLResponse(pages.workers(requests.view(self._site, request), queues, local, error))
+        return self._page(request, "workers", title="Workers", queues=queues, local=local, error=error)
 
     def limits(self, request: Request) -> Response:
         """Show slots with their holders and waiting workflows, pending turns of throttles, and pending calls
@@ -323,16 +328,14 @@ class PageReads:
             {**throttle, "given": [turn for turn in throttle.get("given", ()) if turn.get("at", 0) > now]}
             for throttle in throttles
         ]
-        return HTMLResponse(pages.limits(requests.view(self._site, request), slots, pending, bursts, error))
+        return self._page(
+            request, "limits", title="Limits", slots=slots, throttles=pending, bursts=bursts, error=error
+        )
 
     def health(self, request: Request) -> Response:
         """Report whether the web UI is healthy and reaches its engine."""
         trouble = site.check_health(self._site.client).trouble
         return JSONResponse({"ok": False, "error": trouble}, 503) if trouble else JSONResponse({"ok": True})
-
-
-def _started(run: WorkflowExecution) -> float:
-    return 0.0 if run.start_time is None else run.start_time.timestamp()
 
 
 def task_queues(client: Client) -> list[TaskQueueDescription]:
@@ -346,15 +349,8 @@ def task_queues(client: Client) -> list[TaskQueueDescription]:
             lambda name: client.describe_task_queue(name, rpc_timeout=_RPC_TIMEOUT), other_names
         )
         other_queues = [*descriptions]
-    return (
-        other_queues
-        if other_names and default_queue.name not in names and _is_bare(default_queue)
-        else [default_queue, *other_queues]
-    )
-
-
-def _is_bare(queue: TaskQueueDescription) -> bool:
-    return not queue.workflow_pollers and not queue.activity_pollers
+    is_used = default_queue.name in names or default_queue.workflow_pollers or default_queue.activity_pollers
+    return [default_queue, *other_queues] if is_used or not other_names else other_queues
 
 
 def worker_facts(worker: Any) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from hourglass._tools.web import addresses, forms, pages
+from hourglass._tools.web.bulk import BulkOperations
 from hourglass._tools.web.finding import Search
 from hourglass._tools.web.site import Site
 from hourglass.errors import UsageError
@@ -70,28 +71,64 @@ def required_name(name: str, kind: str) -> str:
     return name
 
 
+def run_of(request: Request) -> tuple[str, str]:
+    """Return the workflow id and the run id in the path."""
+    return path_part(request, "id"), path_part(request, "run_id")
+
+
 _TITLES = {400: "Invalid request", 403: "Forbidden", 404: "Not found", 503: "Unavailable"}
 
 
-def view(site: Site, request: Request) -> pages.View:
-    """Return the data that every page displays around its content."""
-    return pages.View(
-        target=site.target,
-        read_only=site.read_only,
-        has_code=bool(site.modules),
-        hides_payloads=site.hides_payloads,
-        payloads_requested=site.hides_payloads and requests_payloads(request),
-        trouble=site.health_monitor.health().notice,
-    )
+class Handlers:
+    """The handlers of one site, and the parts that all their responses share."""
 
+    def __init__(self, site: Site, operations: BulkOperations) -> None:
+        self._site = site
+        self._operations = operations
 
-def shows_payloads(site: Site, request: Request) -> bool:
-    """Whether values may be displayed."""
-    return not site.hides_payloads or requests_payloads(request)
+    def _page(self, request: Request, template: str, status: int = 200, **data: Any) -> Response:
+        site = self._site
+        view = pages.View(
+            target=site.target,
+            read_only=site.read_only,
+            has_code=bool(site.modules),
+            hides_payloads=site.hides_payloads,
+            payloads_requested=site.hides_payloads and requests_payloads(request),
+            trouble=site.health_monitor.health().notice,
+        )
+        return HTMLResponse(pages.render(template, view, **data), status)
 
+    def _shows_payloads(self, request: Request) -> bool:
+        """Whether values may be displayed."""
+        return not self._site.hides_payloads or requests_payloads(request)
 
-def failure(site: Site, request: Request, status: int, message: str, back: str = "/workflows") -> Response:
-    """Render an error page. The message never becomes part of a URL, because it may contain input or a value of a run."""
-    title = _TITLES.get(status, "Internal error")
-    page = pages.failure(view(site, request), title, message, back, reloads=status == 503)
-    return HTMLResponse(page, status)
+    def failure(self, request: Request, status: int, message: str, back: str = "/workflows") -> Response:
+        """Render an error page. The message never becomes part of a URL, because it may contain input or a value of a run.
+
+        The page of an unavailable engine reloads itself when its content becomes available.
+        """
+        title = _TITLES.get(status, "Internal error")
+        reloads = status == 503
+        return self._page(
+            request, "failure", status, title=title, message=message, back=back, reloads=reloads
+        )
+
+    def start_form(
+        self,
+        request: Request,
+        selected: str,
+        status: int = 200,
+        error: str = "",
+        entered: Mapping[str, str] | None = None,
+    ) -> Response:
+        """Render the form to start a workflow."""
+        return self._page(
+            request,
+            "start",
+            status,
+            title="Start a workflow",
+            forms=forms.workflows_in(self._site.modules),
+            chosen=selected,
+            error=error,
+            given=entered or {},
+        )

@@ -40,12 +40,7 @@ class WaterfallRow:
 
     key: str
     span: Span
-    kind: str
-    name: str
-    outcome: str
-    bad: bool
     took: str
-    at: str
     caption: str
     bars: tuple[Bar, ...]
 
@@ -80,7 +75,7 @@ def waterfall(story: Story, *, start: int | None = None, end: int | None = None)
         low,
         high,
         tuple(_row(span, story, scale) for span in visible),
-        ticks(scale, _label_width, _LABEL_ROOM, origin=story.start),
+        ticks(scale, lambda label: sans(label, 11) * WIDTH / 1000, _LABEL_ROOM, origin=story.start),
         len(story.spans),
         sum(span.count for span in visible if span.count > 1),
         tuple(_zooms(low, high, *full_range)),
@@ -107,11 +102,6 @@ _LABEL_ROOM = 4.4
 """The minimum space between two labels of the axis. At this value there are at most eight labels."""
 
 
-def _label_width(label: str) -> float:
-    """Return the width of a label for bars that are a thousand pixels wide."""
-    return sans(label, 11) * WIDTH / 1000
-
-
 def _ends(span: Span, story: Story) -> int:
     return story.until if span.end is None else span.end
 
@@ -122,12 +112,7 @@ def _row(span: Span, story: Story, scale: Scale) -> WaterfallRow:
     return WaterfallRow(
         key=f"{span.id}-{span.depth}",
         span=span,
-        kind=captions.KINDS[span.kind],
-        name=span.name,
-        outcome=captions.outcome(span.outcome),
-        bad=span.outcome.bad,
         took=captions.length(span, story),
-        at=f"+{duration(span.start - story.start)}",
         caption="; ".join(note for note in notes if note),
         bars=tuple(_bars(pieces, scale)),
     )
