@@ -12,9 +12,12 @@ guessed.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeAlias
 
+import msgspec
+
+from hourglass._evaluator.retries import backoff
 from hourglass._evaluator.specs import RetryRule
 from hourglass._evaluator.words import signal_waited_for
 from hourglass._history import events as h
@@ -29,38 +32,19 @@ MOST = 24
 """The maximum number of attempts that are drawn individually."""
 
 
-@dataclass(frozen=True, slots=True)
-class Backoff:
-    """The intervals between the attempts of an activity."""
-
-    initial: int = S
-    coefficient: float = 2.0
-    maximum: int = 100 * S
-
-    def after(self, attempt: int) -> int:
-        """Return the interval after the attempt with this number, counted from 1."""
-        try:
-            wait = self.initial * self.coefficient ** (attempt - 1)
-        except OverflowError:
-            return self.maximum
-        return int(min(wait, self.maximum))
-
-
-def backoff_from(policy: RetryRule | None) -> Backoff:
-    """Return the intervals of an activity's retry policy, with Temporal's defaults."""
-    if policy is None:
-        return Backoff()
-    initial = round(policy.initial_interval * S) or S
+def _with_defaults(policy: RetryRule | None) -> RetryRule:
+    """Return an activity's retry policy with Temporal's defaults."""
+    policy = policy or RetryRule()
     coefficient = policy.backoff_coefficient
-    return Backoff(
-        initial,
-        coefficient if coefficient >= 1 else 2.0,
-        round(policy.maximum_interval * S) or 100 * initial,
+    return msgspec.structs.replace(
+        policy,
+        initial_interval=policy.initial_interval or 1.0,
+        backoff_coefficient=coefficient if coefficient >= 1 else 2.0,
     )
 
 
 def before_last(
-    start: int, last: int, attempt: int, backoff: Backoff, usual: int | None = None
+    start: int, last: int, attempt: int, policy: RetryRule, usual: int | None = None
 ) -> tuple[Segment, ...]:
     """Return the segments before the last attempt's start: the time in the queue, or the failed attempts with the intervals
     after them.
@@ -72,7 +56,7 @@ def before_last(
         return _kept(Segment(start, last, Phase.QUEUED))
     if attempt - 1 > MOST:
         return _kept(Segment(start, last, Phase.BACKOFF, guessed=True))
-    waits = [backoff.after(interval) for interval in range(1, attempt)]
+    waits = [round(backoff(policy, number) * S) for number in range(1, attempt)]
     ran = (last - start - sum(waits)) // len(waits)
     if ran < 0:
         # The intervals were shorter than in the policy. An operator may have changed the policy, or ended a wait early.
@@ -117,14 +101,14 @@ class SpanDraft:
     paused: bool = False
     last_heartbeat: int | None = None
     worker: str = ""
-    backoff: Backoff = field(default_factory=Backoff)
+    policy: RetryRule = field(default_factory=RetryRule)
     faults: tuple[Fault, ...] = ()
     notes: list[str] = field(default_factory=list)
     target: str = ""
     child_id: str = ""
     due: int | None = None
     signal: str = ""
-    shown: list[tuple[str, str]] = field(default_factory=list)
+    shown: tuple[tuple[str, str], ...] = ()
 
     def close(self, event: h.HistoryEvent, outcome: Outcome, faults: tuple[Fault, ...] = ()) -> None:
         """Close the span with this event."""
@@ -139,7 +123,7 @@ class SpanDraft:
     def show(self, what: str, value: str) -> None:
         """Add a payload that may be displayed."""
         if value:
-            self.shown.append((what, value))
+            self.shown += ((what, value),)
 
 
 @dataclass(eq=False)
@@ -186,7 +170,7 @@ class StoryDraft:
         return draft
 
 
-Handler: TypeAlias = Callable[[StoryDraft, h.HistoryEvent, Any], None]
+Handler: TypeAlias = Callable[[StoryDraft, h.HistoryEvent, Any], object]
 """A function that applies an event and its attributes to the draft."""
 
 
@@ -194,27 +178,13 @@ def frozen(draft: SpanDraft, until: int) -> Span:
     """Return the finished span. An open span ends at `until` for now."""
     end = until if draft.end is None else draft.end
     return Span(
-        id=draft.id,
-        kind=draft.kind,
-        name=draft.name,
-        start=draft.start,
-        end=draft.end,
-        outcome=draft.outcome,
+        **{name: getattr(draft, name) for name in _COMMON_FIELDS},
         segments=_segments(draft, max(end, draft.start)),
-        attempts=draft.attempts,
-        max_attempts=draft.max_attempts,
-        next_attempt=draft.next_attempt,
-        due=draft.due,
-        paused=draft.paused,
-        last_heartbeat=draft.last_heartbeat,
-        worker=draft.worker,
-        faults=draft.faults,
         note=", ".join(draft.notes),
-        target=draft.target,
-        child_id=draft.child_id,
-        signal=draft.signal,
-        shown=tuple(draft.shown),
     )
+
+
+_COMMON_FIELDS = {name.name for name in fields(SpanDraft)} & {name.name for name in fields(Span)}
 
 
 def _segments(draft: SpanDraft, end: int) -> tuple[Segment, ...]:
@@ -226,19 +196,18 @@ def _segments(draft: SpanDraft, end: int) -> tuple[Segment, ...]:
     if draft.begun is None:
         if draft.first_phase is Phase.QUEUED and draft.attempts > 1:
             again = end if draft.next_attempt is None else draft.next_attempt
-            tried = before_last(draft.start, again, draft.attempts, draft.backoff)
-            return _until(end, (*tried, Segment(again, max(again, end), Phase.QUEUED)))
+            tried = before_last(draft.start, again, draft.attempts, draft.policy)
+            segments = (*tried, Segment(again, max(again, end), Phase.QUEUED))
+            return tuple(
+                replace(segment, end=min(segment.end, end)) for segment in segments if segment.start < end
+            )
         return (Segment(draft.start, end, last if last is Phase.FAILED else draft.first_phase),)
     begun = min(max(draft.begun, draft.start), end)
     # Attempts that timed out took longer than the last attempt, so its duration is no estimate for them.
     timed_out = any(fault.type.startswith("timeout") for fault in draft.faults)
     usual = None if timed_out or draft.end is None else end - begun
-    before = before_last(draft.start, begun, draft.attempts, draft.backoff, usual)
+    before = before_last(draft.start, begun, draft.attempts, draft.policy, usual)
     return (*before, Segment(begun, end, last))
-
-
-def _until(end: int, segments: tuple[Segment, ...]) -> tuple[Segment, ...]:
-    return tuple(replace(segment, end=min(segment.end, end)) for segment in segments if segment.start < end)
 
 
 _FAILED = (Outcome.FAILED, Outcome.TIMED_OUT, Outcome.TERMINATED)
@@ -247,16 +216,6 @@ _FAILED = (Outcome.FAILED, Outcome.TIMED_OUT, Outcome.TERMINATED)
 def _signaled(story: StoryDraft, event: h.HistoryEvent, a: h.WorkflowExecutionSignaled) -> None:
     draft = story.point(event, Kind.SIGNAL, a.signal_name or "signal")
     draft.show("input", story.peek(a.arguments))
-
-
-def _cancel_requested(
-    story: StoryDraft, event: h.HistoryEvent, a: h.WorkflowExecutionCancelRequested
-) -> None:
-    story.point(event, Kind.CANCEL, "cancel requested").note(a.reason)
-
-
-def _update_admitted(story: StoryDraft, event: h.HistoryEvent, a: h.WorkflowExecutionUpdateAdmitted) -> None:
-    _update_begins(story, event, a.request, "", Phase.QUEUED)
 
 
 def _update_accepted(story: StoryDraft, event: h.HistoryEvent, a: h.WorkflowExecutionUpdateAccepted) -> None:
@@ -296,10 +255,6 @@ def _update_completed(
     draft.close(event, Outcome.DONE if a.failure is None else Outcome.FAILED, chain(a.failure))
     if a.result is not None:
         draft.show("result", story.peek((a.result,)))
-
-
-def _patch(story: StoryDraft, event: h.HistoryEvent, a: h.MarkerRecorded) -> None:
-    story.point(event, Kind.MARKER, f"patch {a.patch_id}")
 
 
 def _marker(story: StoryDraft, event: h.HistoryEvent, a: h.ForeignMarkerRecorded) -> None:
@@ -342,20 +297,21 @@ def _local_outcome(failure: Failure | None) -> Outcome:
 
 
 def _changed(what: str) -> Handler:
-    def changed(story: StoryDraft, event: h.HistoryEvent, a: h.Attributes) -> None:
-        story.point(event, Kind.MARKER, what)
-
-    return changed
+    return lambda story, event, _: story.point(event, Kind.MARKER, what)
 
 
 MESSAGES: dict[type[h.Attributes], Handler] = {
     h.WorkflowExecutionSignaled: _signaled,
-    h.WorkflowExecutionCancelRequested: _cancel_requested,
-    h.WorkflowExecutionUpdateAdmitted: _update_admitted,
+    h.WorkflowExecutionCancelRequested: lambda story, event, a: story.point(
+        event, Kind.CANCEL, "cancel requested"
+    ).note(a.reason),
+    h.WorkflowExecutionUpdateAdmitted: lambda story, event, a: _update_begins(
+        story, event, a.request, "", Phase.QUEUED
+    ),
     h.WorkflowExecutionUpdateAccepted: _update_accepted,
     h.WorkflowExecutionUpdateRejected: _update_rejected,
     h.WorkflowExecutionUpdateCompleted: _update_completed,
-    h.MarkerRecorded: _patch,
+    h.MarkerRecorded: lambda story, event, a: story.point(event, Kind.MARKER, f"patch {a.patch_id}"),
     h.LocalActivityMarkerRecorded: _local_activity,
     h.ForeignMarkerRecorded: _marker,
     h.UpsertWorkflowSearchAttributes: _changed("search attributes set"),
@@ -375,8 +331,8 @@ def _summary(a: h.ActivityTaskScheduled | h.TimerStarted) -> str:
 
 def _activity_scheduled(story: StoryDraft, event: h.HistoryEvent, a: h.ActivityTaskScheduled) -> None:
     draft = story.add(event, Kind.ACTIVITY, a.activity_type or "activity", Phase.QUEUED)
-    policy = a.spec.retry_policy
-    draft.backoff, draft.max_attempts = backoff_from(policy), policy.maximum_attempts if policy else 0
+    draft.policy = _with_defaults(a.spec.retry_policy)
+    draft.max_attempts = draft.policy.maximum_attempts
     draft.target = clean(a.activity_id)
     queue = clean(a.spec.task_queue)
     if queue and queue != story.facts.get("task_queue"):
@@ -398,9 +354,8 @@ def _step_ended(outcome: Outcome, key: str = "scheduled_event_id") -> Handler:
         if draft is None:
             return
         if draft.begun == event.time_ns and draft.attempts == 1:
-            draft.begun = (
-                draft.start
-            )  # the start was recorded only at the end, so the time in the queue is unknown
+            # The start was recorded only at the end, so the time in the queue is unknown.
+            draft.begun = draft.start
         draft.close(event, outcome, chain(getattr(a, "failure", None)))
         state = getattr(a, "retry_state", None)
         if outcome.bad and state is not None:
@@ -466,12 +421,6 @@ def _signal_sent(
     draft.show("input", story.peek(a.arguments))
 
 
-def _cancel_sent(
-    story: StoryDraft, event: h.HistoryEvent, a: h.RequestCancelExternalWorkflowExecutionInitiated
-) -> None:
-    story.add(event, Kind.EXTERNAL, "cancel").note(f"to {a.workflow_id}")
-
-
 def _nexus_scheduled(story: StoryDraft, event: h.HistoryEvent, a: h.NexusOperationScheduled) -> None:
     name = ".".join(filter(None, (a.service, a.operation)))
     draft = story.add(event, Kind.NEXUS, name or "nexus operation", Phase.QUEUED)
@@ -505,7 +454,9 @@ STEPS: dict[type[h.Attributes], Handler] = {
     h.SignalExternalWorkflowExecutionInitiated: _signal_sent,
     h.SignalExternalWorkflowExecutionFailed: _rejected,
     h.ExternalWorkflowExecutionSignaled: _step_ended(Outcome.DONE, "initiated_event_id"),
-    h.RequestCancelExternalWorkflowExecutionInitiated: _cancel_sent,
+    h.RequestCancelExternalWorkflowExecutionInitiated: lambda story, event, a: story.add(
+        event, Kind.EXTERNAL, "cancel"
+    ).note(f"to {a.workflow_id}"),
     h.RequestCancelExternalWorkflowExecutionFailed: _rejected,
     h.ExternalWorkflowExecutionCancelRequested: _step_ended(Outcome.DONE, "initiated_event_id"),
     h.NexusOperationScheduled: _nexus_scheduled,

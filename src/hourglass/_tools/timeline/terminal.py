@@ -7,7 +7,6 @@ All information shown by colour is also shown by a character. No line is wider t
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from hourglass._tools.timeline import captions
@@ -22,93 +21,42 @@ _LEAST_BREAK = 5
 _LENGTH = 11
 
 
-@dataclass(frozen=True, slots=True)
-class Glyphs:
-    """The characters of a picture."""
-
-    phases: dict[Phase, str]
-    ends: dict[Outcome, str]
-    child: str
-    task: str
-    line: str
-    tick: str
-    torn: str
-    branch: str
-    ellipsis: str
-    dot: str
-    plain: bool = False
-
-
-UNICODE = Glyphs(
-    phases={
-        Phase.WAITING: "╌",
-        Phase.QUEUED: "░",
-        Phase.BACKOFF: "┈",
-        Phase.RUNNING: "█",
-        Phase.POINT: "◆",
-        Phase.FAILED: "▚",
-    },
-    ends={
-        Outcome.OPEN: "▸",
-        Outcome.RETRYING: "↻",
-        Outcome.FAILED: "✗",
-        Outcome.TIMED_OUT: "✗",
-        Outcome.TERMINATED: "✗",
-        Outcome.CANCELLED: "⊘",
-        Outcome.CONTINUED: "→",
-        Outcome.LEFT: "┤",
-    },
-    child="▓",
-    task="┃",
-    line="─",
-    tick="┬",
-    torn="╱",
-    branch="└ ",
-    ellipsis="…",
-    dot="·",
-)
-ASCII = Glyphs(
-    phases={
-        Phase.WAITING: "-",
-        Phase.QUEUED: ":",
-        Phase.BACKOFF: ".",
-        Phase.RUNNING: "#",
-        Phase.POINT: "*",
-        Phase.FAILED: "x",
-    },
-    ends={
-        Outcome.OPEN: ">",
-        Outcome.RETRYING: "@",
-        Outcome.FAILED: "X",
-        Outcome.TIMED_OUT: "X",
-        Outcome.TERMINATED: "X",
-        Outcome.CANCELLED: "o",
-        Outcome.CONTINUED: ">",
-        Outcome.LEFT: "|",
-    },
-    child="=",
-    task="|",
-    line="-",
-    tick="+",
-    torn="/",
-    branch="- ",
-    ellipsis="...",
-    dot="",
-    plain=True,
-)
+_PHASES = {
+    Phase.WAITING: "╌",
+    Phase.QUEUED: "░",
+    Phase.BACKOFF: "┈",
+    Phase.RUNNING: "█",
+    Phase.POINT: "◆",
+    Phase.FAILED: "▚",
+}
+_ENDS = {
+    Outcome.OPEN: "▸",
+    Outcome.RETRYING: "↻",
+    Outcome.FAILED: "✗",
+    Outcome.TIMED_OUT: "✗",
+    Outcome.TERMINATED: "✗",
+    Outcome.CANCELLED: "⊘",
+    Outcome.CONTINUED: "→",
+    Outcome.LEFT: "┤",
+}
+_CHILD, _TASK, _LINE, _TICK, _TORN, _BRANCH = "▓", "┃", "─", "┬", "╱", "└ "
+_ASCII = str.maketrans("╌░┈█◆▚▸↻✗⊘→┤▓┃─┬╱└µ−×", "-:.#*x>@Xo>|=|-+/-u-x")
 
 
 def lines(story: Story, width: int, *, plain: bool = False, limit: int = LIMIT) -> tuple[Line, ...]:
     """Return the picture for a terminal of this width. With `plain`, use ASCII characters only."""
-    painter = _Painter(fold(story, limit), max(width, 40), ASCII if plain else UNICODE)
-    return tuple(painter.picture())
+    picture = _Painter(fold(story, limit), max(width, 40), plain=plain).picture()
+    if not plain:
+        return tuple(picture)
+    return tuple(tuple((text.translate(_ASCII), style) for text, style in line) for line in picture)
 
 
 class _Painter:
-    """A painter of one story, with the widths, scale and characters that all lines share."""
+    """A painter of one story, with the widths and the scale that all lines share."""
 
-    def __init__(self, story: Story, width: int, glyphs: Glyphs) -> None:
-        self.story, self.width, self.glyphs = story, width, glyphs
+    def __init__(self, story: Story, width: int, *, plain: bool) -> None:
+        self.story, self.width = story, width
+        self.ellipsis, self.dot = ("...", "") if plain else ("…", "·")
         longest = max(cells(_name(span)) + 2 * span.depth for span in story.spans) + 1
         self.names = min(max(longest, 14), max(14, min(44, int(width * 0.36))))
         self.columns = width - self.names - _LENGTH - 3  # two for the mark after a bar, one before a bar
@@ -149,7 +97,7 @@ class _Painter:
         """Yield the parts in as many lines as necessary, without breaking a part."""
         line = ""
         for part in parts:
-            longer = f"{line} {self.glyphs.dot} {part}" if line else part
+            longer = f"{line} {self.dot} {part}" if line else part
             if cells(longer) > self.width and line:
                 yield ((line, "dim"),)
                 longer = part
@@ -160,15 +108,15 @@ class _Painter:
     def _axis(self) -> Iterator[Line]:
         """Yield a line of labels and a line of marks, both in the columns of the bars."""
         labels = [" "] * self.columns
-        marks = [self.glyphs.line] * self.columns
+        marks = [_LINE] * self.columns
         for piece in self.scale.breaks:
             for column in range(int(piece.left), min(int(piece.right), self.columns)):
-                marks[column] = self.glyphs.torn
-        for tick in ticks(self.scale, lambda text: float(cells(self._plain(text))), 1.0):
-            label = self._plain(tick.label)
+                marks[column] = _TORN
+        for tick in ticks(self.scale, lambda text: float(cells(text)), 1.0):
+            label = tick.label
             at = int(tick.at - cells(label) / 2) if tick.centred else int(tick.at)
             if not tick.centred:
-                marks[min(at, self.columns - 1)] = self.glyphs.tick
+                marks[min(at, self.columns - 1)] = _TICK
             labels[at : at + len(label)] = label
         yield self._beside("", "".join(labels[: self.columns]), "dim")
         yield self._beside("", "".join(marks), "dim")
@@ -180,7 +128,7 @@ class _Painter:
         indent = "  " * min(span.depth, 8)
         name = self._fit(indent + _name(span), self.names)
         bar = list(self._bar(span))
-        length = self._plain(captions.length(span, self.story))
+        length = captions.length(span, self.story)
         used = sum(cells(text) for text, _ in bar)
         gap = " " * (self.columns + 2 - used + max(_LENGTH - cells(length), 0))
         style = "bad" if span.outcome.bad else "bold" if span.kind is Kind.RUN else "plain"
@@ -197,15 +145,15 @@ class _Painter:
             drawn = self._phase(span, stretch.phase) * (stretch.right - stretch.left)
             yield self._torn(drawn, stretch.left), _style(stretch.phase, style)
             at = stretch.right
-        if end := self.glyphs.ends.get(span.outcome):
+        if end := _ENDS.get(span.outcome):
             yield end, "bad" if span.outcome.bad else "cancelled"
 
     def _phase(self, span: Span, phase: Phase) -> str:
         if phase is Phase.RUNNING and span.kind is Kind.RUN:
-            return self.glyphs.task
+            return _TASK
         if phase is Phase.RUNNING and span.kind in (Kind.CHILD, Kind.NEXUS):
-            return self.glyphs.child
-        return self.glyphs.phases[phase]
+            return _CHILD
+        return _PHASES[phase]
 
     def _torn(self, text: str, left: int) -> str:
         """Return the text with the breaks of the axis drawn into it."""
@@ -213,12 +161,12 @@ class _Painter:
         for piece in self.scale.breaks:
             middle = int((piece.left + piece.right) / 2) - left
             if 0 < middle < len(drawn) - 1:
-                drawn[middle] = self.glyphs.torn
+                drawn[middle] = _TORN
         return "".join(drawn)
 
     def _why(self, span: Span, why: str) -> Line:
         indent = "  " * (min(span.depth, 8) + 1)
-        return ((self._fit(f"{indent}{self.glyphs.branch}{self._plain(why)}", self.width), "bad"),)
+        return ((self._fit(f"{indent}{_BRANCH}{why}", self.width), "bad"),)
 
     def _foot(self) -> Iterator[Line]:
         story = self.story
@@ -232,35 +180,29 @@ class _Painter:
     def _list(self, head: str, entries: Iterable[tuple[str, str]]) -> Iterator[Line]:
         for index, (measured, what) in enumerate(entries):
             first = f"{head if not index else '':<11}"
-            text = f"{self._plain(measured):>10}  {self._plain(what)}" if measured else self._plain(what)
+            text = f"{measured:>10}  {what}" if measured else what
             yield (first, "bold"), (self._fit(text, self.width - 11), "plain")
 
     def _faults(self, faults: tuple[Fault, ...]) -> Iterator[Line]:
         for index, fault in enumerate(faults):
             first = f"{'because' if index else 'failed':<11}"
             place = f" ({fault.place})" if fault.place else ""
-            yield (first, "bold"), (self._fit(self._plain(f"{fault}{place}"), self.width - 11), "bad")
+            yield (first, "bold"), (self._fit(f"{fault}{place}", self.width - 11), "bad")
 
     def _legend(self) -> Iterator[Line]:
         seen = {segment.phase for span in self.story.spans[1:] for segment in span.segments}
         seen |= {segment.phase for segment in self.story.run.segments if segment.phase is Phase.WAITING}
-        glyphs = self.glyphs
-        parts = [f"{glyphs.task} workflow code is running"]
-        parts += [f"{glyphs.phases[phase]} {label}" for phase, label in _LEGEND if phase in seen]
+        parts = [f"{_TASK} workflow code is running"]
+        parts += [f"{_PHASES[phase]} {label}" for phase, label in _LEGEND if phase in seen]
         if any(span.kind in (Kind.CHILD, Kind.NEXUS) for span in self.story.spans):
-            parts.append(f"{glyphs.child} child")
+            parts.append(f"{_CHILD} child")
         if self.scale.breaks:
-            parts.append(f"{glyphs.torn} time omitted")
+            parts.append(f"{_TORN} time omitted")
         yield ()
         yield from self._wrapped(parts)
 
     def _fit(self, text: str, width: int) -> str:
-        return fit(text, width, cells, self.glyphs.ellipsis)
-
-    def _plain(self, text: str) -> str:
-        if not self.glyphs.plain:
-            return text
-        return text.replace("µ", "u").replace("−", "-").replace("×", "x")
+        return fit(text, width, cells, self.ellipsis)
 
 
 _LEGEND = (
@@ -276,11 +218,8 @@ _LEGEND = (
 def _style(phase: Phase, style: str) -> str:
     if phase is Phase.FAILED:
         return "bad"
-    return (
-        "dim"
-        if phase in (Phase.QUEUED, Phase.BACKOFF) or (phase is Phase.WAITING and style == "run")
-        else style
-    )
+    is_dim = phase in (Phase.QUEUED, Phase.BACKOFF) or (phase is Phase.WAITING and style == "run")
+    return "dim" if is_dim else style
 
 
 def _name(span: Span) -> str:

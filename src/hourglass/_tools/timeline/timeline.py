@@ -42,32 +42,28 @@ def _task_started(story: StoryDraft, event: h.HistoryEvent, a: h.WorkflowTaskSta
     _task(story, event, a.scheduled_event_id).started = event.time_ns
 
 
-def _task_completed(story: StoryDraft, event: h.HistoryEvent, a: h.WorkflowTaskCompleted) -> None:
-    task = _task(story, event, a.scheduled_event_id)
-    task.end, task.outcome = event.time_ns, Outcome.DONE
+def _task_ended(outcome: Outcome) -> Handler:
+    def ended(story: StoryDraft, event: h.HistoryEvent, a: Any) -> None:
+        task = _task(story, event, a.scheduled_event_id)
+        task.end, task.outcome = event.time_ns, outcome
+        if outcome is Outcome.FAILED:
+            task.cause, task.faults = words(TASK_FAILURE_CAUSES[a.cause]), chain(a.failure)
+        elif outcome is Outcome.TIMED_OUT:
+            task.cause = words(a.timeout_type)
 
-
-def _task_failed(story: StoryDraft, event: h.HistoryEvent, a: h.WorkflowTaskFailed) -> None:
-    task = _task(story, event, a.scheduled_event_id)
-    task.end, task.outcome = event.time_ns, Outcome.FAILED
-    task.cause, task.faults = words(TASK_FAILURE_CAUSES[a.cause]), chain(a.failure)
-
-
-def _task_timed_out(story: StoryDraft, event: h.HistoryEvent, a: h.WorkflowTaskTimedOut) -> None:
-    task = _task(story, event, a.scheduled_event_id)
-    task.end, task.outcome, task.cause = event.time_ns, Outcome.TIMED_OUT, words(a.timeout_type)
+    return ended
 
 
 TASKS: dict[type[h.Attributes], Handler] = {
     h.WorkflowTaskScheduled: _scheduled,
     h.WorkflowTaskStarted: _task_started,
-    h.WorkflowTaskCompleted: _task_completed,
-    h.WorkflowTaskFailed: _task_failed,
-    h.WorkflowTaskTimedOut: _task_timed_out,
+    h.WorkflowTaskCompleted: _task_ended(Outcome.DONE),
+    h.WorkflowTaskFailed: _task_ended(Outcome.FAILED),
+    h.WorkflowTaskTimedOut: _task_ended(Outcome.TIMED_OUT),
 }
 
 
-def run_segments(tasks: Iterable[TaskDraft], start: int, end: int) -> tuple[Segment, ...]:
+def _run_segments(tasks: Iterable[TaskDraft], start: int, end: int) -> tuple[Segment, ...]:
     """Return the segments of the run's own bar: its code ran, failed or waited."""
     segments: list[Segment] = []
     at = start
@@ -217,17 +213,11 @@ def with_turns(spans: Iterable[Span]) -> Iterator[Span]:
 _SOON = 50_000_000
 
 
-def waits(events: Sequence[h.HistoryEvent], story: StoryDraft) -> tuple[Wait, ...]:
-    """Return every wait that has ended. A signal does not end a wait if the code issued no command after it."""
-    return tuple(wait for wait in _waits(events, story) if wait.end > wait.start)
-
-
 def _waits(events: Sequence[h.HistoryEvent], story: StoryDraft) -> Iterator[Wait]:
+    """Yield every wait that has ended. A signal does not end a wait if the code issued no command after it."""
     since: int | None = None
     waking: h.HistoryEvent | None = None
-    signal: Wait | None = (
-        None  # the wait that a signal ended, until it is known whether the code reacted to it
-    )
+    signal: Wait | None = None  # a wait that a signal ended, until it is known whether the code reacted
     for event in events:
         kind = type(event.attributes)
         if kind is h.WorkflowTaskCompleted:
@@ -297,7 +287,9 @@ def waiting_for(story: StoryDraft, until: int) -> tuple[str, ...]:
     """Return the descriptions of the events that an open run waits for, the most informative first."""
     last = next(reversed(story.tasks.values()), None)
     if last is not None and last.outcome is Outcome.OPEN:
-        return (_waited_task(last, until),)
+        if last.started is not None:
+            return (f"the end of its workflow task, started {duration(until - last.started)} ago",)
+        return (f"a worker: its workflow task was scheduled {duration(until - last.scheduled)} ago",)
     if last is not None and last.outcome.bad:
         return ("a fix of its code: the workflow task fails and is retried",)
     if last is None:
@@ -311,40 +303,26 @@ def waiting_for(story: StoryDraft, until: int) -> tuple[str, ...]:
     return tuple(_step(draft, until) for draft in steps) or (_NOTHING,)
 
 
-def _waited_task(task: TaskDraft, until: int) -> str:
-    if task.started is not None:
-        return f"the end of its workflow task, started {duration(until - task.started)} ago"
-    return f"a worker: its workflow task was scheduled {duration(until - task.scheduled)} ago"
-
-
 def _step(draft: SpanDraft, until: int) -> str:
     step_name = named(draft.kind, draft.name)
     turn = _turn(draft.name) if draft.kind is Kind.TIMER else None
     if turn is not None:
         return f"a turn: {turn}, for {duration(until - draft.start)}"
-    if draft.signal and draft.due is not None:
-        left = draft.due - until
-        return (
-            f"signal {draft.signal}, for at most {duration(left)} more"
-            if left > 0
-            else f"{step_name}, which is overdue"
-        )
     if draft.due is not None:
         left = draft.due - until
+        if draft.signal and left > 0:
+            return f"signal {draft.signal}, for at most {duration(left)} more"
+        if draft.signal:
+            return f"{step_name}, which is overdue"
         return f"{step_name}, {duration(left)} left" if left > 0 else f"{step_name}, due"
     if draft.attempts > 1:
-        step_name += f", attempt {draft.attempts}" + (
-            f" of {draft.max_attempts}" if draft.max_attempts else ""
-        )
+        of = f" of {draft.max_attempts}" if draft.max_attempts else ""
+        step_name += f", attempt {draft.attempts}{of}"
     if draft.paused:
         return f"{step_name}, paused"
     if draft.next_attempt is not None and draft.begun is None:
         left = draft.next_attempt - until
-        return (
-            f"{step_name}, again in {duration(left)}"
-            if left > 0
-            else f"{step_name}, due for {duration(-left)}"
-        )
+        return f"{step_name}, " + (f"again in {duration(left)}" if left > 0 else f"due for {duration(-left)}")
     if draft.kind is Kind.ACTIVITY and draft.begun is None and draft.attempts == 1:
         return f"{step_name}, not started for {duration(until - draft.start)}"
     return f"{step_name}, for {duration(until - draft.start)}"
@@ -382,28 +360,35 @@ def build_story(
     last = max(item.time_ns for item in events)
     until = run.end if run.end is not None else max(last, now or 0)
     if run.end is not None:
-        _leave(draft, run.end)
+        # The history will never show the end of the steps that are still open.
+        for step in draft.drafts.values():
+            if step.end is None:
+                step.end, step.outcome = max(run.end, step.start), Outcome.LEFT
     for item in pending:
         _know(draft, item)
     tasks = list(draft.tasks.values())
     broken = list(failing(tasks, run.end, until, task_attempt))
     steps = list(with_turns([frozen(item, until) for item in dict.fromkeys(draft.drafts.values())]))
     spans = sorted((*steps, *broken), key=lambda item: (item.start, item.id))
+    parked = run.end is None and broken and broken[-1].end is None
+    outcome = Outcome.RETRYING if parked else run.outcome
+    segments = _run_segments(tasks, run.start, max(until, run.start))
+    own = replace(frozen(run, until), segments=segments, outcome=outcome)
     return Story(
         workflow_id=draft.facts.get("workflow_id", ""),
         run_id=draft.facts.get("run_id", ""),
         workflow_type=run.name,
         task_queue=draft.facts.get("task_queue", ""),
-        outcome=_outcome(run, broken),
+        outcome=outcome,
         start=run.start,
         end=run.end,
         until=until,
-        spans=(_run(run, draft, until, _outcome(run, broken)), *spans),
-        waits=waits(events, draft),
+        spans=(own, *spans),
+        waits=tuple(wait for wait in _waits(events, draft) if wait.end > wait.start),
         waiting_for=waiting_for(draft, until) if run.end is None else (),
         faults=run.faults or (broken[-1].faults if broken and broken[-1].end is None else ()),
         links=tuple(draft.links),
-        shown=tuple(run.shown),
+        shown=run.shown,
         events=len(events),
         tasks=len(tasks),
         failed_tasks=sum(item.attempts for item in broken),
@@ -421,24 +406,6 @@ def nest(story: Story, children: Mapping[str, Story]) -> Story:
             spans += [replace(item, depth=item.depth + span.depth + 1) for item in child.spans[1:]]
     until = max(story.until, *(max(item.end or item.start, item.start) for item in spans))
     return replace(story, spans=tuple(spans), until=until)
-
-
-def _outcome(run: SpanDraft, broken: list[Span]) -> Outcome:
-    parked = run.end is None and broken and broken[-1].end is None
-    return Outcome.RETRYING if parked else run.outcome
-
-
-def _run(run: SpanDraft, story: StoryDraft, until: int, outcome: Outcome) -> Span:
-    span = frozen(run, until)
-    segments = run_segments(story.tasks.values(), run.start, max(until, run.start))
-    return replace(span, segments=segments, outcome=outcome)
-
-
-def _leave(story: StoryDraft, end: int) -> None:
-    """Close the steps that are still open when their run closes, because the history will never show their end."""
-    for draft in story.drafts.values():
-        if draft.end is None:
-            draft.end, draft.outcome = max(end, draft.start), Outcome.LEFT
 
 
 def _know(story: StoryDraft, pending: Pending) -> None:
