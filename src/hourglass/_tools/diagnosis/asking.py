@@ -162,20 +162,6 @@ failure.
 """
 
 
-@dataclass(frozen=True)
-class RequestedSlot:
-    """A slot that the run has requested but not received."""
-
-    key: str
-    since: int
-    timer: Span
-
-    @property
-    def keeper(self) -> str:
-        """The id of the workflow that manages the slot."""
-        return f"{_PREFIX}{self.key}"
-
-
 def without_keepers(story: Story) -> Story:
     """Return the story without the children that manage limits."""
     spans = tuple(span for span in story.spans if span.kind is not Kind.CHILD or span.name not in _KEEPERS)
@@ -185,48 +171,41 @@ def without_keepers(story: Story) -> Story:
 def with_slots(diagnosis: Diagnosis, facts: Facts, ask: Ask) -> Diagnosis:
     """Return the diagnosis with awaited slots in place of the timers and conditions that implement their waits."""
     findings = diagnosis.findings
-    for request in _requested_slots(facts):
-        answer = ask(request.keeper)
+    for key, since, timer in _waits_for_limits(facts, _PREFIX, slot=True):
+        keeper = f"{_PREFIX}{key}"
+        answer = ask(keeper)
         slot = Finding(
             cause=Cause.LOCK,
-            what=f"waits for a slot of {request.key!r}, held by other workflows",
-            since=request.since,
+            what=f"waits for a slot of {key!r}, held by other workflows",
+            since=since,
             details=tuple(_slot_lines(answer, facts.story.workflow_id)),
-            actions=_actions(answer, request.keeper, facts.options),
+            actions=_actions(answer, keeper, facts),
         )
-        findings = _replaced(findings, request.timer, slot, _waiting_places(facts, "__enter__"))
-    for timer, key in _turns(facts):
-        keeper = f"hourglass why {shlex.quote(_TURNS + key)} {facts.options}".rstrip()
-        stuck = Action(
-            "Wait a moment. If the workflow does not continue, diagnose the keeper of the limit:", keeper
+        findings = _replaced(findings, timer, slot, _waiting_places(facts, "__enter__"))
+    for key, _, timer in _waits_for_limits(facts, _TURNS, slot=False):
+        action = Action(
+            "Wait a moment. If the workflow does not continue, diagnose the keeper of the limit:",
+            facts.command(f"why {shlex.quote(_TURNS + key)}"),
         )
-        # the engine keeps the limit, so there is no keeper workflow that could be stuck
-        by_engine = isinstance(ask(_TURNS + key), Mapping)
+        if isinstance(ask(_TURNS + key), Mapping):
+            # The engine keeps the limit, so there is no keeper workflow that could be stuck.
+            action = Action("Nothing: the workflow gets its turn automatically.")
         turn = Finding(
             cause=Cause.LOCK,
             what=f"waits for a turn of {key!r}",
             since=timer.start,
-            actions=(Action("Nothing: the workflow gets its turn automatically.", ""),)
-            if by_engine
-            else (stuck,),
+            actions=(action,),
         )
         findings = _replaced(findings, timer, turn, _waiting_places(facts, "throttle"))
     return replace(diagnosis, findings=findings)
 
 
-def _turns(facts: Facts) -> Iterator[tuple[Span, str]]:
-    """Yield the timers and keys of the `limits.throttle` turns that the run waits for."""
-    for key in _open_requests(facts.events, _TURNS):
+def _waits_for_limits(facts: Facts, prefix: str, *, slot: bool) -> Iterator[tuple[str, int, Span]]:
+    """Yield the keys of slots or turns that the run has requested but not received, with the request's time and the timer."""
+    for key, since in _open_requests(facts.events, prefix).items():
         for timer in facts.story.spans[1:]:
-            if timer.name == open_turn(key, slot=False):
-                yield timer, key
-
-
-def _requested_slots(facts: Facts) -> Iterator[RequestedSlot]:
-    for key, since in _open_requests(facts.events, _PREFIX).items():
-        for timer in facts.story.spans[1:]:
-            if timer.name == open_turn(key, slot=True):
-                yield RequestedSlot(key, since, timer)
+            if timer.name == open_turn(key, slot=slot):
+                yield key, since, timer
 
 
 def _open_requests(events: tuple[h.HistoryEvent, ...], prefix: str) -> dict[str, int]:
@@ -294,15 +273,14 @@ def _slot_lines(answer: object, workflow_id: str) -> Iterator[str]:
         yield f"workflows ahead of it: {before}"
 
 
-def _actions(answer: object, keeper: str, options: str) -> tuple[Action, ...]:
+def _actions(answer: object, keeper: str, facts: Facts) -> tuple[Action, ...]:
     if not isinstance(answer, Mapping):
-        command = f"hourglass why {shlex.quote(keeper)} {options}".rstrip()
+        command = facts.command(f"why {shlex.quote(keeper)}")
         return (Action("Find out why the keeper does not respond:", command),)
-    holders = _ids(answer, "held")
-    if not holders:
-        return ()
-    command = f"hourglass why {shlex.quote(holders[0])} {options}".rstrip()
-    return (Action("Diagnose the holder:", command),)
+    holders = _ids(answer, "held")[:1]
+    return tuple(
+        Action("Diagnose the holder:", facts.command(f"why {shlex.quote(holder)}")) for holder in holders
+    )
 
 
 def _ids(answer: object, where: str) -> list[str]:
@@ -483,12 +461,13 @@ def _answered(facts: Facts, handle: WorkflowHandle[Any]) -> Facts:
     except HourglassError as error:
         return replace(facts, unanswered=str(error))
     signals = _described(metadata, "signalDefinitions")
+    names = _optional(handle, AWAITED_SIGNALS) if signals else None
     return replace(
         facts,
         positions=positions(stack) if isinstance(stack, str) else (),
-        signals=tuple(signals),
-        awaited=_awaited(handle) if signals else (),
-        updates=tuple(_described(metadata, "updateDefinitions")),
+        signals=signals,
+        awaited=tuple(map(str, names)) if isinstance(names, list) else (),
+        updates=_described(metadata, "updateDefinitions"),
         activity_stacks=_stacks(handle, facts.story),
         takes_any=any(not _text(definition, "name") for definition in _listed(metadata, "signalDefinitions")),
     )
@@ -501,30 +480,22 @@ def _stacks(handle: WorkflowHandle[Any], story: Story) -> dict[str, str]:
     """Return the stacks of a run's running activities by id, if its worker executes them and supports the query."""
     if not any(item.kind is Kind.ACTIVITY and item.end is None for item in story.spans[1:]):
         return {}
-    try:
-        answer = handle.query(ACTIVITY_STACKS, rpc_timeout=PATIENCE)
-    except HourglassError:
-        return {}
+    answer = _optional(handle, ACTIVITY_STACKS)
     parts = _HEAD.split(harmless(answer)) if isinstance(answer, str) else []
     return dict(zip(parts[1::2], (item.strip("\n") for item in parts[2::2]), strict=False))
 
 
-def _awaited(handle: WorkflowHandle[Any]) -> tuple[str, ...]:
-    """Return the names of the channels that a run waits for, or none if its worker does not answer."""
+def _optional(handle: WorkflowHandle[Any], query: str) -> object:
+    """Return the answer to a query, or None if the run's worker does not answer it."""
     try:
-        names = handle.query(AWAITED_SIGNALS, rpc_timeout=PATIENCE)
+        return handle.query(query, rpc_timeout=PATIENCE)
     except HourglassError:
-        return ()
-    return tuple(str(name) for name in names) if isinstance(names, list) else ()
+        return None
 
 
-def _described(metadata: Any, kind: str) -> dict[str, str]:
-    definitions = _listed(metadata, kind)
-    return {
-        _text(definition, "name"): _text(definition, "description")
-        for definition in definitions
-        if _text(definition, "name")
-    }
+def _described(metadata: Any, kind: str) -> tuple[str, ...]:
+    names = (_text(definition, "name") for definition in _listed(metadata, kind))
+    return tuple(dict.fromkeys(filter(None, names)))
 
 
 def _listed(metadata: Any, kind: str) -> list[Any]:

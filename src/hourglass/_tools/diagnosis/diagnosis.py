@@ -5,6 +5,7 @@ Sentences contain no times, so that the web UI can show times in the reader's la
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -72,6 +73,11 @@ class Action:
 
     text: str
     command: str = ""
+
+
+def command(words: str, options: str) -> str:
+    """Return a command of ours, with the options that find the same target."""
+    return f"hourglass {words} {options}".rstrip()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,3 +177,12 @@ class Facts:
     pinned: str = ""
     died: str = ""
     activity_stacks: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def id(self) -> str:
+        """The workflow id, quoted for a command."""
+        return shlex.quote(self.story.workflow_id)
+
+    def command(self, words: str) -> str:
+        """Return a command of ours, with the options that find the same target."""
+        return command(words, self.options)

@@ -7,13 +7,14 @@ suspended. Findings are ordered by importance, as in `Cause`. Equal findings are
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 
 from hourglass._history import events as h
 from hourglass._tools.diagnosis import advice, reasons_tasks
-from hourglass._tools.diagnosis.diagnosis import Cause, Diagnosis, Facts, Finding, QueueFacts
+from hourglass._tools.diagnosis.diagnosis import Action, Cause, Diagnosis, Facts, Finding, QueueFacts, command
 from hourglass._tools.diagnosis.reasons_closed import closed
 from hourglass._tools.timeline.captions import status
 from hourglass._tools.timeline.faults import Position, Waits, authors_place, place_of, root
@@ -27,7 +28,7 @@ _MOMENT, _PATIENCE = 1_000_000_000, 10_000_000_000
 
 def activity(facts: Facts, span: Span) -> Finding:
     """Return the finding for an open activity: it fails, times out, is paused, runs, or waits for a worker."""
-    queue = _queue(facts, span)
+    queue = reasons_tasks.queue_of(reasons_tasks.began(facts, span)) or facts.story.task_queue
     tried = replace(
         _BASE,
         since=span.start,
@@ -64,10 +65,13 @@ def activity(facts: Facts, span: Span) -> Finding:
         what=f"waits for activity {span.name}, which no worker has started yet",
         next_attempt=None,
         details=(*tried.details, *(_full(polled) if facts.now - span.start > _MOMENT else ())),
-        actions=advice.more_room(facts, queue)
+        actions=advice.start_worker(queue, facts.options, _MORE_ROOM)
         if facts.now - span.start > _PATIENCE
         else advice.check_again(facts),
     )
+
+
+_MORE_ROOM = "Allow more concurrent activities (--max-concurrent-activities), or start another worker:"
 
 
 def _running(facts: Facts, span: Span, tried: Finding) -> Finding:
@@ -76,26 +80,21 @@ def _running(facts: Facts, span: Span, tried: Finding) -> Finding:
     stack = facts.activity_stacks.get(span.target, "")
     spec = getattr(reasons_tasks.began(facts, span), "spec", None)
     limit = round(getattr(spec, "start_to_close_timeout", 0.0) * S)
-    where = authors_place(stack)
+    who = f" of {span.worker}" if span.worker else ""
+    silence = f"no heartbeat{who} since it started"
+    if span.last_heartbeat is not None and span.last_heartbeat > begun:
+        silence = f"the last heartbeat{who} was {duration(max(facts.now - span.last_heartbeat, 0))} ago"
     return replace(
         tried,
         cause=Cause.ACTIVITY_RUNS,
         what=f"waits for activity {span.name}, which is running",
         since=begun,
         until=begun + limit if limit else None,
-        place=where or tried.place,
+        place=authors_place(stack) or tried.place,
         next_attempt=None,
-        details=(*tried.details, *_limits(facts, span), *_silence(facts, span, begun), *_stack(stack)),
+        details=(*tried.details, *_limits(facts, span), silence, *_stack(stack)),
         actions=advice.check_again(facts),
     )
-
-
-def _silence(facts: Facts, span: Span, begun: int) -> tuple[str, ...]:
-    """Return the time since the last heartbeat, and the worker's identity."""
-    who = f" of {span.worker}" if span.worker else ""
-    if span.last_heartbeat is None or span.last_heartbeat <= begun:
-        return (f"no heartbeat{who} since it started",)
-    return (f"the last heartbeat{who} was {duration(max(facts.now - span.last_heartbeat, 0))} ago",)
 
 
 def _stack(stack: str) -> tuple[str, ...]:
@@ -138,7 +137,11 @@ def _retried(facts: Facts, span: Span, tried: Finding, queue: str) -> Finding:
             tried,
             cause=Cause.UNKNOWN_ACTIVITY,
             what=f"waits for activity {span.name}, which is not registered with the worker",
-            actions=advice.unknown_activity(facts, queue),
+            actions=advice.start_worker(
+                queue,
+                facts.options,
+                "Start the worker with the file or module of the activity as well; the activity is retried automatically:",
+            ),
         )
     if last.type.startswith(("timeout", "TimedOutError")):
         often = "timed out" if tried.attempts == 1 else "keeps timing out"
@@ -147,13 +150,19 @@ def _retried(facts: Facts, span: Span, tried: Finding, queue: str) -> Finding:
             cause=Cause.ACTIVITY_TIMES_OUT,
             what=f"waits for activity {span.name}, which {often} and is retried",
             details=(*tried.details, *_limits(facts, span)),
-            actions=advice.longer_timeout(facts),
+            actions=advice.or_cancel(
+                facts,
+                "Make the activity faster, send heartbeats, or raise its timeout in @activity.defn(…); then restart the worker.",
+            ),
         )
     return replace(
         tried,
         cause=Cause.ACTIVITY_FAILS,
         what=f"waits for activity {span.name}, which fails and is retried",
-        actions=advice.failing_activity(facts),
+        actions=advice.or_cancel(
+            facts,
+            "Fix the cause, and restart the worker if the cause is in its code; the activity is retried automatically.",
+        ),
     )
 
 
@@ -169,10 +178,6 @@ def _limits(facts: Facts, span: Span) -> tuple[str, ...]:
     spec = getattr(reasons_tasks.began(facts, span), "spec", None)
     limits = [f"{name} {limit:g} s" for name in _LIMITS if (limit := getattr(spec, name, 0))]
     return (f"its timeouts: {', '.join(limits)}",) if limits else ()
-
-
-def _queue(facts: Facts, span: Span) -> str:
-    return reasons_tasks.queue_of(reasons_tasks.began(facts, span)) or facts.story.task_queue
 
 
 def _timer_length(facts: Facts, span: Span) -> int:
@@ -243,7 +248,7 @@ def _timer(facts: Facts, span: Span) -> Finding:
         since=span.start,
         until=due,
         details=called_at(facts, Waits.TIMER) or _not_known(facts),
-        actions=advice.nothing(),
+        actions=advice.NOTHING,
     )
 
 
@@ -271,7 +276,6 @@ def _not_known(facts: Facts) -> tuple[str, ...]:
 
 
 def _child(facts: Facts, span: Span) -> Finding:
-    inner = facts.children.get(span.child_id)
     begun = bool(span.target)
     return Finding(
         cause=Cause.CHILD,
@@ -279,8 +283,10 @@ def _child(facts: Facts, span: Span) -> Finding:
         + ("" if begun else ", which has not been started yet"),
         since=span.start,
         details=called_at(facts, Waits.CHILD),
-        actions=advice.diagnose_child(span.child_id, facts.options) if begun else (),
-        inner=inner,
+        actions=(Action("Diagnose the child:", facts.command(f"why {shlex.quote(span.child_id)}")),)
+        if begun
+        else (),
+        inner=facts.children.get(span.child_id),
     )
 
 
@@ -349,7 +355,10 @@ def _lock(facts: Facts, position: Position) -> Finding:
         cause=Cause.LOCK,
         what=f"waits for {_LOCKS.get(position.call, 'a lock')} in its code",
         details=tuple(f"meanwhile {fiber.fiber} is at {fiber.place}: {fiber.code}" for fiber in siblings[:3]),
-        actions=advice.unblock_fiber(facts),
+        actions=(
+            Action("Another task of the workflow must act first: check where the other tasks wait."),
+            *advice.send_something(facts),
+        ),
     )
 
 
@@ -469,7 +478,10 @@ def _cancelling(facts: Facts) -> list[Finding]:
             what="received a cancellation request, but has not ended: its code is cleaning up, or ignores the request",
             since=request.time_ns,
             details=(f"reason: {reason}",) if reason else (),
-            actions=advice.ignored_cancellation(facts),
+            actions=(
+                Action("If the workflow is cleaning up, wait. To end it without any cleanup:"),
+                Action("", facts.command(f"terminate {facts.id}")),
+            ),
         )
     ]
 
@@ -482,7 +494,18 @@ def not_found(workflow_id: str, similar: Sequence[str], options: str) -> Diagnos
         details=(f"similar ids: {', '.join(similar)}",)
         if similar
         else ("no other workflow has a similar id",),
-        actions=advice.search(similar, options),
+        actions=(
+            *(
+                Action(
+                    "Diagnose the workflow with the correct id:", command(f"why {shlex.quote(name)}", options)
+                )
+                for name in similar[:1]
+            ),
+            Action("List the workflows:", command("list", options)),
+            Action(
+                "Or use another --target or --namespace; closed workflows are deleted after the retention period."
+            ),
+        ),
     )
     return Diagnosis(workflow_id=workflow_id, state="not found", findings=(finding,), wrong=True)
 
@@ -493,7 +516,10 @@ def unreachable(workflow_id: str, target: str, reason: str, options: str) -> Dia
         cause=Cause.UNREACHABLE,
         what=f"cannot be diagnosed: {target} cannot be reached",
         details=(reason,),
-        actions=advice.reach(options),
+        actions=(
+            Action("Check the target and the connection:", command("doctor", options)),
+            Action("Or choose another target: --target host:port, --target local:FILE, or HOURGLASS_TARGET."),
+        ),
     )
     return Diagnosis(workflow_id=workflow_id, state="unknown", findings=(finding,), wrong=True)
 

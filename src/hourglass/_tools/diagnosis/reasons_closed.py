@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Sequence
 
 from hourglass._history import events as h
 from hourglass._tools.diagnosis import advice, reasons_tasks
-from hourglass._tools.diagnosis.diagnosis import Cause, Facts, Finding
+from hourglass._tools.diagnosis.diagnosis import Action, Cause, Facts, Finding, command
 from hourglass._tools.timeline.captions import KINDS, counted
 from hourglass._tools.timeline.faults import place_of, root
 from hourglass._tools.timeline.spans import Kind, Outcome, Span, Story
@@ -153,25 +154,32 @@ def _terminated(facts: Facts) -> Finding:
             cause=Cause.CONTINUED,
             what=f"was {reason}, where it continues",
             since=facts.story.end,
-            actions=advice.diagnose_moved(facts, match[1]),
+            actions=(
+                Action(
+                    "Diagnose it on the server:",
+                    command(f"why {facts.id}", f"--target {shlex.quote(match[1])}"),
+                ),
+                *advice.see(facts),
+            ),
         )
     return Finding(
         cause=Cause.TERMINATED,
         what="was terminated" + (f" by {who}" if who else ""),
         since=facts.story.end,
-        details=((f"reason: {reason}" if reason else "without a reason"), *_waited(facts)),
+        details=(
+            (f"reason: {reason}" if reason else "without a reason"),
+            *(f"it was waiting for {wait}" for wait in _left(facts)),
+        ),
         actions=advice.after_failure(facts, ""),
     )
 
 
 def _cancelled(facts: Facts) -> Finding:
     request = reasons_tasks.last(facts, (h.WorkflowExecutionCancelRequested,))
-    attributes = None if request is None else request.attributes
-    who, reason, parent = "", "", ""
-    if isinstance(attributes, h.WorkflowExecutionCancelRequested):
-        who, reason, parent = map(
-            clean, (attributes.identity, attributes.reason, attributes.external_workflow_id)
-        )
+    who, reason, parent = (
+        clean(getattr(request and request.attributes, name, ""))
+        for name in ("identity", "reason", "external_workflow_id")
+    )
     by = f" by workflow {parent}" if parent else f" by {who}" if who else ""
     return Finding(
         cause=Cause.CANCELLED,
@@ -190,10 +198,6 @@ def _continued(facts: Facts) -> Finding:
         details=tuple(f"{what} {value}" for what, value in facts.story.links if what == "continued by run"),
         actions=advice.see(facts),
     )
-
-
-def _waited(facts: Facts) -> tuple[str, ...]:
-    return tuple(f"it was waiting for {wait}" for wait in _left(facts))
 
 
 def _trouble(facts: Facts) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from hourglass._history import events as h
 from hourglass._history.tables import table
 from hourglass._tools.diagnosis import advice
-from hourglass._tools.diagnosis.diagnosis import Action, Cause, Facts, Finding, QueueFacts
+from hourglass._tools.diagnosis.diagnosis import Cause, Facts, Finding, QueueFacts
 from hourglass._tools.timeline.faults import chain, place_of
 from hourglass._tools.timeline.spans import Fault, Kind, Outcome, Span
 from hourglass._tools.timeline.text import S, clean, duration
@@ -54,12 +54,13 @@ def unserved(facts: Facts, queue: QueueFacts, since: int | None) -> list[Finding
     versions = sorted({poller.version for poller in queue.workflow_pollers})
     if needed in versions:
         return []
+    listed = ", ".join(f"version {version}" if version else "no version" for version in versions)
     return [
         Finding(
             cause=Cause.NO_VERSION,
             what=_sentence(facts, queue, needed),
             since=since,
-            details=(f"workers of {_listed(versions)} poll the queue",),
+            details=(f"workers of {listed} poll the queue",),
             actions=advice.serve_version(queue.name, needed, versions, facts.options),
         )
     ]
@@ -71,10 +72,6 @@ def _sentence(facts: Facts, queue: QueueFacts, needed: str) -> str:
     if needed:
         return f"waits for version {needed}, which is current, and no worker of that version polls task queue {queue.name!r}"
     return f"waits for a worker without a version, because no version is current on task queue {queue.name!r}"
-
-
-def _listed(versions: list[str]) -> str:
-    return ", ".join(f"version {version}" if version else "no version" for version in versions)
 
 
 _PATIENCE = 10_000_000_000
@@ -156,20 +153,12 @@ def not_served(facts: Facts) -> list[Finding]:
             details=(detail + (f": did you mean {meant[0]!r}?" if meant else ""),),
             actions=(
                 *advice.start_worker(queue.name, facts.options),
-                *_elsewhere(facts, meant[0] if meant else served[0]),
+                *advice.change_queue(
+                    facts, clean(started(facts).parent_workflow_id), meant[0] if meant else served[0]
+                ),
             ),
         )
     ]
-
-
-def _elsewhere(facts: Facts, queue: str) -> tuple[Action, ...]:
-    """Return the actions for a wrong queue. For a child, the parent's code must be corrected, because a restarted child
-    would have no parent.
-    """
-    parent = clean(started(facts).parent_workflow_id)
-    if parent:
-        return advice.fix_parent(facts.story, parent, queue, facts.options)
-    return advice.start_elsewhere(facts.story, queue, facts.options)
 
 
 def _gone(facts: Facts, queue: QueueFacts) -> list[Finding]:
@@ -220,11 +209,14 @@ def _parked(facts: Facts, row: Span) -> Finding:
         attempts=max(row.attempts, 1),
         next_attempt=facts.next_task,
         details=details,
-        actions=advice.fixed(facts) if facts.fits else advice.parked(cause, facts),
+        actions=advice.start_worker(facts.story.task_queue, facts.options, _RESTART)
+        if facts.fits
+        else advice.parked(cause, facts),
     )
 
 
 _FIXED = "is parked, but would continue with the code of --code"
+_RESTART = "Restart the worker with this code; the workflow continues automatically:"
 
 
 def _cause(row: Span, workflow_type: str) -> Cause:
@@ -298,7 +290,7 @@ def _delayed(facts: Facts, due: int) -> Finding:
         )
     cron = clean(started(facts).spec.cron_schedule)
     why = f"by its cron schedule, {cron}" if cron else "its start is delayed"
-    return Finding(cause=Cause.DELAYED, what=f"has not started: {why}", until=due, actions=advice.nothing())
+    return Finding(cause=Cause.DELAYED, what=f"has not started: {why}", until=due, actions=advice.NOTHING)
 
 
 def _slow(facts: Facts, task: h.HistoryEvent) -> Finding:
@@ -311,5 +303,11 @@ def _slow(facts: Facts, task: h.HistoryEvent) -> Finding:
         what=f"waits for a worker of task queue {facts.story.task_queue!r}",
         since=task.time_ns,
         details=(detail,) if detail else (),
-        actions=advice.more_workers(facts) if waited > _PATIENCE else advice.check_again(facts),
+        actions=advice.start_worker(
+            facts.story.task_queue,
+            facts.options,
+            "Check the workers (log, /status), or start another worker:",
+        )
+        if waited > _PATIENCE
+        else advice.check_again(facts),
     )
