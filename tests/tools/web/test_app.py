@@ -509,7 +509,7 @@ def test_timeline_zoom_unfolds_steps_of_a_period() -> None:
         start=0, end=2_000_000, until=2_000_000, spans=(run, *spans),
     )  # fmt: skip
     overview = waterfall(story)
-    assert [(row.name, row.span.count) for row in overview.rows] == [("Wide", 1), ("work", 1000)]
+    assert [(row.span.name, row.span.count) for row in overview.rows] == [("Wide", 1), ("work", 1000)]
     assert [look[0] for look in overview.zooms] == ["Zoom in"]
     part = waterfall(story, start=100_000, end=104_900)
     assert [row.span.id for row in part.rows] == [0, 100, 101, 102, 103, 104]

@@ -172,9 +172,7 @@ def reset(
 def _found(
     client: Client, workflow_id: str, run_id: str | None, name: str
 ) -> tuple[PendingActivityInfo, ActivityHandle]:
-    """Return the pending activity with this id or name. If there is none, raise a `UsageError` that lists the pending
-    activities.
-    """
+    """Return the pending activity with this id or name. Raise `UsageError` unless there is exactly one."""
     pending = client.get_workflow_handle(workflow_id, run_id=run_id).describe().pending_activities
     matching = [activity for activity in pending if activity.id == name] or [
         activity for activity in pending if activity.activity_type == name

@@ -136,7 +136,6 @@ def _thread_ended(end: threading.ExceptHookArgs) -> None:
 
 
 def _report(error: Exception) -> int:
-    """Print an error message and return the exit code."""
     if isinstance(error, HourglassError):
         page = next((page for kind, page in PAGES if isinstance(error, kind)), "")
         console.error(f"{error}\n  see hourglass docs {page}" if page else str(error))

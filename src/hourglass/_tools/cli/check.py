@@ -59,7 +59,6 @@ def _add_source(text: Text, finding: CheckFinding) -> None:
 
 
 def _way(finding: CheckFinding) -> str:
-    """Return the call path from the workflow to the finding."""
     first, *steps = finding.path
     path = f"in workflow {first.function} ({first.file}:{first.line})"
     for step in steps:
@@ -198,8 +197,7 @@ def check(
 
 
 def _checked(paths: list[Path]) -> CheckReport:
-    """Run the check without the garbage collector, because this would scan millions of nodes repeatedly without freeing
-    any."""
+    """Run the check without garbage collection: it would scan millions of nodes without freeing any."""
     from hourglass._tools.lint import check as check_files
 
     was_on = gc.isenabled()

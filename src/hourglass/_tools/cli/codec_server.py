@@ -114,9 +114,7 @@ def _link(address: str, credentials: Credentials) -> str:
 
 
 def checked_origins(origins: Sequence[str]) -> tuple[str, ...]:
-    """Return the origins in the form that browsers send. Raise `UsageError` for an invalid origin and for `*`, because then
-    any page could read the payloads.
-    """
+    """Return the origins. Raise `UsageError` for an invalid one, and for `*`: any page could read the payloads."""
     for origin in origins:
         scheme, _, host = origin.partition("://")
         if scheme not in ("http", "https") or not host or "/" in host or "*" in host:
@@ -233,7 +231,6 @@ class CodecAnswers:
             )
 
     def _log_in(self, request: HttpRequest) -> HttpResponse:
-        """Exchange the code of the one-time link for a cookie."""
         code = parse_qs(request.query).get("code", [""])[0]
         if not self._access.redeem(code):
             return error_response(
@@ -244,9 +241,7 @@ class CodecAnswers:
         return HttpResponse(200, _LOGGED_IN, headers=headers)
 
     def _is_allowed(self, request: HttpRequest) -> bool:
-        """Whether the request comes from a configured origin. Programs send no origin, but browsers always send one with a
-        POST.
-        """
+        """Whether the origin is configured. Programs send no origin; browsers always send one with a POST."""
         origin = request.headers.get("origin")
         return origin is None or origin in self._origins
 
@@ -268,7 +263,6 @@ class CodecAnswers:
 
 
 def _operation(request: HttpRequest) -> str:
-    """Return the last part of the path: `encode` or `decode`."""
     return request.path.rstrip("/").rpartition("/")[2]
 
 

@@ -1,4 +1,4 @@
-"""Groups of commands. A parameter whose type is a dataclass of options, such as `Engine`, adds an option for each field."""
+"""Groups of commands. A parameter with the type of a dataclass, for example `Engine`, adds an option for each field."""
 
 from __future__ import annotations
 

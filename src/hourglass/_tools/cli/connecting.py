@@ -460,9 +460,7 @@ class DecodingEngine(Engine):
 
 
 def missing_file(target: str | None) -> str | None:
-    """Return the error message for a missing file of the embedded engine, or None if the file exists or the target is a
-    server.
-    """
+    """Return the error message for a missing file of the embedded engine, or None."""
     from hourglass._worker.targets import resolve
 
     where = resolve(target)
@@ -485,9 +483,7 @@ def similar(client: Client, workflow_id: str) -> list[str]:
 
 
 def latest_run(client: Client, workflow_id: str, run_id: str | None) -> str | None:
-    """Return the id of the workflow's latest run if it has no run with this id. Return None if it has one, or if the
-    workflow does not exist.
-    """
+    """Return the id of the workflow's latest run if the workflow exists, but has no run with this id."""
     if run_id is None:
         return None
     try:

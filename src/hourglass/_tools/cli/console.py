@@ -94,8 +94,7 @@ def show_page(text: str) -> None:
 
 
 def _print(console: Console, text: str | Text, *, soft_wrap: bool = False) -> None:
-    """Print text. In a terminal, long lines are wrapped between words with their indentation; programs receive them
-    unchanged."""
+    """Print text. In a terminal, long lines are wrapped between words; programs receive them unchanged."""
     if isinstance(text, str):
         text = Text(clean(text))
     if soft_wrap or not console.is_terminal:

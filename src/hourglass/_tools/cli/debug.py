@@ -109,8 +109,7 @@ def _walk(history: History, code: list[str], engine: DecodingEngine) -> HistoryW
 
 @contextmanager
 def _set_aside(names: set[str]) -> Iterator[None]:
-    """Allow modules to be imported afresh during the block, because a changed copy of a program has modules with the same
-    names."""
+    """Allow modules to be imported again during the block: a changed copy of a program has the same names."""
     saved = {name: sys.modules.pop(name) for name in names if not name.startswith("hourglass.")}
     try:
         yield

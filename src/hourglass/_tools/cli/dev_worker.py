@@ -63,9 +63,7 @@ def _files(error: BaseException) -> Iterator[str]:
 
 
 def shortened(error: BaseException) -> str:
-    """Return the traceback of an error and its causes without our frames. If there are only our frames, return the message
-    alone.
-    """
+    """Return the traceback of an error and its causes without our frames, or only the message."""
     if not any(not is_ours(file) for file in _files(error)):
         return "".join(TracebackException.from_exception(error).format_exception_only()).rstrip()
     summary = TracebackException.from_exception(error)
@@ -252,14 +250,12 @@ class _WorkerProcess:
             os.close(reading)
 
     def poll(self) -> int | None:
-        """Return the exit code of the worker process, or None while it runs."""
         code = self._process.poll()
         if code is not None:
             self._hang_up()
         return code
 
     def stop(self) -> None:
-        """Ask the worker process to end, and kill it if it does not."""
         self._hang_up()
         try:
             self._process.wait(_PROCESS_DRAIN)
@@ -268,7 +264,6 @@ class _WorkerProcess:
             self.kill()
 
     def kill(self) -> None:
-        """Kill the worker process."""
         self._process.kill()
         self._process.wait()
 

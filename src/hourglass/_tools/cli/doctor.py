@@ -115,9 +115,7 @@ def _target(engine: Engine, task_queue: str) -> Iterator[HealthCheck]:
 
 
 def _engine(engine: Engine, task_queue: str, advice: Callable[[], str]) -> Iterator[HealthCheck]:
-    """Yield the results of the checks that query the engine, over one connection and each with a timeout. `advice` is called
-    if the engine does not answer in time.
-    """
+    """Yield the checks that query the engine. `advice` is called if the engine does not answer in time."""
     with ExitStack() as stack:
         try:
             client = _in_time(lambda: stack.enter_context(engine.connect()))
@@ -151,9 +149,7 @@ def _file(where: Where) -> Iterator[HealthCheck]:
 
 
 def _stopped_owner(path: str) -> HealthCheck | None:
-    """Return a failed check if the owner of the file is stopped, for example by SIGSTOP. It then does not answer, and no
-    other process can own the file.
-    """
+    """Return a failed check if the owner of the file is stopped: no other process can own the file then."""
     from hourglass._worker.health.inspection import is_stopped
 
     pid = _owner(path)

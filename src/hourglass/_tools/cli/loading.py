@@ -78,8 +78,7 @@ def _load_codec(named: str) -> object:
 
 
 def codec_named(named: str | None) -> PayloadCodec | None:
-    """Return the codec with this name, or else the codec named by the environment, or None. Raise `UsageError` if it is not
-    a codec."""
+    """Return the codec with this name, or else the one that the environment names. Raise `UsageError`."""
     chosen = os.environ.get("HOURGLASS_CODEC") if named is None else named
     if not chosen:
         return None
@@ -94,7 +93,6 @@ def codec_named(named: str | None) -> PayloadCodec | None:
 
 
 def _is_codec(candidate: Any) -> TypeGuard[PayloadCodec]:
-    """Whether an object is a codec, and not a codec class."""
     named = (getattr(candidate, name, None) for name in ("encode", "decode"))
     return not isinstance(candidate, type) and all(callable(name) for name in named)
 
@@ -245,8 +243,7 @@ def _own(module: ModuleType) -> list[_Decorated]:
 
 
 def _below(module: ModuleType) -> list[_Decorated]:
-    """Return the definitions of a package's submodules. They are imported here because the package itself does not import
-    them."""
+    """Return the definitions of a package's submodules. The package itself does not import them."""
     return [definition for name in _submodules(module) for definition in _own(_import(name, name))]
 
 

@@ -92,9 +92,7 @@ def _speaker() -> dict[str, object]:
 
 
 class JsonFormatter(logging.Formatter):
-    """A formatter that writes one JSON document per line: our fields first, and then the record's own fields. No `extra=`
-    can override our fields.
-    """
+    """A formatter that writes one JSON document per line. No `extra=` can override our own fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Format a record. An exception has a separate field."""
@@ -144,7 +142,6 @@ def configure(form: str, level: str) -> None:
 
 
 def _indented(text: str) -> str:
-    """Return a text with all lines but the first indented."""
     return text.replace("\n", "\n    ")
 
 

@@ -236,7 +236,6 @@ class _Mover:
             return MoveResult(*named, "stays", console.one_line(str(error)))
 
     def _check(self, run: WorkflowExecution, handle: WorkflowHandle[Any]) -> None:
-        """Raise `_CannotMove` if the run cannot be moved."""
         if run.parent_id:
             raise _CannotMove(f"it is a child of {run.parent_id}, which stays in the file")
         seen, history = handle.describe(), handle.history()
@@ -269,9 +268,7 @@ class _Mover:
             raise _CannotMove(f"an open workflow on the server already has this id (run {existing.run_id})")
 
     def _move(self, run: WorkflowExecution, handle: WorkflowHandle[Any]) -> str:
-        """Move a run and return the run id on the server. If a step before the release fails, the run in the file is left
-        unchanged.
-        """
+        """Move a run and return its run id on the server. Undo the pause if a step before the release fails."""
         from hourglass._tools.diagnosis.reasons_closed import moved
 
         if handle.describe().status.name != "PAUSED":
@@ -340,7 +337,6 @@ class _Mover:
 
 
 def _pause_reason(history: History) -> str:
-    """Return the reason of the last pause, if the run is paused."""
     reason = ""
     for event in history.events:
         if event["eventType"] == "EVENT_TYPE_WORKFLOW_EXECUTION_PAUSED":
@@ -351,7 +347,6 @@ def _pause_reason(history: History) -> str:
 
 
 def _has_task(history: History) -> bool:
-    """Whether a worker has the run's workflow task in progress."""
     tasks = [
         event["eventType"] for event in history.events if "EVENT_TYPE_WORKFLOW_TASK_" in event["eventType"]
     ]
@@ -359,9 +354,7 @@ def _has_task(history: History) -> bool:
 
 
 def _with_timers_of(source: History, written: History) -> list[dict[str, Any]]:
-    """Return the server's history with the original timer durations. On the server, timers only need to fire in the same
-    order.
-    """
+    """Return the server's history with the original timer durations: timers need only fire in the same order."""
     key, name = "timerStartedEventAttributes", "startToFireTimeout"
     spans = {
         event[key]["timerId"]: event[key].get(name) for event in source.events if event.get(key) is not None

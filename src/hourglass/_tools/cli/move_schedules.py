@@ -99,7 +99,6 @@ class ScheduleMover:
             return replace(move, stays=console.one_line(str(error)))
 
     def _obstacle(self, seen: ScheduleDescription, marked: bool) -> str:
-        """Return why a schedule cannot be moved, or "" if it can."""
         note = seen.schedule.state.note or ""
         if marked and not (note == self._mark or note.startswith(f"{self._mark}: ")):
             return f"an earlier move was interrupted ({note}): finish that move, or use hourglass schedule resume {seen.id}"
@@ -117,9 +116,7 @@ class ScheduleMover:
         return "a schedule on the server already has this id: delete one of the two"
 
     def begin(self, move: ScheduleMove) -> ScheduleMove:
-        """Pause a schedule in the file, and create it paused on the server. If that fails, the schedule in the file is left
-        unchanged.
-        """
+        """Pause a schedule in the file, and create it paused on the server. Undo the pause if that fails."""
         handle = self._source.get_schedule_handle(move.id)
         marked = move
         if not move.paused and not move.marked:
@@ -158,9 +155,7 @@ class ScheduleMover:
         return "moves", "will be paused on the server, as in the file" if move.paused else ""
 
     def finish(self, move: ScheduleMove, staying: Collection[str]) -> tuple[str, str]:
-        """Activate a schedule on the server, or undo its move if a workflow that it waits for stays. Return the result and
-        the reason.
-        """
+        """Activate a schedule on the server, or undo its move if a workflow that it waits for stays."""
         verdict, why = self.foresee(move, staying)
         if verdict == "stays":
             try:
@@ -207,9 +202,7 @@ class ScheduleMover:
             )
 
     def _is_copy(self, existing: ScheduleDetails) -> bool:
-        """Whether a schedule on the server equals the schedule in the file except for its state, because an earlier move has
-        activated it.
-        """
+        """Whether an earlier move has activated the schedule on the server: it is equal except for its state."""
         original = self._details(self._source, existing.schedule_id)
         plain = ScheduleState()
         return is_same_schedule(

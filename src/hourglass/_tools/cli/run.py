@@ -96,7 +96,6 @@ def run(
 
 
 def _closed_already(client: Client, workflow_id: str, where: str) -> str:
-    """Return the message for a workflow that has already closed, with advice."""
     closed = client.get_workflow_handle(workflow_id).describe()
     status = closed.status.name.lower().replace("_", " ")
     at = "" if closed.close_time is None else f" at {connecting.clock(closed.close_time)}"

@@ -54,8 +54,7 @@ def announced(address: str, link: str, credentials: Credentials, *, open_browser
 
 @contextmanager
 def page_socket() -> Iterator[tuple[socket.socket, Credentials] | None]:
-    """Listen for the web UI beside a worker during the block, and print the URL. Yield None if the web UI cannot be
-    served."""
+    """Listen for the web UI beside a worker, and print its URL. Yield None if it is not installed."""
     credentials = credentials_for()
     try:
         from hourglass._tools.web.server import address_of, bound, link_of

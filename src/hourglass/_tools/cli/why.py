@@ -252,9 +252,7 @@ def _schedule(client: Client, schedule_id: str) -> ScheduleDescription | None:
 
 
 def _scheduled(diagnosis: Diagnosis, schedule: ScheduleDescription, options: str) -> Finding:
-    """Return the finding for the id of a schedule. A schedule is not a workflow, but starts workflows with a common id
-    prefix.
-    """
+    """Return the finding for the id of a schedule. Its workflows have a common id prefix."""
     from hourglass._tools.timeline.watching import nanoseconds
 
     state, coming, action = schedule.schedule.state, schedule.info.next_action_times, schedule.schedule.action

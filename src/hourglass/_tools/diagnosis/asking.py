@@ -60,9 +60,7 @@ def is_paused(events: tuple[h.HistoryEvent, ...]) -> h.HistoryEvent | None:
 
 
 def added(diagnosis: Diagnosis, facts: Facts, temporal: str) -> Diagnosis:
-    """Return the diagnosis with facts that the run's steps do not show. `temporal` contains the options that Temporal's CLI
-    needs.
-    """
+    """Return the diagnosis with facts that the steps do not show. `temporal` are options for Temporal's CLI."""
     pause = is_paused(facts.events) if facts.story.end is None else None
     if pause is not None:
         # The worker does not answer and the code's position is unknown, so other findings would be guesses.
@@ -106,9 +104,7 @@ def _addressed(finding: Finding, temporal: str) -> Finding:
 
 
 def _unheard(finding: Finding, facts: Facts) -> Finding:
-    """Add a hint if the run still waits for a signal after that signal has arrived. Usually the worker could not decode the
-    signal.
-    """
+    """Add a hint if the awaited signal has arrived already: usually the worker could not decode it."""
     kinds = (
         event.attributes for event in reversed(facts.events) if type(event.attributes) not in h.TASK_KINDS
     )
@@ -120,8 +116,7 @@ def _unheard(finding: Finding, facts: Facts) -> Finding:
 
 
 def _placed(finding: Finding, facts: Facts) -> Finding:
-    """Explain a workflow task in progress. Usually it runs a local activity, and a history does not show that before its
-    end."""
+    """Explain a workflow task in progress: usually a local activity. A history shows it only at its end."""
     if finding.cause is not Cause.CODE_RUNS:
         return finding
     local = [
@@ -295,9 +290,7 @@ def _text(value: object, key: str) -> str:
 
 
 def kept_by_engine(client: Client, id: str = "") -> tuple[KeptLimit, ...] | None:
-    """Return the limits that the engine manages: all, or the limit with this id. Return None if workflows manage them. Raise
-    `ServiceError`.
-    """
+    """Return the limits that the engine manages, all or the one with this id, or None. Raise `ServiceError`."""
     limits: KeptLimits = client._session.run(asking(ListLimits(id=id), lambda answer: answer))
     return limits.found
 
@@ -366,7 +359,6 @@ class WhyContext:
         return replace(facts, children=dict(self._children(facts.story))) if children else facts
 
     def _tried(self, facts: Facts) -> Facts:
-        """Add the result of replaying the local code, if requested."""
         if self.replayer is None:
             return facts
         handle = self.client.get_workflow_handle(facts.story.workflow_id, run_id=facts.story.run_id)
@@ -447,7 +439,6 @@ def alive(pollers: tuple[PollerInfo, ...]) -> Iterator[PollerFacts]:
 
 
 def _answered(facts: Facts, handle: WorkflowHandle[Any]) -> Facts:
-    """Add the run's own answers to queries, if its worker answers."""
     queue = facts.queues.get(facts.story.task_queue)
     if is_paused(facts.events):
         return replace(facts, unanswered="it is paused")
@@ -486,7 +477,6 @@ def _stacks(handle: WorkflowHandle[Any], story: Story) -> dict[str, str]:
 
 
 def _optional(handle: WorkflowHandle[Any], query: str) -> object:
-    """Return the answer to a query, or None if the run's worker does not answer it."""
     try:
         return handle.query(query, rpc_timeout=PATIENCE)
     except HourglassError:

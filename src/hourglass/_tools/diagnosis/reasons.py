@@ -75,7 +75,6 @@ _MORE_ROOM = "Allow more concurrent activities (--max-concurrent-activities), or
 
 
 def _running(facts: Facts, span: Span, tried: Finding) -> Finding:
-    """Return the finding for an activity in progress, with its timeout, last heartbeat and stack."""
     begun = span.segments[-1].start
     stack = facts.activity_stacks.get(span.target, "")
     spec = getattr(reasons_tasks.began(facts, span), "spec", None)
@@ -464,7 +463,6 @@ def _unheard(facts: Facts) -> list[Finding]:
 
 
 def _cancelling(facts: Facts) -> list[Finding]:
-    """Return the finding for a requested cancellation on which the code has not acted yet."""
     request = next(
         (event for event in facts.events if isinstance(event.attributes, h.WorkflowExecutionCancelRequested)),
         None,

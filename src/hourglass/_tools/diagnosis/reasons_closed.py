@@ -201,7 +201,6 @@ def _continued(facts: Facts) -> Finding:
 
 
 def _trouble(facts: Facts) -> tuple[str, ...]:
-    """Return the problems that a successful run had before it completed."""
     lines = []
     if facts.story.failed_tasks:
         lines.append(f"its workflow task had failed {facts.story.failed_tasks}×")

@@ -162,9 +162,7 @@ def not_served(facts: Facts) -> list[Finding]:
 
 
 def _gone(facts: Facts, queue: QueueFacts) -> list[Finding]:
-    """Return a finding if all pollers polled last before the task existed. A server lists pollers for minutes after they
-    have left.
-    """
+    """Return a finding if all pollers polled last before the task existed. A server lists them for minutes."""
     since, needed = _scheduled(facts), wanted(facts, queue)
     last = max(poller.last_seen for poller in queue.workflow_pollers if poller.version == needed)
     if since is None or last >= since or facts.story.until - since < _PATIENCE:
@@ -274,9 +272,7 @@ def _not_begun(facts: Facts) -> Iterator[Finding]:
 
 
 def _delayed(facts: Facts, due: int) -> Finding:
-    """Return the finding for a run that begins later: after its start delay, by its cron schedule, or after a failed
-    attempt.
-    """
+    """Return the finding for a run that begins later: start delay, cron schedule, or retry."""
     attempt = started(facts).attempt
     faults = chain(started(facts).continued_failure)
     if attempt > 1:

@@ -22,11 +22,9 @@ trees with the standard library's `ast`, and imports no other part of Hourglass.
     external      effects of functions outside the project
     shared_uses   the rules on state that runs share
     order         code that depends on the order of a set, or loops over a collection that changes meanwhile
-    endless       workflows that call themselves unconditionally
     remote_calls  calls of activities and child workflows
     catching      exception handlers that never catch
-    analysis      the analyses of a project that the walk through a function queries
-    statements    the rules on single statements
+    statements    the rules on single statements, and on workflows that call themselves
     body          the analysis of one function
     checker       a whole check: from every workflow through all that it calls
     rules         the rules, and the report of a check

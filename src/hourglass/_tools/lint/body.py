@@ -12,15 +12,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from hourglass._tools.lint import order, rules
-from hourglass._tools.lint.analysis import Analysis
-from hourglass._tools.lint.endless import endless_call
 from hourglass._tools.lint.external import BY_SETS, ON_LOOP, READS, is_function, rule_of_call
 from hourglass._tools.lint.kinds import BY_REFERENCE
 from hourglass._tools.lint.modules import Module
 from hourglass._tools.lint.order import Ordering
+from hourglass._tools.lint.resolving import Position
 from hourglass._tools.lint.shared_uses import SharedUses
-from hourglass._tools.lint.statements import StatementRules
-from hourglass._tools.lint.values import Class, External, Func, Instance, Value
+from hourglass._tools.lint.statements import Analysis, StatementRules, endless_call
+from hourglass._tools.lint.values import Class, External, Func, Instance
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,37 +63,27 @@ class _Walk:
         self._analysis = analysis
         self._is_root = is_root
         self._module = function.module
-        self._scope = function.module.scope_of_function(function.node, function.scope)
-        self._receiver = function.receiver
+        self._at = Position.inside(function, analysis.resolver)
         self._identity_calls: set[ast.AST] = set()
         """`id(…)` calls that are only used to compare identities."""
         self._by_reference: set[ast.AST] = set()
         """Names of activities and workflows that are passed by reference."""
-        self._ordering = Ordering(lambda node: analysis.resolver.is_set(node, self._scope, self._receiver))
-        self._statements = StatementRules(analysis, function, self._scope, self._receiver, is_async=is_async)
-        self._shared = SharedUses(analysis.resolver, analysis.sharing, self._scope, self._receiver)
+        self._ordering = Ordering(self._at.is_set)
+        self._statements = StatementRules(analysis, function, self._at, is_async=is_async)
+        self._shared = SharedUses(analysis.sharing, self._at)
 
     def function(self) -> None:
-        """Analyse the body and the functions that decorators wrap around it."""
         node = self._function.node
         if self._is_root:
-            endless = endless_call(self._function, self._values, self._analysis.kinds)
+            endless = endless_call(self._function, self._at, self._analysis.kinds)
             if endless is not None:
-                self._hit(rules.ENDLESS, endless, f"{self._shown_name()} calls itself unconditionally")
-        for statement in [node.body] if isinstance(node, ast.Lambda) else node.body:
+                owner = f"{self._at.receiver.node.name}." if self._at.receiver is not None else ""
+                message = f"{owner}{self._function.name} calls itself unconditionally"
+                self._hit(rules.ENDLESS, endless, message)
+        for statement in self._function.body:
             self._visit(statement)
         for wrapper in self._analysis.kinds.decorators(self._function):
             self._follow(wrapper, node)
-
-    def _shown_name(self) -> str:
-        owner = self._receiver.node.name + "." if self._receiver is not None else ""
-        return f"{owner}{self._function.name}"
-
-    def _values(self, node: ast.expr) -> tuple[Value, ...]:
-        return self._analysis.resolver.values(node, self._scope, self._receiver)
-
-    def _externals(self, node: ast.expr) -> Iterator[str]:
-        return (value.name for value in self._values(node) if isinstance(value, External))
 
     def _hit(self, code: str, node: ast.AST, message: str) -> None:
         self.seen.hits.append(Hit(code, self._module, node, message))
@@ -152,34 +141,29 @@ class _Walk:
             self._visit(decorator)
         if isinstance(node, ast.ClassDef):
             return
-        for default in [
-            *node.args.defaults,
-            *(value for value in node.args.kw_defaults if value is not None),
-        ]:
+        for default in filter(None, [*node.args.defaults, *node.args.kw_defaults]):
             self._visit(default)
         if node.decorator_list:
-            self._follow(Func(self._module, node, self._scope, self._receiver), node)
+            self._follow(Func(self._module, node, self._at.scope, self._at.receiver), node)
 
     def _is_unsafe(self, items: list[ast.withitem]) -> bool:
         return any(
             isinstance(item.context_expr, ast.Call)
-            and any(name in _UNSAFE for name in self._externals(item.context_expr.func))
+            and any(name in _UNSAFE for name in self._at.externals(item.context_expr.func))
             for item in items
         )
 
     def _in_workflow(self, node: ast.If) -> list[ast.stmt] | None:
-        """Return the branch that runs inside a workflow, for an `if` that tests whether code runs in a workflow. Otherwise
-        return None."""
+        """Return the branch of an `if` that runs inside a workflow, or None if the `if` does not test that."""
         test, chosen = node.test, node.body
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             test, chosen = test.operand, node.orelse
-        is_question = isinstance(test, ast.Call) and "hourglass.workflow.in_workflow" in self._externals(
-            test.func
-        )
-        return chosen if is_question else None
+        if isinstance(test, ast.Call) and "hourglass.workflow.in_workflow" in self._at.externals(test.func):
+            return chosen
+        return None
 
     def _call(self, node: ast.Call) -> None:
-        for value in self._values(node.func):
+        for value in self._at.values(node.func):
             match value:
                 case External(name):
                     self._external(name, node)
@@ -194,7 +178,7 @@ class _Walk:
         for argument in arguments:
             self._handed_on(argument)
             self._out_of_tables(argument)
-        if self._analysis.durable.is_durable(node, self._scope, self._receiver):
+        if self._analysis.durable.is_durable(node, self._at):
             self.seen.issues_commands = True
             for argument in arguments:
                 if not isinstance(argument, ast.Starred) and self._ordering.is_set(argument):
@@ -215,51 +199,41 @@ class _Walk:
         self._order(self._ordering.at_call(node, name))
 
     def _on_loop(self, name: str, node: ast.Call) -> None:
-        """Check a call of an asyncio function on a workflow's event loop. Such calls are deterministic, except for functions
-        that use sets.
-        """
+        """Check a call of an asyncio function on a workflow's event loop. Only functions that use sets break a rule."""
         if name in BY_SETS:
             short = name.rpartition(".")[2]
-            self._hit(
-                rules.SET_ORDER,
-                node,
-                (
-                    f"{name}() processes tasks in the order of a set; hourglass.aio.workflow.{short} keeps the order of its "
-                    "arguments"
-                ),
+            message = (
+                f"{name}() processes tasks in the order of a set; hourglass.aio.workflow.{short} keeps the order of its "
+                "arguments"
             )
+            self._hit(rules.SET_ORDER, node, message)
 
     def _handed_on(self, argument: ast.expr) -> None:
         """Treat a function argument as called: `key=id`, `default_factory=uuid4`."""
         if isinstance(argument, ast.Name | ast.Attribute):
-            for name in self._externals(argument):
+            for name in self._at.externals(argument):
                 code = None if self._is_async and name in ON_LOOP else rule_of_call(name, None)
                 if code is not None and is_function(name):
-                    self._hit(
-                        code,
-                        argument,
-                        f"{_shown(name)} {rules.RULES[code].title}, and is passed on to be called",
-                    )
+                    message = f"{_shown(name)} {rules.RULES[code].title}, and is passed on to be called"
+                    self._hit(code, argument, message)
 
     def _out_of_tables(self, node: ast.expr) -> None:
         """Treat functions in `STEPS[name]` and `STEPS.get(name)` as called."""
         if isinstance(node, ast.Subscript | ast.Call):
-            for value in self._values(node):
+            for value in self._at.values(node):
                 if isinstance(value, Func) and not isinstance(value.node, ast.Lambda):
                     self._follow(value, node)
 
     def _load(self, node: ast.Name | ast.Attribute) -> None:
         if node in self._by_reference:
             return
-        for value in self._values(node):
+        for value in self._at.values(node):
             match value:
                 case Func() if isinstance(node, ast.Name | ast.Attribute):
                     self._follow(value, node)
                 case External(name) if name in READS:
-                    code = READS[name]
-                    self._hit(
-                        code, node, f"{name} {rules.RULES[code].title.replace('reads', 'is a part of')}"
-                    )
+                    title = rules.RULES[READS[name]].title.replace("reads", "is a part of")
+                    self._hit(READS[name], node, f"{name} {title}")
                 case _:
                     pass
         for code, message in self._shared.read(node):
@@ -271,31 +245,24 @@ class _Walk:
             return
         self._methods(cls, _BUILT_WITH, node)
         for base in self._analysis.resolver.members.bases(cls):
-            scope = base.module.scope_of_class(base.node, base.scope)
-            for statement in base.node.body:
-                factory = _default_factory(statement)
-                for value in self._analysis.resolver.values(factory, scope) if factory is not None else ():
+            for factory in filter(None, map(_default_factory, base.node.body)):
+                for value in self._analysis.resolver.values(factory, base.body_scope):
                     if isinstance(value, Func):
                         self._follow(value, node)
-                    elif (
-                        isinstance(value, External)
-                        and (code := rule_of_call(value.name, None))
-                        and factory is not None
-                    ):
-                        message = f"{_shown(value.name)}() {rules.RULES[code].title}, whenever a {base.node.name} is created"
-                        self.seen.hits.append(
-                            Hit(code, base.module, factory, message, (base.node.name, node))
+                    elif isinstance(value, External) and (code := rule_of_call(value.name, None)):
+                        name = base.node.name
+                        message = (
+                            f"{_shown(value.name)}() {rules.RULES[code].title}, whenever a {name} is created"
                         )
+                        self.seen.hits.append(Hit(code, base.module, factory, message, (name, node)))
 
     def _methods(self, cls: Class, names: tuple[str, ...], node: ast.AST) -> None:
-        for name in names:
-            for value in self._analysis.resolver.attribute(cls, name):
-                if isinstance(value, Func):
-                    self._follow(value, node)
+        for method in self._analysis.resolver.methods(cls, *names):
+            self._follow(method, node)
 
     def _enter(self, items: list[ast.withitem]) -> None:
         for item in items:
-            for value in self._values(item.context_expr):
+            for value in self._at.values(item.context_expr):
                 if isinstance(value, Instance):
                     self._methods(value.cls, ("__enter__", "__exit__"), item.context_expr)
                 elif isinstance(value, External) and not isinstance(item.context_expr, ast.Call):
@@ -315,9 +282,8 @@ class _Walk:
 def _default_factory(node: ast.stmt) -> ast.expr | None:
     match node:
         case ast.AnnAssign(value=ast.Call(keywords=keywords)) | ast.Assign(value=ast.Call(keywords=keywords)):
-            return next(
-                (keyword.value for keyword in keywords if keyword.arg in ("default_factory", "factory")), None
-            )
+            factories = (word.value for word in keywords if word.arg in ("default_factory", "factory"))
+            return next(factories, None)
         case _:
             return None
 

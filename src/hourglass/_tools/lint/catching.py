@@ -21,9 +21,9 @@ from hourglass._tools.lint.defining import own_nodes
 from hourglass._tools.lint.kinds import Kinds
 from hourglass._tools.lint.modules import OURS
 from hourglass._tools.lint.remote_calls import Remote, RemoteCalls, workflow_function
-from hourglass._tools.lint.resolving import ValueResolver
-from hourglass._tools.lint.scopes import Assigned, NameScope
-from hourglass._tools.lint.values import UNKNOWN, Class, External, Func, Instance, Items, Value, words
+from hourglass._tools.lint.resolving import Position, ValueResolver
+from hourglass._tools.lint.scopes import Assigned
+from hourglass._tools.lint.values import UNKNOWN, Class, External, Func, Instance, Items, Value, Values, words
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,36 +143,31 @@ class Catching:
         self.resolver = resolver
         self.kinds = kinds
 
-    def never_caught(
-        self, node: ast.Try, scope: NameScope, receiver: Class | None, *, is_async: bool
-    ) -> Iterator[NeverCaught]:
+    def never_caught(self, node: ast.Try, at: Position, *, is_async: bool) -> Iterator[NeverCaught]:
         """Yield the exceptions named by a `try`'s handlers that only the activity or child workflow in the body could
         raise."""
         named = [
             (part, value)
             for handler in node.handlers
-            for part in _parts(handler.type)
-            for value in self._exceptions(part, scope, receiver)
+            for part in getattr(handler.type, "elts", [handler.type])
+            if part is not None
+            for value in _exceptions(part, at)
         ]
-        if any(value == UNKNOWN or self._wraps(value) for _, value in named):
+        wrapping = {
+            f"ours.{name}" for name in _WRAPPING
+        }  # a handler for these also catches the wrapping errors
+        if any(value == UNKNOWN or wrapping & self.bases(value) for _, value in named):
             return
         wrapped = [(part, value) for part, value in named if self._is_wrapped(value)]
         if not wrapped:
             return
         raised = _Raised()
-        _Body(self, raised, scope, receiver, is_async=is_async).walk(node.body)
+        _Body(self, raised, at, is_async=is_async).walk(node.body)
         if raised.anything or not raised.remote:
             return
         for part, value in wrapped:
             if not self._may_be(value, raised):
                 yield NeverCaught(part, ast.unparse(part), raised.remote[0])
-
-    def _exceptions(self, node: ast.expr, scope: NameScope, receiver: Class | None) -> Sequence[Value]:
-        """Return the exception types that a handler names."""
-        types: list[Value] = []
-        for value in self.resolver.values(node, scope, receiver):
-            types += value.elements if isinstance(value, Items) else (value,)
-        return [item if isinstance(item, Class | External) else UNKNOWN for item in types]
 
     def bases(self, value: Value) -> _Bases:
         """Return an exception and all its base classes: classes of the project, and the names of other classes."""
@@ -180,12 +175,9 @@ class Catching:
             case External(name):
                 qualified_name = _ALIASES.get(name, name)
                 if _is_ours(qualified_name):
-                    also = (
-                        ("builtins.TimeoutError", "builtins.OSError")
-                        if "Time" in _last(qualified_name)
-                        else ()
-                    )
-                    return frozenset((f"ours.{_last(qualified_name)}", "ours.*", *also))
+                    last = _last(qualified_name)
+                    also = ("builtins.TimeoutError", "builtins.OSError") if "Time" in last else ()
+                    return frozenset((f"ours.{last}", "ours.*", *also))
                 if qualified_name in _PLAIN:
                     return frozenset()
                 cls = getattr(builtins, qualified_name, None)
@@ -198,28 +190,20 @@ class Catching:
                     result.add(ancestor.node)
                     for base in ancestor.node.bases:
                         for base_value in self.resolver.values(base, ancestor.scope):
-                            result |= (
-                                self.bases(base_value) if not isinstance(base_value, Class) else frozenset()
-                            )
+                            if not isinstance(base_value, Class):
+                                result |= self.bases(base_value)
                 return frozenset(result)
             case _:
                 return frozenset((_STRANGE,))
 
-    def _wraps(self, value: Value) -> bool:
-        """Whether a handler for this exception also catches the wrapping errors."""
-        return any(f"ours.{name}" in self.bases(value) for name in _WRAPPING)
-
     def _is_wrapped(self, value: Value) -> bool:
-        """Whether the exception can only occur as a cause."""
         bases = self.bases(value)
         if _STRANGE in bases or "builtins.TypeError" in bases:
             return False
         if isinstance(value, Class):
             ours = {base for base in bases if isinstance(base, str) and base.startswith("ours.")} - {"ours.*"}
-            only_as_cause = {"ours." + name for name in _WRAPPED}
-            return ours <= only_as_cause and (
-                "builtins.BaseException" in bases or bool(ours) or _FOREIGN in bases
-            )
+            is_exception = "builtins.BaseException" in bases or bool(ours) or _FOREIGN in bases
+            return ours <= {f"ours.{name}" for name in _WRAPPED} and is_exception
         if isinstance(value, External):
             name = _ALIASES.get(value.name, value.name)
             if _is_ours(name):
@@ -228,7 +212,6 @@ class Catching:
         return False
 
     def _may_be(self, value: Value, raised: _Raised) -> bool:
-        """Whether other code in the body may raise the exception."""
         own: str | ast.ClassDef
         if isinstance(value, Class):
             own = value.node
@@ -246,30 +229,27 @@ class Catching:
         return any(own in kind or not kind.isdisjoint(unsure) for kind in raised.kinds)
 
 
-def _parts(node: ast.expr | None) -> list[ast.expr]:
-    if node is None:
-        return []
-    return node.elts if isinstance(node, ast.Tuple) else [node]
+def _exceptions(node: ast.expr, at: Position) -> list[Value]:
+    types: list[Value] = []
+    for value in at.values(node):
+        types += value.elements if isinstance(value, Items) else (value,)
+    return [item if isinstance(item, Class | External) else UNKNOWN for item in types]
 
 
 class _Body:
     """The walk through the body of a `try` and the functions called there. It collects the exceptions that they may
     raise."""
 
-    def __init__(
-        self, catching: Catching, raised: _Raised, scope: NameScope, receiver: Class | None, *, is_async: bool
-    ) -> None:
+    def __init__(self, catching: Catching, raised: _Raised, at: Position, *, is_async: bool) -> None:
         self._catching = catching
         self._resolver = catching.resolver
         self._kinds = catching.kinds
         self._raised = raised
-        self._scope = scope
-        self._receiver = receiver
+        self._at = at
         self._remote_calls = RemoteCalls(self._values, catching.kinds, is_async=is_async)
         self._known: set[ast.AST] = set()
 
     def walk(self, nodes: Sequence[ast.AST]) -> None:
-        """Visit these statements."""
         for node in nodes:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
                 continue
@@ -278,8 +258,8 @@ class _Body:
                     return
                 self._node(inner)
 
-    def _values(self, node: ast.expr) -> Sequence[Value]:
-        return self._resolver.values(node, self._scope, self._receiver)
+    def _values(self, node: ast.expr) -> Values:
+        return self._at.values(node)
 
     def _node(self, node: ast.AST) -> None:
         raised = self._raised
@@ -325,17 +305,15 @@ class _Body:
             case _:
                 return
         for value in [resolved for operand in operands for resolved in self._values(operand)]:
-            if isinstance(value, Instance) and any(
-                map(_has_operators, self._resolver.members.bases(value.cls))
-            ):
-                self._raised.anything = True
+            if isinstance(value, Instance):
+                bases = self._resolver.members.bases(value.cls)
+                self._raised.anything |= any(map(_has_operators, bases))
 
     def _raise(self, what: ast.expr) -> None:
         made = what.func if isinstance(what, ast.Call) else what
         for value in self._values(made):
-            self._raised.kinds.append(
-                self._catching.bases(value.cls if isinstance(value, Instance) else value)
-            )
+            kind = value.cls if isinstance(value, Instance) else value
+            self._raised.kinds.append(self._catching.bases(kind))
 
     def _enter(self, context: ast.expr) -> None:
         for value in self._values(context):
@@ -343,10 +321,9 @@ class _Body:
                 case External():
                     self._raised.calls_others = True
                 case Instance(cls):
-                    for name in ("__enter__", "__exit__", "__aenter__", "__aexit__"):
-                        for method in self._resolver.attribute(cls, name):
-                            if isinstance(method, Func):
-                                self._function(method)
+                    entering = ("__enter__", "__exit__", "__aenter__", "__aexit__")
+                    for method in self._resolver.methods(cls, *entering):
+                        self._function(method)
                 case _:
                     self._raised.anything = True
 
@@ -383,9 +360,7 @@ class _Body:
         return method.attr in _METHODS and not any(isinstance(owner, Instance) for owner in owners)
 
     def _outside(self, name: str, node: ast.Call) -> None:
-        """Record a call of a function outside the project. The function may call its arguments and raise exceptions of its
-        package.
-        """
+        """Record a call of a function outside the project. It may call its arguments and raise exceptions."""
         if name in _HARMLESS or name.startswith(_FAMILIES) or ("()." in name and _last(name) in _METHODS):
             pass
         elif not isinstance(getattr(builtins, name, None), type) or not name.endswith(("Error", "Exception")):
@@ -411,50 +386,35 @@ class _Body:
         bases = self._catching.bases(cls)
         if _STRANGE in bases or (_FOREIGN in bases and "builtins.BaseException" not in bases):
             self._raised.anything = True
-        for name in ("__new__", "__init__", "__post_init__"):
-            for method in self._resolver.attribute(cls, name):
-                if isinstance(method, Func):
-                    self._function(method)
+        for method in self._resolver.methods(cls, "__new__", "__init__", "__post_init__"):
+            self._function(method)
 
     def _function(self, function: Func) -> None:
         if function.node in self._known or self._raised.anything:
             return
         self._known.add(function.node)
-        node = function.node
         for wrapper in self._kinds.decorators(function):
             self._function(wrapper)
-        self._raised.calls_others |= bool(getattr(node, "decorator_list", ()))
-        before = self._scope, self._receiver
-        self._scope = function.module.scope_of_function(node, function.scope)
-        self._receiver = function.receiver
-        self.walk([node.body] if isinstance(node, ast.Lambda) else node.body)
-        self._scope, self._receiver = before
+        self._raised.calls_others |= bool(getattr(function.node, "decorator_list", ()))
+        before, self._at = self._at, Position.inside(function, self._resolver)
+        self.walk(function.body)
+        self._at = before
 
     def _wait_for(self, task: ast.expr) -> None:
-        """Record `task.result()` or `await task`. It is a remote call if the task was started as a remote call, or else an
-        unknown wait.
-        """
+        """Record `task.result()` or `await task`: a remote call, if the task was started as one."""
         assigned = self._assigned(task)
-        started: list[Remote] = [
-            kind for kind in map(self._remote_calls.started, assigned) if kind is not None
-        ]
+        started = [kind for kind in map(self._remote_calls.started, assigned) if kind is not None]
         self._raised.remote += started
         self._raised.anything |= not started or len(started) < len(assigned)
 
     def _assigned(self, task: ast.expr) -> list[ast.expr]:
-        """Return the expressions assigned to a local variable, or an empty list if the variable is also bound in another
-        way."""
+        """Return the expressions assigned to a local variable; none if it is also bound in another way."""
         if not isinstance(task, ast.Name):
             return [task]
-        bindings = self._scope.names.get(task.id, ())
-        expressions = [
-            binding.meaning.value.value
-            if isinstance(binding.meaning.value, ast.Await)
-            else binding.meaning.value
-            for binding in bindings
-            if isinstance(binding.meaning, Assigned) and binding.meaning.value is not None
-        ]
-        return expressions if len(expressions) == len(bindings) else []
+        bindings = self._at.scope.names.get(task.id, ())
+        assigned = [binding.meaning.value for binding in bindings if isinstance(binding.meaning, Assigned)]
+        values = [value.value if isinstance(value, ast.Await) else value for value in assigned if value]
+        return values if len(values) == len(bindings) else []
 
 
 _QUIET = words(

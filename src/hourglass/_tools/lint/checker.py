@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hourglass._tools.lint import rules
-from hourglass._tools.lint.analysis import Analysis
 from hourglass._tools.lint.body import Hit, Seen, check_function
 from hourglass._tools.lint.catching import Catching
 from hourglass._tools.lint.kinds import Durable, Kinds, Root
 from hourglass._tools.lint.modules import EVERYTHING, Module, Project, UnreadableFile, allows, python_files
 from hourglass._tools.lint.resolving import ValueResolver
 from hourglass._tools.lint.sharing import Sharing
+from hourglass._tools.lint.statements import Analysis
 from hourglass._tools.lint.values import Class, Func
 
 _NOTHING: frozenset[str] = frozenset()
@@ -69,7 +69,6 @@ class _Checker:
         self._findings: dict[tuple[str, int, int, str], rules.CheckFinding] = {}
 
     def check(self, modules: Iterable[Module], files: int) -> rules.CheckReport:
-        """Check all workflows of these modules, and all code that they call in the project."""
         workflows: set[str] = set()
         for module in modules:
             for root in self._analysis.kinds.roots(module):

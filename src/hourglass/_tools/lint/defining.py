@@ -54,7 +54,6 @@ def _definitions(module: Module) -> Iterator[Func | Class]:
 
 
 def _statements(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the direct child statements, including handlers and cases."""
     for name in ("body", "orelse", "finalbody", "handlers", "cases"):
         yield from getattr(node, name, ())
 

@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 
 from hourglass._tools.lint.defining import Definitions, own_nodes
 from hourglass._tools.lint.modules import Module
-from hourglass._tools.lint.resolving import ValueResolver
+from hourglass._tools.lint.resolving import Position, ValueResolver
 from hourglass._tools.lint.scopes import NameScope
 from hourglass._tools.lint.values import Class, External, Func, Value, words
 
@@ -99,7 +99,7 @@ class Kinds:
 
     def _made_by(self, decorator: Func) -> Iterator[Kind]:
         """Yield the kinds that a decorator of the project assigns, determined by the functions that it calls."""
-        scope = decorator.module.scope_of_function(decorator.node, decorator.scope)
+        scope = decorator.body_scope
         for node in ast.walk(decorator.node):
             if isinstance(node, ast.Attribute | ast.Name) and "defn" in (
                 getattr(node, "attr", ""),
@@ -125,12 +125,13 @@ class Kinds:
         """Yield the methods of a workflow class that are called from outside, including inherited ones."""
         methods: dict[str, Func] = {}
         for base in self._resolver.members.bases(cls):
-            scope = base.module.scope_of_class(base.node, base.scope)
             for method in base.node.body:
                 if not isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef) or method.name in methods:
                     continue
-                if method.name in ("__init__", "__post_init__") or self.is_handler_method(method, scope):
-                    methods[method.name] = Func(base.module, method, scope, cls)
+                if method.name in ("__init__", "__post_init__") or self.is_handler_method(
+                    method, base.body_scope
+                ):
+                    methods[method.name] = Func(base.module, method, base.body_scope, cls)
         is_async = any(isinstance(base.node, ast.AsyncFunctionDef) for base in methods.values())
         for name, function in methods.items():
             yield Root(function, f"{cls.node.name}.{name}", is_async)
@@ -154,8 +155,7 @@ class Kinds:
 
 
 def _returned_functions(function: Func) -> list[Func]:
-    """Return the nested functions that a function returns."""
-    scope = function.module.scope_of_function(function.node, function.scope)
+    scope = function.body_scope
     nodes = own_nodes(function.node)
     returned = {
         statement.value.id
@@ -206,32 +206,32 @@ class Durable:
         self._kinds = kinds
         self._known: dict[tuple[ast.AST, Class | None, bool], bool] = {}
 
-    def issues_commands(self, nodes: Iterable[ast.AST], scope: NameScope, receiver: Class | None) -> bool:
+    def issues_commands(self, nodes: Iterable[ast.AST], at: Position) -> bool:
         """Whether these statements issue commands."""
-        return self._any(nodes, scope, receiver, waiting=False)
+        return self._any(nodes, at, waiting=False)
 
-    def waits(self, nodes: Iterable[ast.AST], scope: NameScope, receiver: Class | None) -> bool:
+    def waits(self, nodes: Iterable[ast.AST], at: Position) -> bool:
         """Whether handlers or other tasks of the run may run while these statements wait."""
-        return self._any(nodes, scope, receiver, waiting=True)
+        return self._any(nodes, at, waiting=True)
 
-    def is_durable(self, call: ast.Call, scope: NameScope, receiver: Class | None) -> bool:
+    def is_durable(self, call: ast.Call, at: Position) -> bool:
         """Whether a call is itself an activity, a child workflow or a primitive that issues a command."""
-        return self._is_direct(call, scope, receiver, waiting=False)
+        return self._is_direct(call, at, waiting=False)
 
-    def _any(
-        self, nodes: Iterable[ast.AST], scope: NameScope, receiver: Class | None, *, waiting: bool
-    ) -> bool:
+    def _any(self, nodes: Iterable[ast.AST], at: Position, *, waiting: bool) -> bool:
         return any(
-            self._is_direct(inner, scope, receiver, waiting=waiting)
-            or self._is_inside(inner, scope, receiver, waiting)
+            self._is_direct(inner, at, waiting=waiting)
+            or any(
+                self._function(value, waiting) for value in at.values(inner.func) if isinstance(value, Func)
+            )
             for node in nodes
             for inner in (node, *own_nodes(node))
             if isinstance(inner, ast.Call)
         )
 
-    def _is_direct(self, call: ast.Call, scope: NameScope, receiver: Class | None, *, waiting: bool) -> bool:
+    def _is_direct(self, call: ast.Call, at: Position, *, waiting: bool) -> bool:
         names = _WAITING if waiting else _ISSUING
-        for value in self._resolver.values(call.func, scope, receiver):
+        for value in at.values(call.func):
             match value:
                 case External(name) if name in names:
                     return True
@@ -240,21 +240,14 @@ class Durable:
                 case _:
                     pass
         if isinstance(call.func, ast.Attribute) and call.func.attr in ("start", "local", "start_local"):
-            owners = self._resolver.values(call.func.value, scope, receiver)
+            owners = at.values(call.func.value)
             return any(map(self._kinds.is_boundary, owners)) and (not waiting or call.func.attr == "local")
-        return False
-
-    def _is_inside(self, call: ast.Call, scope: NameScope, receiver: Class | None, waiting: bool) -> bool:
-        for value in self._resolver.values(call.func, scope, receiver):
-            if isinstance(value, Func) and self._function(value, waiting):
-                return True
         return False
 
     def _function(self, function: Func, waiting: bool) -> bool:
         key = (function.node, function.receiver, waiting)
         if key not in self._known:
             self._known[key] = False  # stops the recursion for a function that calls itself
-            inner = function.module.scope_of_function(function.node, function.scope)
-            body = [function.node.body] if isinstance(function.node, ast.Lambda) else function.node.body
-            self._known[key] = self._any(body, inner, function.receiver, waiting=waiting)
+            at = Position.inside(function, self._resolver)
+            self._known[key] = self._any(function.body, at, waiting=waiting)
         return self._known[key]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from hourglass._tools.lint.annotations import value_of
@@ -42,13 +43,10 @@ class Members:
     def inherited(self, cls: Class, name: str, receiver: Class) -> Values:
         """Return the values of a name in the body of a class or its base classes. Methods are bound to `receiver`."""
         for base in self.bases(cls):
-            scope = base.module.scope_of_class(base.node, base.scope)
-            if name in scope.names:
-                values = self._resolver.lookup(name, scope)
+            if name in base.body_scope.names:
+                values = self._resolver.lookup(name, base.body_scope)
                 return tuple(
-                    Func(value.module, value.node, value.scope, receiver)
-                    if isinstance(value, Func)
-                    else value
+                    replace(value, receiver=receiver) if isinstance(value, Func) else value
                     for value in values
                 )
         return ()
@@ -57,9 +55,8 @@ class Members:
         """Return the values that methods assign to an attribute of `self`."""
         result: list[Value] = []
         for base in self.bases(cls):
-            scope = base.module.scope_of_class(base.node, base.scope)
             for method, value, annotation in self._own_attributes(base).get(name, ()):
-                inner = base.module.scope_of_function(method, scope)
+                inner = base.module.scope_of_function(method, base.body_scope)
                 if annotation is not None:
                     result.append(value_of(self._resolver, annotation, inner))
                 elif value is not None:
@@ -79,7 +76,6 @@ class Members:
 
 
 def _self_assignments(method: ast.FunctionDef) -> Iterator[tuple[str, _Assignment]]:
-    """Yield each assignment to an attribute of `self` in a method."""
     for node in ast.walk(method):
         match node:
             case ast.Assign(targets=targets, value=value):

@@ -41,32 +41,27 @@ def _collection(node: ast.expr) -> ast.expr:
 
 
 def _by_others(name: str, function: Func, resolver: ValueResolver, kinds: Kinds) -> Iterator[ast.AST]:
-    """Yield the nodes where other handlers of the same object, or functions nested in this function, change the
-    attribute."""
+    """Yield the nodes where other handlers, or functions nested in this one, change the attribute."""
     if function.receiver is None:
         return
     for cls in resolver.members.bases(function.receiver):
-        scope = cls.module.scope_of_class(cls.node, cls.scope)
         for method in cls.node.body:
-            if (
-                method is not function.node
-                and kinds.is_handler_method(method, scope)
-                and not _is_start(method)
-            ):
+            is_handler = method is not function.node and kinds.is_handler_method(method, cls.body_scope)
+            if is_handler and getattr(method, "name", "") != "__init__":
                 yield from _resizes(method, name, own=True)
     for inner in _inner_functions(function):
         yield from _resizes(inner, name, own=True)
 
 
-def _is_start(method: ast.stmt) -> bool:
-    return isinstance(method, ast.FunctionDef) and method.name == "__init__"
-
-
 def _by_inner(name: str, function: Func) -> Iterator[ast.AST]:
-    """Yield the nodes where functions nested in this function change its variable."""
     for inner in _inner_functions(function):
         bound = {parameter.arg for parameter in ast.walk(inner) if isinstance(parameter, ast.arg)}
-        if name not in bound and not _assigns(inner, name):
+        assigned = (
+            node.id
+            for node in ast.walk(inner)
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+        )
+        if name not in bound and name not in assigned:
             yield from _resizes(inner, name, own=False)
 
 
@@ -74,13 +69,6 @@ def _inner_functions(function: Func) -> Iterator[ast.FunctionDef]:
     for node in ast.walk(function.node):
         if isinstance(node, ast.FunctionDef) and node is not function.node:
             yield node
-
-
-def _assigns(function: ast.FunctionDef, name: str) -> bool:
-    return any(
-        isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store)
-        for node in ast.walk(function)
-    )
 
 
 def _resizes(function: ast.AST, name: str, *, own: bool) -> Iterator[ast.AST]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Literal, TypeAlias
 
 from hourglass._tools.lint.kinds import Kinds
-from hourglass._tools.lint.values import Class, External, Func, Value, words
+from hourglass._tools.lint.values import Class, External, Func, Value, Values, words
 
 Remote: TypeAlias = Literal["activity", "workflow"]
 """The kind of remote call: an activity or a child workflow."""
@@ -25,9 +25,7 @@ _STARTS: dict[str, Remote] = {
 class RemoteCalls:
     """Recognizes remote calls. `values_of` returns the values of an expression at the current position of the walk."""
 
-    def __init__(
-        self, values_of: Callable[[ast.expr], Sequence[Value]], kinds: Kinds, *, is_async: bool
-    ) -> None:
+    def __init__(self, values_of: Callable[[ast.expr], Values], kinds: Kinds, *, is_async: bool) -> None:
         self._values_of = values_of
         self._kinds = kinds
         self._is_async = is_async
@@ -35,9 +33,8 @@ class RemoteCalls:
     def awaited(self, node: ast.Call) -> Remote | None:
         """Return the kind of remote call that this call waits for, or None if it may be a different call."""
         values = self._values_of(node.func)
-        if all(map(self._kinds.is_boundary, values)) and not any(
-            isinstance(value, Class) for value in values
-        ):
+        are_classes = any(isinstance(value, Class) for value in values)
+        if all(map(self._kinds.is_boundary, values)) and not are_classes:
             return self.kind(values[0])
         names = {workflow_function(value) for value in values}
         if len(names) == 1:

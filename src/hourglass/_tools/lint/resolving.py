@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import ast
 import builtins
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from hourglass._tools.lint.annotations import value_of
@@ -41,6 +42,7 @@ from hourglass._tools.lint.values import (
     NamespacePackage,
     Value,
     Values,
+    external_names,
     words,
 )
 
@@ -280,7 +282,7 @@ class ValueResolver:
 
     def _returned(self, function: Func) -> Values:
         node = function.node
-        inner = function.module.scope_of_function(node, function.scope)
+        inner = function.body_scope
         if isinstance(node, ast.Lambda):
             return self.values(node.body, inner, function.receiver)
         if node.returns is not None:
@@ -309,12 +311,8 @@ class ValueResolver:
 
     def elements(self, values: Values) -> Values:
         """Return the values that a loop over these values binds."""
-        return (
-            tuple(
-                part for value in values for part in (value.elements if isinstance(value, Items) else NOTHING)
-            )
-            or NOTHING
-        )
+        parts = (value.elements if isinstance(value, Items) else NOTHING for value in values)
+        return tuple(part for elements in parts for part in elements) or NOTHING
 
     def attribute(self, base: Value, name: str) -> Values:
         """Return the values of an attribute."""
@@ -332,17 +330,47 @@ class ValueResolver:
             case _:
                 return NOTHING
 
+    def methods(self, cls: Class, *names: str) -> Iterator[Func]:
+        """Yield the methods of a class with these names."""
+        for name in names:
+            for value in self.attribute(cls, name):
+                if isinstance(value, Func):
+                    yield value
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A position in a project, where expressions have values: a scope, and in a method the class of `self`."""
+
+    resolver: ValueResolver
+    scope: NameScope
+    receiver: Class | None = None
+
+    @classmethod
+    def inside(cls, function: Func, resolver: ValueResolver) -> Position:
+        """Return the position in the body of a function."""
+        return cls(resolver, function.body_scope, function.receiver)
+
+    def values(self, node: ast.expr) -> Values:
+        """Return the possible values of an expression, at least one."""
+        return self.resolver.values(node, self.scope, self.receiver)
+
+    def externals(self, node: ast.expr) -> Iterator[str]:
+        """Yield the names of the objects outside the project that an expression may be."""
+        return external_names(self.values(node))
+
+    def is_set(self, node: ast.expr) -> bool:
+        """Whether an expression is a set under every binding."""
+        return self.resolver.is_set(node, self.scope, self.receiver)
+
 
 def _few(values: Values) -> Values:
-    """Remove duplicates, and limit the number of values. With more than a dozen values, an expression is practically
-    unknown.
-    """
+    """Remove duplicates, and limit the number of values: with many, an expression is practically unknown."""
     unique = tuple(dict.fromkeys(values)) or NOTHING
     return unique if len(unique) <= _MOST else (*unique[:_MOST], UNKNOWN)
 
 
 def _constant(nodes: list[ast.expr]) -> str:
-    """Return the string constant if it is the only node, otherwise ""."""
     match nodes:
         case [ast.Constant(value=str() as text)]:
             return text
@@ -366,5 +394,4 @@ def last_name(node: ast.expr) -> str:
 
 
 def _one(values: Values) -> Value:
-    """Return the first known value, or else `UNKNOWN`."""
     return next((value for value in values if value != UNKNOWN), UNKNOWN)

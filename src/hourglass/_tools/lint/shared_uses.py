@@ -11,15 +11,15 @@ from collections.abc import Iterator
 
 from hourglass._tools.lint import rules
 from hourglass._tools.lint.external import READS, rule_of_call
-from hourglass._tools.lint.resolving import ValueResolver
+from hourglass._tools.lint.resolving import Position, ValueResolver
 from hourglass._tools.lint.scopes import NameScope
 from hourglass._tools.lint.sharing import MUTATORS, Shared, Sharing
-from hourglass._tools.lint.values import Class, External
+from hourglass._tools.lint.values import external_names
 
 _CONTAINERS = ast.List | ast.Dict | ast.Set | ast.ListComp | ast.DictComp | ast.SetComp
 
 
-def default_changed(node: ast.AST, scope: NameScope) -> Iterator[str]:
+def _defaults_changed(node: ast.AST, scope: NameScope) -> Iterator[str]:
     """Yield the parameters with a shared default that this statement or call changes."""
     name = _changed(node)
     # A name with several bindings may be a copy of the default.
@@ -57,9 +57,8 @@ def _shared(scope: NameScope) -> set[str]:
 _DIFFERS = frozenset({rules.CLOCK, rules.RANDOM, rules.ENVIRONMENT, rules.IDENTITY})
 
 
-def made_at_import(variable: Shared, resolver: ValueResolver) -> str | None:
-    """Return the part of a variable's value that differs between processes, or None if the value is the same in all of
-    them."""
+def _made_at_import(variable: Shared, resolver: ValueResolver) -> str | None:
+    """Return the part of a variable's value that differs between processes, or None."""
     for value in _values(variable):
         for node in ast.walk(value):
             if isinstance(node, ast.Call | ast.Attribute) and (source := _differs(node, variable, resolver)):
@@ -77,8 +76,7 @@ def _values(variable: Shared) -> Iterator[ast.expr]:
 
 def _differs(node: ast.Call | ast.Attribute, variable: Shared, resolver: ValueResolver) -> str | None:
     target = node.func if isinstance(node, ast.Call) else node
-    for value in resolver.values(target, variable.module.scope):
-        name = value.name if isinstance(value, External) else ""
+    for name in external_names(resolver.values(target, variable.module.scope)):
         if isinstance(node, ast.Call) and rule_of_call(name, node) in _DIFFERS:
             return f"{name.replace('()', '')}()"
         if READS.get(name) in _DIFFERS:
@@ -93,27 +91,23 @@ class SharedUses:
     Pass the nodes of the function. The methods yield the code and message of each broken rule.
     """
 
-    def __init__(
-        self, resolver: ValueResolver, sharing: Sharing, scope: NameScope, receiver: Class | None
-    ) -> None:
-        self._resolver = resolver
+    def __init__(self, sharing: Sharing, at: Position) -> None:
         self._sharing = sharing
-        self._scope = scope
-        self._receiver = receiver
+        self._at = at
         self._changed: set[tuple[Shared, int]] = set()  # reported already: changes are worse than reads
 
     def changed(self, node: ast.AST) -> Iterator[tuple[str, str]]:
         """Yield the rules that a statement or call breaks by changing shared variables."""
-        for name in default_changed(node, self._scope):
+        for name in _defaults_changed(node, self._at.scope):
             yield rules.GLOBALS, f"it changes the default of {name}, which all runs in a process share"
-        for variable in self._sharing.changes(node, self._scope, self._receiver):
+        for variable in self._sharing.changes(node, self._at):
             if not self._is_ours(variable):
                 self._changed.add((variable, getattr(node, "lineno", 0)))
                 yield rules.GLOBALS, f"it changes {variable.name}, which all runs in a process share"
 
     def read(self, node: ast.expr) -> Iterator[tuple[str, str]]:
         """Yield the rules that reading a variable breaks."""
-        variable = self._sharing.variable(node, self._scope, self._receiver)
+        variable = self._sharing.variable(node, self._at)
         if variable is None or self._is_ours(variable) or (variable, node.lineno) in self._changed:
             return
         changed = self._sharing.changed_at(variable)
@@ -124,7 +118,7 @@ class SharedUses:
                 by = f"{module.shown}:{line} changes while the program runs"
                 yield rules.GLOBALS, f"it reads {variable.name}, which {by}"
             return
-        made = made_at_import(variable, self._resolver)
+        made = _made_at_import(variable, self._at.resolver)
         if made is not None:
             yield rules.IMPORT_TIME, f"{variable.name} is computed from {made} when its module is imported"
 
@@ -132,5 +126,5 @@ class SharedUses:
         """Whether a variable holds a channel or another object of Hourglass that is meant to be shared."""
         if "." in variable.name:
             return False
-        values = self._resolver.lookup(variable.name, variable.module.scope)
-        return any(isinstance(value, External) and value.name.startswith("hourglass.") for value in values)
+        values = self._at.resolver.lookup(variable.name, variable.module.scope)
+        return any(name.startswith("hourglass.") for name in external_names(values))

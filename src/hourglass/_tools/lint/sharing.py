@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from hourglass._tools.lint.defining import Definitions, is_on, own_nodes_on
 from hourglass._tools.lint.modules import Module
-from hourglass._tools.lint.resolving import ValueResolver, last_name
+from hourglass._tools.lint.resolving import Position, ValueResolver, last_name
 from hourglass._tools.lint.scopes import Assigned, NameScope
-from hourglass._tools.lint.values import Class, External, Func, Instance, ModuleRef, Unknown, words
+from hourglass._tools.lint.values import Class, Func, Instance, ModuleRef, Unknown, external_names, words
 
 MUTATORS = words(
     "append extend insert remove pop clear sort reverse add discard update setdefault popitem "
@@ -23,6 +23,7 @@ MUTATORS = words(
     "difference_update intersection_update symmetric_difference_update"
 )
 _PLAIN_BASES = words("object abc.ABC typing.Generic typing.Protocol")
+_CONTAINERS = ast.List | ast.Dict | ast.Set | ast.ListComp | ast.DictComp
 _WORD = re.compile(r"\w+")
 _AT_IMPORT = frozenset({"__init_subclass__", "__set_name__", "__class_getitem__"})
 
@@ -46,16 +47,16 @@ class Sharing:
         self._indexed = 0
         self._at_import: dict[Module, frozenset[str]] = {}
 
-    def variable(self, node: ast.expr, scope: NameScope, receiver: Class | None = None) -> Shared | None:
+    def variable(self, node: ast.expr, at: Position) -> Shared | None:
         """Return the shared variable that an expression names directly, or None."""
         match node:
             case ast.Name(id=name):
-                home = self._resolver.home(name, scope)
+                home = self._resolver.home(name, at.scope)
                 if home is not None and home.kind == "module" and _is_variable(home, name):
                     return Shared(home.module, name)
                 return self._imported(node, home, name)
             case ast.Attribute(value=owner, attr=name):
-                return self._attribute(owner, name, scope, receiver)
+                return self._attribute(owner, name, at)
             case _:
                 return None
 
@@ -71,10 +72,8 @@ class Sharing:
                     return Shared(target.module, original)
         return None
 
-    def _attribute(
-        self, owner: ast.expr, name: str, scope: NameScope, receiver: Class | None
-    ) -> Shared | None:
-        for value in self._resolver.values(owner, scope, receiver):
+    def _attribute(self, owner: ast.expr, name: str, at: Position) -> Shared | None:
+        for value in at.values(owner):
             match value:
                 case ModuleRef(module) if _is_variable(module.scope, name):
                     return Shared(module, name)
@@ -90,71 +89,65 @@ class Sharing:
 
     def _of_class(self, cls: Class, name: str) -> Shared | None:
         for base in self._resolver.members.bases(cls):
-            scope = base.module.scope_of_class(base.node, base.scope)
-            if name in scope.names:
-                return Shared(base.module, f"{base.node.name}.{name}") if _is_variable(scope, name) else None
+            if name in base.body_scope.names:
+                is_variable = _is_variable(base.body_scope, name)
+                return Shared(base.module, f"{base.node.name}.{name}") if is_variable else None
         return None
 
     def _is_plain(self, cls: Class) -> bool:
-        """Whether objects of a class share the values in its body. Models of some libraries copy these values for each
-        object.
-        """
+        """Whether objects share the values in the class body. Models of some libraries copy them."""
         for base_class in self._resolver.members.bases(cls):
             values = [
                 value
                 for base in base_class.node.bases
                 for value in self._resolver.values(base, base_class.scope)
             ]
-            foreign = [
-                value for value in values if isinstance(value, External) and value.name not in _PLAIN_BASES
-            ]
-            if foreign or base_class.node.keywords or Unknown() in values:
+            if (
+                set(external_names(tuple(values))) - _PLAIN_BASES
+                or base_class.node.keywords
+                or Unknown() in values
+            ):
                 return False
         return True
 
     def _is_container(self, cls: Class, name: str) -> bool:
         for base in self._resolver.members.bases(cls):
-            scope = base.module.scope_of_class(base.node, base.scope)
-            for binding in scope.names.get(name, ()):
+            for binding in base.body_scope.names.get(name, ()):
                 if isinstance(binding.meaning, Assigned):
-                    return isinstance(
-                        binding.meaning.value, ast.List | ast.Dict | ast.Set | ast.ListComp | ast.DictComp
-                    )
+                    return isinstance(binding.meaning.value, _CONTAINERS)
         return False
 
-    def changes(self, node: ast.AST, scope: NameScope, receiver: Class | None = None) -> Iterator[Shared]:
+    def changes(self, node: ast.AST, at: Position) -> Iterator[Shared]:
         """Yield the shared variables that a statement or expression itself changes. Nested nodes are not examined."""
         for target in _stored(node):
             if isinstance(target, ast.Name):
-                if target.id in scope.global_names and (variable := self.variable(target, scope, receiver)):
+                if target.id in at.scope.global_names and (variable := self.variable(target, at)):
                     yield variable
-            elif (
-                isinstance(target, ast.Attribute) and (variable := self._set_on(target, scope, receiver))
-            ) or (variable := self._root(_owner(target), scope, receiver)):
+            elif (isinstance(target, ast.Attribute) and (variable := self._set_on(target, at))) or (
+                variable := self._root(_owner(target), at)
+            ):
                 yield variable
         match node:
             case ast.Call(func=ast.Attribute(value=owner, attr=name)) if name in MUTATORS:
-                if variable := self._root(owner, scope, receiver):
+                if variable := self._root(owner, at):
                     yield variable
             case ast.Call(func=ast.Name(id="next"), args=[ast.Name() | ast.Attribute() as source, *_]):
-                if variable := self.variable(source, scope, receiver):
+                if variable := self.variable(source, at):
                     yield variable
             case _:
                 pass
 
-    def _set_on(self, target: ast.Attribute, scope: NameScope, receiver: Class | None) -> Shared | None:
-        """Return the variable that `Cart.count = …` or `module.NAME = …` sets. `self.count = …` belongs to the run and is
-        not shared.
-        """
-        if any(isinstance(value, Instance) for value in self._resolver.values(target.value, scope, receiver)):
-            return self._root(target.value, scope, receiver)
-        return self.variable(target, scope, receiver) or self._root(target.value, scope, receiver)
+    def _set_on(self, target: ast.Attribute, at: Position) -> Shared | None:
+        """Return the variable that `Cart.count = …` or `module.NAME = …` sets. `self.count = …` is not shared."""
+        if any(isinstance(value, Instance) for value in at.values(target.value)):
+            return self._root(target.value, at)
+        return self.variable(target, at) or self._root(target.value, at)
 
-    def _root(self, node: ast.expr, scope: NameScope, receiver: Class | None) -> Shared | None:
+    def _root(self, node: ast.expr, at: Position) -> Shared | None:
         """Return the shared variable that an expression denotes, or that contains the expression's value."""
         part: ast.expr | None = node
         while part is not None:
-            if (variable := self.variable(part, scope, receiver)) is not None:
+            if (variable := self.variable(part, at)) is not None:
                 return variable
             part = part.value if isinstance(part, ast.Attribute | ast.Subscript) else None
         return None
@@ -177,12 +170,9 @@ class Sharing:
             for function in self._definitions.of(module):
                 if isinstance(function, Class) or not is_on(function.node, lines):
                     continue
-                scope = module.scope_of_function(function.node, function.scope)
+                at = Position.inside(function, self._resolver)
                 for node in own_nodes_on(function.node, lines):
-                    is_changed = any(
-                        match == variable for match in self.changes(node, scope, function.receiver)
-                    )
-                    if is_changed and not self._runs_at_import(function):
+                    if variable in self.changes(node, at) and not self._runs_at_import(function):
                         yield module, node
 
     def _mentioning(self, variable: Shared, last: str) -> list[Module]:

@@ -7,6 +7,7 @@ account.
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -43,6 +44,11 @@ class Class:
     node: ast.ClassDef
     scope: NameScope
 
+    @property
+    def body_scope(self) -> NameScope:
+        """The scope of the class body."""
+        return self.module.scope_of_class(self.node, self.scope)
+
 
 @dataclass(frozen=True, slots=True)
 class Instance:
@@ -64,6 +70,16 @@ class Func:
     def name(self) -> str:
         """The function's own name, unqualified."""
         return "<lambda>" if isinstance(self.node, ast.Lambda) else self.node.name
+
+    @property
+    def body(self) -> Sequence[ast.AST]:
+        """The statements of the function, or the expression of a lambda."""
+        return [self.node.body] if isinstance(self.node, ast.Lambda) else self.node.body
+
+    @property
+    def body_scope(self) -> NameScope:
+        """The scope of the function body."""
+        return self.module.scope_of_function(self.node, self.scope)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,3 +120,8 @@ Values: TypeAlias = tuple[Value, ...]
 
 UNKNOWN = Unknown()
 SET = AnySet()
+
+
+def external_names(values: Values) -> Iterator[str]:
+    """Yield the names of the objects outside the project."""
+    return (value.name for value in values if isinstance(value, External))

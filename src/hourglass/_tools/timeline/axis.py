@@ -108,9 +108,7 @@ def _worst(spans: Iterable[Span]) -> Outcome:
 
 
 def _union(segments: Iterable[Segment]) -> tuple[Segment, ...]:
-    """Return the segments of all spans in order. Where segments overlap, the columns of the picture decide which segment is
-    visible.
-    """
+    """Return the segments of all spans in order. Columns decide which of overlapping segments is visible."""
     return tuple(sorted(segments, key=lambda segment: (segment.start, segment.end)))
 
 
@@ -203,7 +201,6 @@ def _helps(story: Story, length: int) -> bool:
 
 
 def _gaps(busy: Iterable[tuple[int, int]], start: int, end: int) -> list[tuple[int, int]]:
-    """Return the idle ranges between the busy ranges."""
     gaps: list[tuple[int, int]] = []
     at = start
     for begin, stop in sorted(busy):

@@ -33,7 +33,6 @@ MOST = 24
 
 
 def _with_defaults(policy: RetryRule | None) -> RetryRule:
-    """Return an activity's retry policy with Temporal's defaults."""
     policy = policy or RetryRule()
     coefficient = policy.backoff_coefficient
     return msgspec.structs.replace(

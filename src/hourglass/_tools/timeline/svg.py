@@ -95,7 +95,6 @@ _OPACITY = {"queued": ".38", "backoff": ".55"}
 
 @cache
 def _style(classes: str) -> str:
-    """Return the attributes of a shape with these classes, for a light background."""
     names = classes.split()
     kind = next((LIGHT[name] for name in names if name in KINDS), LIGHT["run"])
     attributes = [_BY_ROLE[name].format(kind=kind, **LIGHT) for name in names if name in _BY_ROLE][:1]
@@ -105,7 +104,6 @@ def _style(classes: str) -> str:
 
 @cache
 def _letters(classes: str) -> str:
-    """Return the attributes of a text with these classes."""
     names = classes.split()
     colour = next((LIGHT[name] for name in ("bad", "good", "muted") if name in names), LIGHT["ink"])
     family = f' font-family="{MONO}"' if "mono" in names else ""
@@ -414,8 +412,7 @@ _ENDS = (
 
 
 def _rows(layout: Layout, spans: Sequence[Span], top: float) -> tuple[str, float]:
-    """Return the rows of these spans, and the position of their lower end. A reason is omitted if it is the same as in the
-    row above."""
+    """Return the rows of these spans, and their lower end. A reason is not repeated in the next row."""
     made, y, previous = [], top, ""
     for span in spans:
         why = captions.reason_beside(span, layout.story)
@@ -488,8 +485,7 @@ def _swatch(layout: Layout, span: Span, x: float, y: float) -> str:
 
 
 def _reason(layout: Layout, drawn: Sequence[Stretch], y: float, why: str) -> str:
-    """Return the reason text below the bar. It begins at the bar's left end, or is aligned to the right if it does not
-    fit."""
+    """Return the reason below the bar, from the bar's left end, or aligned to the right if it does not fit."""
     start = layout.left + (drawn[0].left if drawn else 0)
     wide = partial(sans, size=_SMALL)
     if start + wide(why) <= layout.right:

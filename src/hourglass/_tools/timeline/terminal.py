@@ -63,7 +63,6 @@ class _Painter:
         self.scale: Scale = scale(story, self.columns, _LEAST_BREAK)
 
     def picture(self) -> Iterator[Line]:
-        """Yield the picture line by line."""
         yield from self._head()
         yield ()
         yield from self._axis()
@@ -156,7 +155,6 @@ class _Painter:
         return _PHASES[phase]
 
     def _torn(self, text: str, left: int) -> str:
-        """Return the text with the breaks of the axis drawn into it."""
         drawn = list(text)
         for piece in self.scale.breaks:
             middle = int((piece.left + piece.right) / 2) - left
@@ -223,9 +221,7 @@ def _style(phase: Phase, style: str) -> str:
 
 
 def _name(span: Span) -> str:
-    """Return a span's name with its count or number of attempts. Messages are prefixed with their kind, because their bars
-    do not show it.
-    """
+    """Return a span's name with its count, and for messages with their kind: bars do not show it."""
     prefix = _PREFIX.get(span.kind, "")
     name = span.name if span.name.startswith(prefix) else f"{prefix}{span.name}"
     extra = captions.counted(span)

@@ -275,7 +275,6 @@ def _what(event: h.HistoryEvent, story: StoryDraft) -> str:
 
 
 def _spaced(attributes: h.Attributes) -> str:
-    """Return the name of an event kind as words."""
     if isinstance(attributes, h.UnknownEvent):
         return clean(attributes.name).replace("_", " ").lower()
     return "".join(

@@ -83,7 +83,6 @@ def _hide_message(failure: Failure) -> Failure:
 
 
 def _hide_last_failures(description: WorkflowDescription) -> WorkflowDescription:
-    """Return the description without the failure messages of pending activities."""
     pending = tuple(
         replace(
             activity,

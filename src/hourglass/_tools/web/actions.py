@@ -91,7 +91,6 @@ class PageActions(requests.Handlers):
         return RedirectResponse(f"{back}?notice={quote(notice)}", 303)
 
     def _shows(self, request: Request, fields: Mapping[str, Any]) -> bool:
-        """Whether the response to a form may display values."""
         return self._shows_payloads(request) or "payloads" in fields
 
     def _answer_page(
@@ -250,7 +249,6 @@ def _repeated_fields(fields: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _backfill(fields: Mapping[str, Any]) -> ScheduleBackfill:
-    """Return the backfill period entered in a form. Raise `ValueError` if a time is malformed."""
     start, end = (
         datetime.fromisoformat(finding.parse_time(str(fields.get(name, "")))) for name in ("start", "end")
     )

@@ -163,9 +163,7 @@ class PageApp:
     def _page_handler(
         self, handle: Callable[[Request], Response], *, slow: bool = False
     ) -> Callable[[Request], Any]:
-        """Return a route handler for a page. It runs on a thread, which is abandoned if the engine becomes
-        unreachable.
-        """
+        """Return a route handler for a page, on a thread that is abandoned if the engine becomes unreachable."""
 
         async def respond(request: Request) -> Response:
             limiter = self._slow if slow else None
@@ -179,9 +177,7 @@ class PageApp:
     def _form_handler(
         self, handle: Callable[[Request, Mapping[str, Any]], Response]
     ) -> Callable[[Request], Any]:
-        """Return a route handler for a form. The form is read on the loop. The action runs on a thread and to completion,
-        because it may already have taken effect.
-        """
+        """Return a route handler for a form. The action runs to completion: it may have taken effect already."""
 
         async def respond(request: Request) -> Response:
             if unreachable := self._site.health_monitor.health().unreachable:

@@ -264,7 +264,6 @@ _FAILED_STATUSES = frozenset(
 
 
 def _closed_and_failed(result: WorkflowExecutionCount) -> tuple[int, int]:
-    """Return the number of closed runs, and the number of failed runs among them."""
     groups = [(str(group.group_values[0]), group.count) for group in result.groups]
     return sum(number for _, number in groups), sum(
         number for name, number in groups if name in _FAILED_STATUSES

@@ -139,7 +139,6 @@ class PageReads(requests.Handlers):
         )
 
     def _runs_of(self, workflow_id: str) -> tuple[WorkflowExecution, ...]:
-        """Return all runs with a workflow id, newest first."""
         query = f"WorkflowId = {finding.literal(workflow_id)}"
         try:
             runs = self._site.client.list_page(query, page_size=_RUNS_OF_AN_ID).items

@@ -109,13 +109,10 @@ class _Parent:
         self._frames: list[bytes] = []
 
     def send(self, message: WalkResult | Refused | Decode) -> None:
-        """Send a message."""
         self._channel.send(message)
 
     def receive(self, kind: type[Any]) -> Any:
-        """Wait for a message of this type. Raise `EOFError` if the parent closes the connection, and `TimeoutError` if it
-        sends nothing for a long time.
-        """
+        """Wait for a message of this type. Raise `EOFError` if the parent is gone, `TimeoutError` if it is silent."""
         while not self._frames:
             frames = self._channel.receive()
             if frames is None:

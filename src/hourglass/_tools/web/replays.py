@@ -206,7 +206,6 @@ class _ReplayProcess:
             raise
 
     def exit_code(self) -> int | None:
-        """Return the child's exit code, or None while it runs."""
         return self._process.poll()
 
     def send(self, message: WalkRequest | Decoded, deadline: float) -> None:

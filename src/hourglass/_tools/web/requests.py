@@ -99,7 +99,6 @@ class Handlers:
         return HTMLResponse(pages.render(template, view, **data), status)
 
     def _shows_payloads(self, request: Request) -> bool:
-        """Whether values may be displayed."""
         return not self._site.hides_payloads or requests_payloads(request)
 
     def failure(self, request: Request, status: int, message: str, back: str = "/workflows") -> Response:

@@ -147,7 +147,6 @@ class RequestGuard:
 
 
 def _is_public(path: str) -> bool:
-    """Whether a request for this path needs no token."""
     return path == LOGIN or path.startswith(_PUBLIC_FOLDER)
 
 
@@ -191,7 +190,6 @@ def _check_body(headers: dict[str, str], largest: int) -> Rejection | None:
 
 
 def _link(scope: Scope) -> str:
-    """Return the path and the query as the client sent them."""
     path = bytes(scope.get("raw_path") or b"/").decode("latin-1")
     query = bytes(scope.get("query_string", b"")).decode("latin-1")
     return f"{path}?{query}" if query else path

@@ -119,7 +119,6 @@ def _row(span: Span, story: Story, scale: Scale) -> WaterfallRow:
 
 
 def _due_text(span: Span, story: Story) -> str:
-    """Return when an open step is due or will be retried."""
     at = span.due or span.next_attempt
     if span.end is not None or at is None or at <= story.until:
         return ""
