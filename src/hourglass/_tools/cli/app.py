@@ -109,7 +109,8 @@ def run(arguments: list[str]) -> int:
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(logs.PlainFormatter())
     try:
-        return _code(build(arguments)(args=arguments, prog_name="hourglass", standalone_mode=False))
+        returned = build(arguments)(args=arguments, prog_name="hourglass", standalone_mode=False)
+        return returned if isinstance(returned, int) else 0
     except SystemExit as end:
         return _exit_code(end)
     except (KeyboardInterrupt, typer.Abort) as error:
@@ -165,10 +166,6 @@ def _interrupted(error: BaseException) -> int:
         return 130
     console.note("Aborted!")
     return 1
-
-
-def _code(returned: object) -> int:
-    return returned if isinstance(returned, int) else 0
 
 
 def _version(requested: bool) -> None:

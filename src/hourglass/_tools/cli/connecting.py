@@ -181,10 +181,8 @@ def span(value: timedelta | float) -> str:
     return f"{seconds:g}s"
 
 
-def moment(text: str | None, option: str) -> datetime | None:
+def moment(text: str, option: str) -> datetime:
     """Parse a time from the command line, in ISO 8601. A time without an offset is local time."""
-    if text is None:
-        return None
     try:
         return datetime.fromisoformat(text).astimezone()
     except ValueError:

@@ -20,7 +20,6 @@ import subprocess
 import threading
 from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from traceback import TracebackException, extract_tb
@@ -37,7 +36,7 @@ from hourglass.errors import HourglassError, UsageError, WorkflowNotFoundError
 if TYPE_CHECKING:
     from hourglass._tools.cli.dev import DevOptions
     from hourglass._tools.cli.loading import LoadedCode
-    from hourglass.client import Client, WorkflowExecution
+    from hourglass.client import Client
     from hourglass.worker import Worker
 
 
@@ -78,61 +77,6 @@ def shortened(error: BaseException) -> str:
 
 _LIMIT = 10.0
 """The timeout in seconds for checking a single run."""
-
-
-@dataclass(frozen=True)
-class IncompatibleRun:
-    """A run that this code would not continue, and the reason: file, line, expected and actual command."""
-
-    id: str
-    workflow_type: str
-    reason: str
-
-
-@dataclass(frozen=True)
-class Checked:
-    """The number of checked runs, and the incompatible runs."""
-
-    tried: int
-    broken: tuple[IncompatibleRun, ...]
-
-
-def check_open_runs(
-    client: Client, loaded: LoadedCode, task_queues: Sequence[str], most: int, over: threading.Event
-) -> Checked:
-    """Replay the newest open runs of the loaded workflow types and served queues, until `over` is set."""
-    tried, broken = 0, list[IncompatibleRun]()
-    runs = list(islice(_open(client, loaded.workflows, task_queues), most))
-    if not runs:
-        return Checked(0, ())
-    from hourglass.replay import Replayer
-
-    # Changed arguments do not break a run, because engines compare only the commands.
-    with Replayer(
-        modules=loaded.modules,
-        converter=client.converter,
-        codec=client.codec,
-        compare_arguments=False,
-        timeout=_LIMIT,
-    ) as replayer:
-        for run in runs:
-            if over.is_set():
-                break
-            try:
-                history = client.get_workflow_handle(run.id, run_id=run.run_id).history()
-            except WorkflowNotFoundError:
-                continue  # deleted meanwhile
-            tried += 1
-            error = replayer.try_replay(history).error
-            if error is not None:
-                broken.append(IncompatibleRun(run.id, run.workflow_type, str(error) or type(error).__name__))
-    return Checked(tried, tuple(broken))
-
-
-def _open(client: Client, types: Sequence[str], task_queues: Sequence[str]) -> Iterator[WorkflowExecution]:
-    for run in client.list_workflows("ExecutionStatus = 'Running'"):
-        if run.workflow_type in types and run.task_queue in task_queues:
-            yield run
 
 
 logger = logging.getLogger("hourglass.dev")
@@ -215,7 +159,8 @@ class Reloader:
                 if code == _USAGE_ERROR:
                     return code
                 if code != WAITS:
-                    logger.error("the worker ended (%s)", _describe_exit(code))
+                    ended = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+                    logger.error("the worker ended (%s)", ended)
                 logger.info("waiting for the next change")
         return 0
 
@@ -292,10 +237,6 @@ def _changes(watched: Iterable[Path], over: threading.Event) -> Iterator[list[st
         ignore_permission_denied=True,
     ):
         yield sorted({os.path.relpath(path) for _, path in changes})
-
-
-def _describe_exit(code: int) -> str:
-    return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
 
 
 _DRAIN = 2.0
@@ -404,21 +345,45 @@ def _page(client: Client, loaded: LoadedCode, worker: Worker, life: Life) -> Ite
 
 
 def _fits(options: DevOptions, client: Client, loaded: LoadedCode, life: Life) -> bool:
-
-    if not options.check:
+    """Replay the newest open runs of the loaded types and served queues. Report the runs that this code would break."""
+    tried, broken = 0, 0
+    is_served = (
+        run
+        for run in client.list_workflows("ExecutionStatus = 'Running'")
+        if run.workflow_type in loaded.workflows and run.task_queue in options.queues
+    )
+    runs = list(islice(is_served, options.check))
+    if not runs:
         return True
-    checked = check_open_runs(client, loaded, options.queues, options.check, life.over)
-    for run in checked.broken[:_MOST_BROKEN_LOGGED]:
-        reason = run.reason.replace(f"{Path.cwd()}{os.sep}", "").replace("\n", "\n    ")
-        logger.error("this code would break %s (%s):\n    %s", run.id, run.workflow_type, reason)
-    if checked.broken:
-        logger.error(
-            "%d of %d open runs would break; fix the code, or put the change behind workflow.patched(…)",
-            len(checked.broken),
-            checked.tried,
-        )
-    elif checked.tried:
-        logger.info(
-            "%s this code", "1 open run matches" if checked.tried == 1 else f"{checked.tried} open runs match"
-        )
-    return not checked.broken
+    from hourglass.replay import Replayer
+
+    # Changed arguments do not break a run, because engines compare only the commands.
+    with Replayer(
+        modules=loaded.modules,
+        converter=client.converter,
+        codec=client.codec,
+        compare_arguments=False,
+        timeout=_LIMIT,
+    ) as replayer:
+        for run in runs:
+            if life.over.is_set():
+                break
+            try:
+                history = client.get_workflow_handle(run.id, run_id=run.run_id).history()
+            except WorkflowNotFoundError:
+                continue  # deleted meanwhile
+            tried += 1
+            error = replayer.try_replay(history).error
+            if error is None:
+                continue
+            broken += 1
+            if broken <= _MOST_BROKEN_LOGGED:
+                reason = str(error) or type(error).__name__
+                reason = reason.replace(f"{Path.cwd()}{os.sep}", "").replace("\n", "\n    ")
+                logger.error("this code would break %s (%s):\n    %s", run.id, run.workflow_type, reason)
+    if broken:
+        advice = "fix the code, or put the change behind workflow.patched(…)"
+        logger.error("%d of %d open runs would break; %s", broken, tried, advice)
+    elif tried:
+        logger.info("%s this code", "1 open run matches" if tried == 1 else f"{tried} open runs match")
+    return not broken

@@ -122,7 +122,11 @@ def _engine(engine: Engine, task_queue: str, advice: Callable[[], str]) -> Itera
         except HourglassError as error:
             yield HealthCheck("reachable", str(error), False)
             return
-        reached = _tried("reachable", lambda: _reach(client), advice)
+        reached = _tried(
+            "reachable",
+            lambda: connecting.workflows(client.count_workflows(rpc_timeout=_PATIENCE)),
+            advice,
+        )
         yield reached
         if reached.ok:
             yield _tried("workers", lambda: _workers(client, task_queue))
@@ -263,10 +267,6 @@ def _runs(client: Client, options: str) -> Iterator[HealthCheck]:
         description = f"{connecting.workflows(counted.count)} {what}{among}"
         advice = f": {command} {options}".rstrip() if counted.count else ""
         yield HealthCheck(counted.problem.value, f"{description}{advice}", not counted.count)
-
-
-def _reach(client: Client) -> str:
-    return connecting.workflows(client.count_workflows(rpc_timeout=_PATIENCE))
 
 
 def _workers(client: Client, task_queue: str) -> str:

@@ -86,7 +86,8 @@ def list_(
 
         try:
             if count and only is not None:
-                _print_number(sum(1 for _ in find(client, only, full_query, sys.maxsize)), json)
+                number = sum(1 for _ in find(client, only, full_query, sys.maxsize))
+                connecting.report(str(number), json, count=number)
             elif count:
                 _print_count(client.count_workflows(full_query), json)
             elif watch:
@@ -109,10 +110,6 @@ def _print_count(result: WorkflowExecutionCount, json: bool) -> None:
     for group in result.groups:
         console.show(f"{group.count:>8}  {console.one_line(', '.join(map(str, group.group_values)))}")
     console.show(f"{int(result):>8}  in total" if groups else str(int(result)))
-
-
-def _print_number(count: int, json: bool) -> None:
-    connecting.report(str(count), json, count=count)
 
 
 def _once(client: Client, query: str, limit: int, only: Problem | None, json: bool) -> None:

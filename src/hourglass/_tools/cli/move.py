@@ -149,7 +149,8 @@ def _moving(
         for run in schedule.running
     }
     staying: set[str] = set()
-    for run in _open_runs(source, query):
+    both = "(ExecutionStatus = 'Running' OR ExecutionStatus = 'Paused')"
+    for run in list(source.list_workflows(f"({query}) AND {both}" if query.strip() else both)):
         verdict = mover.handle(run, carry_out=carry_out, schedule=schedules_by_run.get(run.id))
         if verdict.verdict == "stays":
             staying.add(run.id)
@@ -162,11 +163,6 @@ def _moving(
         else:
             result = schedule_mover.foresee(schedule, staying)
         yield MoveResult("schedule", schedule.id, "", schedule.workflow_type, *result), schedule.counts
-
-
-def _open_runs(client: Client, query: str) -> Iterator[WorkflowExecution]:
-    both = "(ExecutionStatus = 'Running' OR ExecutionStatus = 'Paused')"
-    yield from list(client.list_workflows(f"({query}) AND {both}" if query.strip() else both))
 
 
 _COLUMNS = (Column("ID"), Column("TYPE"), Column("VERDICT", fixed=True), Column("WHY"))
@@ -190,20 +186,17 @@ def _print_results(verdicts: list[MoveResult], path: str, to: str, done: bool) -
         None,
     ):
         console.show(line, soft_wrap=True)
-    counted = " and ".join(_count(verdicts, kind) for kind in ("workflow", "schedule") if _of(verdicts, kind))
+    counted = " and ".join(filter(None, (_count(verdicts, kind) for kind in ("workflow", "schedule"))))
     if done:
         console.show(f"moved: {counted}, to {to}")
     else:
         console.show(f"{counted} can move to {to}; use --yes to move them. Nothing was changed")
 
 
-def _of(verdicts: list[MoveResult], kind: str) -> list[MoveResult]:
-    return [verdict for verdict in verdicts if verdict.kind == kind]
-
-
 def _count(verdicts: list[MoveResult], kind: str) -> str:
-    selected = _of(verdicts, kind)
-    return f"{sum(verdict.verdict != 'stays' for verdict in selected)} of {len(selected)} {kind}s"
+    selected = [verdict for verdict in verdicts if verdict.kind == kind]
+    moved = sum(verdict.verdict != "stays" for verdict in selected)
+    return f"{moved} of {len(selected)} {kind}s" if selected else ""
 
 
 class _Mover:

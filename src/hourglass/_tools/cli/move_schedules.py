@@ -28,7 +28,7 @@ from hourglass.client._session import asking, nothing
 from hourglass.errors import HourglassError, ScheduleNotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection
 
     from hourglass.client import Client, Schedule, ScheduleDescription
 
@@ -67,12 +67,11 @@ class ScheduleMover:
 
     def plan(self, *, is_selected: bool) -> list[ScheduleMove]:
         """Return the plan for each schedule that has not been moved yet. No data is changed."""
-        return [self._plan(schedule.id, is_selected) for schedule in self._to_move()]
-
-    def _to_move(self) -> Iterator[ScheduleDescription]:
-        for schedule in list(self._source.list_schedules()):
-            if not (schedule.paused and (schedule.note or "").startswith(MOVED)):
-                yield self._source.get_schedule_handle(schedule.id).describe()
+        return [
+            self._plan(schedule.id, is_selected)
+            for schedule in list(self._source.list_schedules())
+            if not (schedule.paused and (schedule.note or "").startswith(MOVED))
+        ]
 
     def _plan(self, schedule_id: str, is_selected: bool) -> ScheduleMove:
         seen = self._source.get_schedule_handle(schedule_id).describe()
@@ -121,9 +120,8 @@ class ScheduleMover:
         marked = move
         if not move.paused and not move.marked:
             note = f"{self._mark}: {move.note}" if move.note else self._mark
-            upcoming = (
-                handle.describe().info.next_action_times
-            )  # including actions that became due while no worker ran
+            # Including actions that became due while no worker ran.
+            upcoming = handle.describe().info.next_action_times
             handle.update(lambda seen: _with_state(seen, paused=True, note=note))
             marked = replace(move, marked=True, since=next(iter(upcoming), None))
         try:
@@ -159,7 +157,9 @@ class ScheduleMover:
         verdict, why = self.foresee(move, staying)
         if verdict == "stays":
             try:
-                self._take_back(move)
+                if _is_held(self._details(self._destination, move.id)):
+                    self._destination.get_schedule_handle(move.id).delete()
+                self.abort(move)
             except HourglassError as error:
                 why = f"{why}; the move could not be undone: {console.one_line(str(error))}"
             return verdict, why
@@ -187,12 +187,6 @@ class ScheduleMover:
             for workflow_id in move.running
         ]
         return "moved", "; ".join(remarks)
-
-    def _take_back(self, move: ScheduleMove) -> None:
-        existing = self._details(self._destination, move.id)
-        if _is_held(existing):
-            self._destination.get_schedule_handle(move.id).delete()
-        self.abort(move)
 
     def abort(self, move: ScheduleMove) -> None:
         """Restore a schedule in the file to its state before the move."""

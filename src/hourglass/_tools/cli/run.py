@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from hourglass.converter import Signature
 
 _PAUSE = 0.2
+_QUEUE = "default"
 
 
 def run(
@@ -72,14 +73,14 @@ def run(
     values = _meant(signature, arguments or [])
     with ExitStack() as stack:
         client = stack.enter_context(engine.connect(makes_file=True))
-        stack.enter_context(Worker(client, _queue(), modules=loaded.modules, verify="always"))
+        stack.enter_context(Worker(client, _QUEUE, modules=loaded.modules, verify="always"))
         options: dict[str, Any] = {} if id is None else {"id": id}
         reuse = IdReusePolicy.ALLOW_DUPLICATE if again else IdReusePolicy.REJECT_DUPLICATE
         try:
             handle = client.start_workflow(
                 workflow,
                 *values,
-                task_queue=_queue(),
+                task_queue=_QUEUE,
                 id_conflict_policy=IdConflictPolicy.USE_EXISTING,
                 id_reuse_policy=reuse,
                 **options,
@@ -112,10 +113,6 @@ def _log_what_no_picture_shows(*, seen: bool) -> None:
     attempts = logging.getLogger("hourglass.worker")
     attempts.setLevel(logging.CRITICAL if seen else logging.WARNING)
     attempts.filters[:] = [lambda record: hasattr(record, "activity_id")]
-
-
-def _queue() -> str:
-    return "default"
 
 
 def _split(source: str) -> tuple[str, str]:

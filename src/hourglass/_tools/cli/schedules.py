@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from datetime import datetime
 from enum import StrEnum
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,7 +21,6 @@ from hourglass.errors import UsageError
 if TYPE_CHECKING:
     from hourglass.client import (
         Schedule,
-        ScheduleCalendarSpec,
         ScheduleDescription,
         ScheduleListDescription,
         ScheduleOverlapPolicy,
@@ -127,8 +125,8 @@ def create(
         ],
         cron_expressions=list(cron or ()),
         time_zone_name=time_zone,
-        start_at=connecting.moment(start_at, "--start-at"),
-        end_at=connecting.moment(end_at, "--end-at"),
+        start_at=None if start_at is None else connecting.moment(start_at, "--start-at"),
+        end_at=None if end_at is None else connecting.moment(end_at, "--end-at"),
         jitter=None if jitter is None else connecting.duration(jitter, "--jitter"),
     )
     options: ScheduleStartOptions = {"task_queue": task_queue}
@@ -266,7 +264,9 @@ def _when(spec: ScheduleSpec) -> str:
     """Return a short description of a spec. Engines return cron strings as calendars."""
     parts = [f"every {connecting.span(entry.every)}" for entry in spec.intervals]
     parts += [f"cron {entry}" for entry in spec.cron_expressions]
-    parts += [f"cron {_as_cron(entry)}" for entry in spec.calendars]
+    for calendar in spec.calendars:
+        numbers = (_numbers(getattr(calendar, name), low, high) for name, low, high in _PARTS)
+        parts.append(f"cron {' '.join(numbers)}")
     zone = f" ({spec.time_zone_name})" if spec.time_zone_name and spec.time_zone_name != "UTC" else ""
     return ", ".join(parts) + zone
 
@@ -278,10 +278,6 @@ _PARTS = (
     ("month", 1, 12),
     ("day_of_week", 0, 6),
 )
-
-
-def _as_cron(calendar: ScheduleCalendarSpec) -> str:
-    return " ".join(_numbers(getattr(calendar, name), low, high) for name, low, high in _PARTS)
 
 
 def _numbers(ranges: Any, low: int, high: int) -> str:
@@ -358,7 +354,7 @@ def backfill(
     """
     from hourglass.client import ScheduleBackfill
 
-    begin, until = _moment(start, "--from"), _moment(end, "--to")
+    begin, until = connecting.moment(start, "--from"), connecting.moment(end, "--to")
     with engine.connect() as client:
         client.get_schedule_handle(schedule_id).backfill(
             ScheduleBackfill(
@@ -368,12 +364,6 @@ def backfill(
     connecting.report(
         f"{schedule_id} starts workflows for its times from {start} to {end}", json, id=schedule_id
     )
-
-
-def _moment(text: str, option: str) -> datetime:
-    parsed = connecting.moment(text, option)
-    assert parsed is not None
-    return parsed
 
 
 @schedule.command()

@@ -22,8 +22,7 @@ trees with the standard library's `ast`, and imports no other part of Hourglass.
     external      effects of functions outside the project
     shared_uses   the rules on state that runs share
     order         code that depends on the order of a set, or loops over a collection that changes meanwhile
-    remote_calls  calls of activities and child workflows
-    catching      exception handlers that never catch
+    catching      exception handlers around activities and child workflows that never catch
     statements    the rules on single statements, and on workflows that call themselves
     body          the analysis of one function
     checker       a whole check: from every workflow through all that it calls

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from hourglass._tools.lint.scopes import NameScope, class_scope, function_scope, module_scope
+from hourglass._tools.lint.scopes import NameScope, body_scope, function_scope
 from hourglass._tools.lint.values import FunctionNode, ModuleRef, NamespacePackage
 
 SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages", "build", "dist"})
@@ -137,12 +137,12 @@ class Module:
     @cached_property
     def scope(self) -> NameScope:
         """The module's own scope."""
-        return module_scope(self, self.tree)
+        return body_scope(self, "module", self.tree, None)
 
     def scope_of_class(self, node: ast.ClassDef, parent: NameScope) -> NameScope:
         """Return the scope of a class body."""
         if node not in self._scopes:
-            self._scopes[node] = class_scope(self, node, parent)
+            self._scopes[node] = body_scope(self, "class", node, parent)
         return self._scopes[node]
 
     def scope_of_function(self, node: FunctionNode, parent: NameScope) -> NameScope:

@@ -115,9 +115,7 @@ _COMPREHENSIONS = ast.ListComp | ast.GeneratorExp | ast.DictComp
 
 
 def ordered_by_syntax(node: ast.AST) -> Iterator[tuple[ast.expr, str]]:
-    """Yield the expressions that a node iterates over in order, with a description. Calls and comprehensions have functions
-    of their own.
-    """
+    """Yield the expressions that a node iterates over in order, with a description."""
     match node:
         case ast.For(iter=iterable):
             yield iterable, "the loop iterates over"
@@ -135,21 +133,6 @@ def ordered_by_syntax(node: ast.AST) -> Iterator[tuple[ast.expr, str]]:
             yield value, f"{name} iterates over"
         case _:
             pass
-
-
-def ordered_by_comprehension(node: ast.AST, free: set[ast.AST]) -> Iterator[tuple[ast.expr, str]]:
-    """Yield the iterables of a comprehension, unless its result is unordered or the order is not used."""
-    if isinstance(node, _COMPREHENSIONS) and node not in free:
-        for generator in node.generators:
-            yield generator.iter, "the comprehension iterates over"
-
-
-def ordered_by_call(node: ast.Call, name: str) -> Iterator[tuple[ast.expr, str]]:
-    """Yield the arguments that a function outside the project iterates over in order."""
-    if name in _ORDERED or name in _ORDERED_OWN:
-        shown = name.removeprefix("hourglass.")
-        for argument in node.args:
-            yield argument, f"{shown}() iterates over"
 
 
 def bare(nodes: Sequence[ast.expr]) -> Iterator[ast.expr]:
@@ -209,18 +192,19 @@ class Ordering:
         for expression, how in ordered_by_syntax(node):
             if node not in self._free and self.is_set(expression):
                 yield expression, how
-        for expression, how in ordered_by_comprehension(node, self._free):
-            if self.is_set(expression):
-                yield expression, how
+        if isinstance(node, _COMPREHENSIONS) and node not in self._free:
+            for generator in node.generators:
+                if self.is_set(generator.iter):
+                    yield generator.iter, "the comprehension iterates over"
 
     def at_call(self, node: ast.Call, name: str) -> Iterator[tuple[ast.expr, str]]:
         """Yield the sets that a function outside the project uses in order."""
         if name in INSENSITIVE or node in self._free:
             self._free.update(bare(node.args))
             return
-        for expression, how in ordered_by_call(node, name):
-            if self.is_set(expression):
-                yield expression, how
+        if name in _ORDERED or name in _ORDERED_OWN:
+            for argument in filter(self.is_set, node.args):
+                yield argument, f"{name.removeprefix('hourglass.')}() iterates over"
 
     def _freed_by(self, node: ast.AST) -> Iterator[ast.AST]:
         match node:

@@ -116,17 +116,14 @@ class NameScope:
         return before[last:] + [binding for binding in before[:last] if binding.everywhere]
 
 
-def module_scope(module: Module, tree: ast.Module) -> NameScope:
-    """Return the scope of a module."""
-    scope = NameScope(module, "module", tree, None)
-    for statement in tree.body:
-        _statement(scope, statement, deep=False)
-    return scope
-
-
-def class_scope(module: Module, node: ast.ClassDef, parent: NameScope) -> NameScope:
-    """Return the scope of a class body."""
-    scope = NameScope(module, "class", node, parent)
+def body_scope(
+    module: Module,
+    kind: Literal["module", "class"],
+    node: ast.Module | ast.ClassDef,
+    parent: NameScope | None,
+) -> NameScope:
+    """Return the scope of a module or of a class body."""
+    scope = NameScope(module, kind, node, parent)
     for statement in node.body:
         _statement(scope, statement, deep=False)
     return scope
@@ -173,9 +170,16 @@ def _statement(scope: NameScope, node: ast.stmt, *, deep: bool, settled: bool = 
             scope.names.setdefault(name, [])
         case ast.Import(names=names):
             for alias in names:
-                _import(scope, alias, node.lineno)
-        case ast.ImportFrom():
-            _import_from(scope, node)
+                # `import a.b` binds a, `import a.b as c` binds c to a.b.
+                module = alias.name if alias.asname else alias.name.partition(".")[0]
+                scope.bind(alias.asname or module, Binding(Imported(module, None, 0), node.lineno))
+        case ast.ImportFrom(names=names):
+            for alias in names:
+                meaning = Imported(node.module or "", alias.name, node.level)
+                if alias.name == "*":
+                    scope.stars.append(meaning)
+                else:
+                    scope.bind(alias.asname or alias.name, Binding(meaning, node.lineno))
         case ast.Global(names=declared):
             scope.global_names.update(declared)
         case ast.Nonlocal(names=declared):
@@ -260,20 +264,3 @@ def _bind_names(
             _bind_names(scope, inner, Opaque(), line, everywhere)
         case _:
             pass
-
-
-def _import(scope: NameScope, alias: ast.alias, line: int) -> None:
-    if alias.asname is None:
-        top = alias.name.partition(".")[0]
-        scope.bind(top, Binding(Imported(top, None, 0), line))
-    else:
-        scope.bind(alias.asname, Binding(Imported(alias.name, None, 0), line))
-
-
-def _import_from(scope: NameScope, node: ast.ImportFrom) -> None:
-    for alias in node.names:
-        meaning = Imported(node.module or "", alias.name, node.level)
-        if alias.name == "*":
-            scope.stars.append(meaning)
-        else:
-            scope.bind(alias.asname or alias.name, Binding(meaning, node.lineno))

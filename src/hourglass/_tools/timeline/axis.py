@@ -80,8 +80,9 @@ def _one(spans: list[Span], group: Group) -> Span:
         name=name or f"{_PLURALS.get(kind, f'{kind}s')} of {len({member.name for member in spans})} names",
         start=min(member.start for member in spans),
         end=None if None in ends else max(member for member in ends if member is not None),
-        outcome=_worst(spans),
-        segments=_union(segment for member in spans for segment in member.segments),
+        outcome=min((span.outcome for span in spans), key=_ORDER.index),
+        # Where segments overlap, the columns of the picture decide which segment is visible.
+        segments=tuple(sorted((segment for member in spans for segment in member.segments), key=_range)),
         attempts=max(member.attempts for member in spans),
         faults=faulty,
         depth=depth,
@@ -103,13 +104,8 @@ _ORDER = (
 )
 
 
-def _worst(spans: Iterable[Span]) -> Outcome:
-    return min((span.outcome for span in spans), key=_ORDER.index)
-
-
-def _union(segments: Iterable[Segment]) -> tuple[Segment, ...]:
-    """Return the segments of all spans in order. Columns decide which of overlapping segments is visible."""
-    return tuple(sorted(segments, key=lambda segment: (segment.start, segment.end)))
+def _range(segment: Segment) -> tuple[int, int]:
+    return segment.start, segment.end
 
 
 _FACTOR = 3  # a cut is at least this many times as long as all uncut time
@@ -174,7 +170,7 @@ def scale(story: Story, width: float, least_break: float) -> Scale:
 
 def _cuts(story: Story, start: int, end: int, most: int) -> list[tuple[int, int]]:
     busy = [
-        (segment.start, segment.end)
+        _range(segment)
         for span in story.spans
         if span.kind is not Kind.CHILD
         for segment in span.segments
@@ -242,9 +238,12 @@ def ticks(
     origin = scale.pieces[0].start if origin is None else origin
     occupied: list[tuple[float, float]] = []
     for piece in sorted(scale.pieces, key=lambda item: not item.broken):  # breaks have priority
-        for tick in (
-            _break(piece) if piece.broken else _ticks(piece, origin, piece is scale.pieces[-1], measure, room)
-        ):
+        if piece.broken:
+            middle = (piece.left + piece.right) / 2
+            marks = [Tick(middle, duration(piece.end - piece.start), centred=True)]
+        else:
+            marks = _ticks(piece, origin, piece is scale.pieces[-1], measure, room)
+        for tick in marks:
             half = measure(tick.label) / 2 if tick.centred else 0.0
             low = tick.at - half if tick.centred else tick.at
             high = low + measure(tick.label)
@@ -255,10 +254,6 @@ def ticks(
             occupied.append((low, high))
             result.append(tick)
     return tuple(sorted(result, key=lambda item: item.at))
-
-
-def _break(piece: Piece) -> list[Tick]:
-    return [Tick((piece.left + piece.right) / 2, duration(piece.end - piece.start), centred=True)]
 
 
 def _ticks(piece: Piece, origin: int, last: bool, measure: Callable[[str], float], room: float) -> list[Tick]:

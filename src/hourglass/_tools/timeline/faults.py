@@ -114,14 +114,12 @@ def _position(label: str, lines: list[str]) -> Position | None:
         fiber=label,
         place=f"{frame.file}:{frame.line}",
         code=frame.code,
-        waits=next((kind for name in names if (kind := _kind(*name))), Waits.UNKNOWN),
+        waits=next(
+            (kind for name in names if (kind := _FUNCTIONS.get(name) or _MODULES.get(name[0]))), Waits.UNKNOWN
+        ),
         call=names[0][1] if names else "",
         limited=any(function == "wait_with_timeout" for _, function in names),
     )
-
-
-def _kind(module: str, function: str) -> Waits | None:
-    return _FUNCTIONS.get((module, function)) or _MODULES.get(module)
 
 
 # The library's first frame below the author's frame shows the function that was called.
@@ -145,7 +143,6 @@ _MODULES = {
 
 
 _LONGEST = 20
-_FRAME_LINE = re.compile(r'File "([^"]+)", line (\d+)')
 _LINE = re.compile(r"(?:^|\s|\()([\w./\\-]+\.\w{1,4}):(\d+)")
 
 
@@ -227,5 +224,5 @@ def _place(failure: Failure) -> str:
         return ""
     if own := authors_place(trace):
         return own
-    places = _FRAME_LINE.findall(trace) or _LINE.findall(trace)[:1]
-    return ":".join(places[-1]) if places else ""
+    places = _FRAME.findall(trace) or _LINE.findall(trace)[:1]
+    return ":".join(places[-1][:2]) if places else ""

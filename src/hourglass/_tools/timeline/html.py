@@ -54,11 +54,15 @@ _STATUS = {Outcome.DONE: "good", Outcome.OPEN: "open"}
 def draw(story: Story, *, limit: int = svg.LIMIT) -> str:
     """Return a story as an HTML page."""
     title = f"{story.workflow_type} {story.workflow_id}".strip()
+    waited = (
+        f'<td class="n">{escape(long)}</td><td>{escape(what)}</td>' for long, what in captions.waited(story)
+    )
+    values = (f'<th>{escape(what)}</th><td class="mono">{escape(value)}</td>' for what, value in story.shown)
     body = (
         f"{_header(story)}"
         f"<figure style='margin:0'>{''.join(svg.panels(story, ROWS, limit=limit))}</figure>"
-        f"{_faults(story.faults)}{_list('Waits for', story.waiting_for)}{_waited(story)}"
-        f"{_values(story)}{_table(fold(story, limit))}"
+        f"{_faults(story.faults)}{_list('Waits for', story.waiting_for)}{_rows('Waited for', waited)}"
+        f"{_rows('Values', values)}{_table(fold(story, limit))}"
     )
     style = f"{svg.variables()}{svg.dark()}{_STYLE}"
     return (
@@ -100,20 +104,9 @@ def _list(head: str, entries: Iterable[str]) -> str:
     return f"<section><h2>{head}</h2><ul>{items}</ul></section>" if items else ""
 
 
-def _waited(story: Story) -> str:
-    rows = "".join(
-        f'<tr><td class="n">{escape(long)}</td><td>{escape(what)}</td></tr>'
-        for long, what in captions.waited(story)
-    )
-    return f"<section><h2>Waited for</h2><table>{rows}</table></section>" if rows else ""
-
-
-def _values(story: Story) -> str:
-    rows = "".join(
-        f'<tr><th>{escape(what)}</th><td class="mono">{escape(value)}</td></tr>'
-        for what, value in story.shown
-    )
-    return f"<section><h2>Values</h2><table>{rows}</table></section>" if rows else ""
+def _rows(head: str, rows: Iterable[str]) -> str:
+    joined = "".join(f"<tr>{row}</tr>" for row in rows)
+    return f"<section><h2>{head}</h2><table>{joined}</table></section>" if joined else ""
 
 
 def _table(story: Story) -> str:

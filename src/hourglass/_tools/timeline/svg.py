@@ -373,13 +373,12 @@ def _entries(layout: Layout) -> Iterator[tuple[str, str]]:
         yield rect(0, -2, 24, _THIN, "bar sample queued run"), "queued"
     if Phase.FAILED in phases:
         yield rect(0, -6, 24, _BAR, "sample", f' fill="url(#{layout.prefix}bad)"'), "failed attempt"
-    if Phase.BACKOFF in phases:
-        yield (
-            rect(0, -2, 24, _THIN, "sample", f' fill="url(#{layout.prefix}activity)"'),
-            "waits for a retry",
-        )
-    if (Phase.WAITING, Kind.RUN) in seen:
-        yield rect(0, -2, 24, _THIN, "sample", f' fill="url(#{layout.prefix}run)"'), "workflow waits"
+    for hatch, label, is_shown in (
+        ("activity", "waits for a retry", Phase.BACKOFF in phases),
+        ("run", "workflow waits", (Phase.WAITING, Kind.RUN) in seen),
+    ):
+        if is_shown:
+            yield rect(0, -2, 24, _THIN, "sample", f' fill="url(#{layout.prefix}{hatch})"'), label
     ended = {item.outcome for item in spans}
     for outcome, label in _ENDS:
         if outcome in ended:

@@ -50,7 +50,9 @@ def duration(ns: int) -> str:
 
 def moment(ns: int) -> str:
     """Format a time in UTC, to the second."""
-    return f"{_time(ns):%Y-%m-%d %H:%M:%S} UTC"
+    # A year that Python cannot represent is an error in the history, but no reason to fail.
+    seconds = min(max(ns // S, 0), _LAST)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def precise(ns: int) -> str:
@@ -66,12 +68,6 @@ def share(part: int, total: int) -> str:
 def _digits(value: float) -> str:
     text = f"{value:.2f}" if value < 9.995 else f"{value:.1f}" if value < 99.95 else f"{value:.0f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
-
-
-def _time(ns: int) -> datetime:
-    # A year that Python cannot represent is an error in the history, but no reason to fail.
-    seconds = min(max(ns // S, 0), _LAST)
-    return datetime.fromtimestamp(seconds, UTC)
 
 
 _LAST = 253_402_300_799

@@ -20,7 +20,7 @@ from hourglass._history.events import HistoryEvent
 from hourglass._tools.diagnosis.asking import WhyContext, kept_by_engine, plain_form
 from hourglass._tools.timeline.run_state import problem_of
 from hourglass._tools.timeline.spans import Kind, Story
-from hourglass._tools.timeline.watching import Watched
+from hourglass._tools.timeline.watching import HIDDEN, Watched
 from hourglass._tools.web import addresses, finding, forms, requests, run_view, site
 from hourglass._tools.web.calendar import year_of
 from hourglass._tools.web.finding import FIELD_NAMES, FIELDS
@@ -294,7 +294,7 @@ class PageReads(requests.Handlers):
             queues, error = [], str(raised)
         local = [worker_facts(worker) for worker in self._site.workers()]
         if not self._shows_payloads(request):
-            local = [run_view.hide_parked(facts) for facts in local]
+            local = [{**facts, "parked": dict.fromkeys(facts["parked"], HIDDEN)} for facts in local]
         return self._page(request, "workers", title="Workers", queues=queues, local=local, error=error)
 
     def limits(self, request: Request) -> Response:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import linecache
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,15 +30,11 @@ _RUN_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-")
 _CONTEXT_LINES = 4
 
 
-def chain(story: Story) -> list[tuple[str, str, str]]:
-    """Return the runs linked to this one, each as its relation, the id to display, and the URL."""
-    return [(relation, linked_id, _link(relation, linked_id, story)) for relation, linked_id in story.links]
-
-
-def _link(relation: str, linked_id: str, story: Story) -> str:
-    if relation == "child of":
-        return addresses.workflow(linked_id)
-    return addresses.run(story.workflow_id, linked_id) if _RUN_ID.match(linked_id) else ""
+def chain(story: Story) -> Iterator[tuple[str, str, str]]:
+    """Yield the runs linked to this one, each as its relation, the id to display, and the URL."""
+    for relation, linked_id in story.links:
+        url = addresses.run(story.workflow_id, linked_id) if _RUN_ID.match(linked_id) else ""
+        yield relation, linked_id, addresses.workflow(linked_id) if relation == "child of" else url
 
 
 def unprocessed_signals(events: Sequence[HistoryEvent]) -> tuple[HistoryEvent, ...]:
@@ -192,11 +188,6 @@ def hide_moment(moment: Moment) -> Moment:
             for fiber in fibers
         ),
     )
-
-
-def hide_parked(facts: dict[str, Any]) -> dict[str, Any]:
-    """Return the data of a worker without the error messages of parked runs."""
-    return {**facts, "parked": dict.fromkeys(facts["parked"], HIDDEN)}
 
 
 def error_text(error: BaseException, *, shows: bool) -> str:
