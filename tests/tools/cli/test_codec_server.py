@@ -10,7 +10,7 @@ import socket
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any
@@ -68,35 +68,39 @@ PLAIN = wire(b'"hello"', encoding="json/plain")
 TURNED = wire(b'"olleh"', encoding="binary/turned", was="json/plain")
 
 
-def test_codec_server_encodes_and_decodes_payloads_in_order() -> None:
-    with serve_codec(ReversingCodec()) as address:
-        code, body, headers = send(f"{address}/decode", {"payloads": [TURNED, PLAIN]}, Origin=UI)
-        assert (code, json.loads(body)) == (200, {"payloads": [PLAIN, PLAIN]})
-        assert headers["Access-Control-Allow-Origin"] == UI
-        assert headers["Cache-Control"] == "no-store"
-        code, body, _ = send(f"{address}/default/encode", {"payloads": [PLAIN]})
-        assert (code, json.loads(body)) == (200, {"payloads": [TURNED]})
-        assert send(f"{address}/decode", {"payloads": []})[:2] == (200, b'{"payloads":[]}')
+@pytest.fixture
+def address() -> Iterator[str]:
+    """The address of a codec server."""
+    with serve_codec(ReversingCodec()) as served:
+        yield served
 
 
-def test_codec_server_answers_preflight_of_allowed_origins_only() -> None:
+def test_codec_server_encodes_and_decodes_payloads_in_order(address: str) -> None:
+    code, body, headers = send(f"{address}/decode", {"payloads": [TURNED, PLAIN]}, Origin=UI)
+    assert (code, json.loads(body)) == (200, {"payloads": [PLAIN, PLAIN]})
+    assert headers["Access-Control-Allow-Origin"] == UI
+    assert headers["Cache-Control"] == "no-store"
+    code, body, _ = send(f"{address}/default/encode", {"payloads": [PLAIN]})
+    assert (code, json.loads(body)) == (200, {"payloads": [TURNED]})
+    assert send(f"{address}/decode", {"payloads": []})[:2] == (200, b'{"payloads":[]}')
+
+
+def test_codec_server_answers_preflight_of_allowed_origins_only(address: str) -> None:
     """Browsers send preflight requests without a token."""
-    with serve_codec(ReversingCodec()) as address:
-        code, _, headers = send(f"{address}/decode", b"", "OPTIONS", Origin=UI)
-        assert code == 204
-        assert headers["Access-Control-Allow-Origin"] == UI
-        assert "X-Namespace" in headers["Access-Control-Allow-Headers"]
-        code, _, headers = send(f"{address}/decode", b"", "OPTIONS", Origin="http://evil.example")
-        assert code == 403
-        assert headers["Access-Control-Allow-Origin"] is None
+    code, _, headers = send(f"{address}/decode", b"", "OPTIONS", Origin=UI)
+    assert code == 204
+    assert headers["Access-Control-Allow-Origin"] == UI
+    assert "X-Namespace" in headers["Access-Control-Allow-Headers"]
+    code, _, headers = send(f"{address}/decode", b"", "OPTIONS", Origin="http://evil.example")
+    assert code == 403
+    assert headers["Access-Control-Allow-Origin"] is None
 
 
-def test_codec_server_root_explains_its_use_to_browsers() -> None:
-    with serve_codec(ReversingCodec()) as address:
-        code, body, headers = send(address, b"", "GET")
-        assert code == 405
-        assert b"POST /decode" in body
-        assert headers["Content-Type"].startswith("text/plain")
+def test_codec_server_root_explains_its_use_to_browsers(address: str) -> None:
+    code, body, headers = send(address, b"", "GET")
+    assert code == 405
+    assert b"POST /decode" in body
+    assert headers["Content-Type"].startswith("text/plain")
 
 
 def test_codec_server_rejects_wrong_origin_host_or_token() -> None:
@@ -180,25 +184,24 @@ def test_codec_server_answers_despite_300_half_open_requests() -> None:
         ("other", {"payloads": []}, 404),
     ],
 )
-def test_codec_server_rejects_malformed_requests_and_continues(path: str, body: object, code: int) -> None:
-    with serve_codec(ReversingCodec()) as address:
-        assert send(f"{address}/{path}", body)[0] == code
-        assert send(f"{address}/decode", {"payloads": [TURNED]})[0] == 200
+def test_codec_server_rejects_malformed_requests_and_continues(
+    path: str, body: object, code: int, address: str
+) -> None:
+    assert send(f"{address}/{path}", body)[0] == code
+    assert send(f"{address}/decode", {"payloads": [TURNED]})[0] == 200
 
 
-def test_codec_server_does_not_reveal_the_message_of_a_codec_error() -> None:
-    with serve_codec(ReversingCodec()) as address:
-        code, body, _ = send(f"{address}/decode", {"payloads": [PLAIN]})
-        assert code == 400
-        assert b"secret" not in body
-        assert b"ReversingCodec.decode raised ValueError" in body
-        assert send(f"{address}/decode", {"payloads": [PLAIN, PLAIN]})[0] == 400
+def test_codec_server_does_not_reveal_the_message_of_a_codec_error(address: str) -> None:
+    code, body, _ = send(f"{address}/decode", {"payloads": [PLAIN]})
+    assert code == 400
+    assert b"secret" not in body
+    assert b"ReversingCodec.decode raised ValueError" in body
+    assert send(f"{address}/decode", {"payloads": [PLAIN, PLAIN]})[0] == 400
 
 
-def test_codec_server_rejects_oversized_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_codec_server_rejects_oversized_requests(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
     limit_requests(monkeypatch, 10)
-    with serve_codec(ReversingCodec()) as address:
-        assert send(f"{address}/decode", {"payloads": [TURNED]})[0] == 413
+    assert send(f"{address}/decode", {"payloads": [TURNED]})[0] == 413
 
 
 def test_codec_server_rejects_wildcard_origins_and_a_used_port(

@@ -88,55 +88,51 @@ def test_debug_json_contains_every_step_with_its_fibers(history: str, capsys: Ca
     assert [len(each["fibers"] or ()) for each in document["moments"]] == [1, 1, 1, 0]
 
 
-def test_debug_what_if_shows_the_first_different_step(history: str, capsys: Capture) -> None:
-    Path("flows_debugged_new.py").write_text(FLOWS.replace("workflow.sleep(60)", "pack('tape')"))
-    command = ["debug", history, "--code", "flows_debugged.py", "--what-if", "flows_debugged_new.py"]
-    assert main(command) == 1
-    out = capsys.readouterr().out
-    assert "the first difference is at step 2" in out
-    assert "command start timer of 60 s  (flows_debugged.py:13)" in out
-    assert "command schedule activity pack  (flows_debugged_new.py:13)" in out
-    assert "the code matches the history" in out
-    assert "what if does not match the history" in out
-
-
-def test_debug_what_if_reports_equal_behaviour(history: str, capsys: Capture) -> None:
-    Path("flows_debugged_same.py").write_text(FLOWS.replace("second", "last"))
-    command = ["debug", history, "--code", "flows_debugged.py", "--what-if", "flows_debugged_same.py"]
-    assert main(command) == 0
-    assert "the same in all 4 steps" in capsys.readouterr().out
-
-
-def test_debug_what_if_loads_another_file_of_the_same_name(history: str, capsys: Capture) -> None:
+@pytest.mark.parametrize(
+    ("name", "old", "new", "expected"),
+    [
+        (
+            "flows_debugged_new.py",
+            "workflow.sleep(60)",
+            "pack('tape')",
+            [
+                "the first difference is at step 2",
+                "command start timer of 60 s  (flows_debugged.py:13)",
+                "command schedule activity pack  (flows_debugged_new.py:13)",
+                "the code matches the history",
+                "what if does not match the history",
+            ],
+        ),
+        ("flows_debugged_same.py", "second", "last", ["the same in all 4 steps"]),
+        ("changed/flows_debugged.py", "sleep(60)", "sleep(61)", ["start timer of 61 s"]),
+        (
+            "flows_debugged_other.py",
+            "pack(first)",
+            "pack('another')",
+            [
+                "the first difference is at step 3",
+                "what if does not match the history: arguments of activity pack",
+            ],
+        ),
+    ],
+    ids=["other step", "same", "same name of the file", "other arguments"],
+)
+def test_debug_what_if_shows_the_first_different_step(
+    history: str, capsys: Capture, name: str, old: str, new: str, expected: list[str]
+) -> None:
     Path("changed").mkdir()
-    Path("changed/flows_debugged.py").write_text(FLOWS.replace("sleep(60)", "sleep(61)"))
-    command = ["debug", history, "--code", "flows_debugged.py", "--what-if", "changed/flows_debugged.py"]
-    assert main(command) == 1
-    assert "start timer of 61 s" in capsys.readouterr().out
-
-
-def test_debug_what_if_detects_different_activity_arguments(history: str, capsys: Capture) -> None:
-    Path("flows_debugged_other.py").write_text(FLOWS.replace("pack(first)", "pack('another')"))
-    command = ["debug", history, "--code", "flows_debugged.py", "--what-if", "flows_debugged_other.py"]
-    assert main(command) == 1
+    Path(name).write_text(FLOWS.replace(old, new))
+    is_same = "the same in all 4 steps" in expected
+    assert main(["debug", history, "--code", "flows_debugged.py", "--what-if", name]) == (not is_same)
     out = capsys.readouterr().out
-    assert "the same in all" not in out
-    assert "the first difference is at step 3" in out
-    assert "what if does not match the history: arguments of activity pack" in out
+    assert [text for text in expected if text not in out] == []
+    assert ("the same in all" in out) is is_same
 
 
 def test_debug_what_if_at_an_event_shows_both_versions(history: str, capsys: Capture) -> None:
     Path("flows_debugged_new.py").write_text(FLOWS.replace("workflow.sleep(60)", "pack('tape')"))
-    command = [
-        "debug",
-        history,
-        "--code",
-        "flows_debugged.py",
-        "--what-if",
-        "flows_debugged_new.py",
-        "--at",
-        "12",
-    ]
+    options = ["--code", "flows_debugged.py", "--what-if", "flows_debugged_new.py", "--at", "12"]
+    command = ["debug", history, *options]
     assert main(command) == 1
     out = capsys.readouterr().out
     assert out.count("event 9") == 2 or out.count("step 2 of") == 2

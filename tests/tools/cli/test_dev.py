@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,13 @@ class DevProject:
         self.target = f"local:{folder / 'shop.db'}"
         self.app.write_text(APP)
 
+    @contextmanager
+    def running_dev(self, *options: str) -> Iterator[Command]:
+        """Run `hourglass dev`, from when it receives tasks."""
+        with self.start_dev(*options) as dev:
+            dev.wait_for("receiving tasks")
+            yield dev
+
     def start_dev(self, *options: str) -> Command:
         given = () if "--temporal" in options else ("--target", self.target)
         return Command("dev", "app.py", *given, *options, cwd=self.folder)
@@ -57,6 +65,12 @@ def start_waiting_run(client: Client) -> WorkflowHandle[str]:
     handle = client.start_workflow("checkout", "o-1", id="order-1", result_type=str)
     until("it waits", lambda: _has(handle, "ACTIVITY_TASK_COMPLETED") and not handle.describe().task_attempt)
     return handle
+
+
+def decide(handle: WorkflowHandle[str]) -> str:
+    """Send the decision and return the result."""
+    handle.signal("decision", "yes")
+    return handle.result(timeout=30)
 
 
 def _has(handle: WorkflowHandle[str], kind: str) -> bool:
@@ -75,15 +89,13 @@ def client(project: DevProject) -> Iterator[Client]:
 
 
 def test_dev_reloads_an_edited_file_and_continues_open_runs(project: DevProject, client: Client) -> None:
-    with project.start_dev() as dev:
-        dev.wait_for("receiving tasks")
+    with project.running_dev() as dev:
         handle = start_waiting_run(client)
         project.app.write_text(FIXED)
         dev.wait_for("changed: app.py")
         dev.wait_for("receiving tasks", 2)
         assert "1 open run matches this code" in dev.text
-        handle.signal("decision", "yes")
-        assert handle.result(timeout=30) == "charged o-1, at last"
+        assert decide(handle) == "charged o-1, at last"
         dev.signal(signal.SIGINT)
         assert dev.wait_end() == 0, dev.text
 
@@ -91,8 +103,7 @@ def test_dev_reloads_an_edited_file_and_continues_open_runs(project: DevProject,
 def test_dev_reports_an_edit_that_breaks_an_open_run_before_it_runs(
     project: DevProject, client: Client
 ) -> None:
-    with project.start_dev() as dev:
-        dev.wait_for("receiving tasks")
+    with project.running_dev() as dev:
         handle = start_waiting_run(client)
         events = len(handle.history().events)
         project.app.write_text(INCOMPATIBLE)
@@ -106,13 +117,11 @@ def test_dev_reports_an_edit_that_breaks_an_open_run_before_it_runs(
         assert len(handle.history().events) == events
         project.app.write_text(APP)
         dev.wait_for("receiving tasks", 3)
-        handle.signal("decision", "yes")
-        assert handle.result(timeout=30) == "charged o-1"
+        assert decide(handle) == "charged o-1"
 
 
 def test_dev_strict_receives_no_tasks_until_a_compatible_edit(project: DevProject, client: Client) -> None:
-    with project.start_dev("--strict") as dev:
-        dev.wait_for("receiving tasks")
+    with project.running_dev("--strict") as dev:
         handle = start_waiting_run(client)
         project.app.write_text(INCOMPATIBLE)
         dev.wait_for("waiting for the next change")
@@ -120,13 +129,11 @@ def test_dev_strict_receives_no_tasks_until_a_compatible_edit(project: DevProjec
         assert client.describe_task_queue().workflow_pollers == ()
         project.app.write_text(APP)
         dev.wait_for("receiving tasks", 2)
-        handle.signal("decision", "yes")
-        assert handle.result(timeout=30) == "charged o-1"
+        assert decide(handle) == "charged o-1"
 
 
 def test_dev_reports_a_syntax_error_and_waits_for_the_next_edit(project: DevProject, client: Client) -> None:
-    with project.start_dev() as dev:
-        dev.wait_for("receiving tasks")
+    with project.running_dev() as dev:
         project.app.write_text(APP.replace("def checkout(order: str)", "def checkout(order: str"))
         dev.wait_for("waiting for the next change")
         assert re.search(r"app\.py:\d+: SyntaxError", dev.text), dev.text
@@ -137,8 +144,7 @@ def test_dev_reports_a_syntax_error_and_waits_for_the_next_edit(project: DevProj
 
 def test_dev_shows_a_parked_run_with_its_line(project: DevProject, client: Client) -> None:
     project.app.write_text(BUGGY)
-    with project.start_dev() as dev:
-        dev.wait_for("receiving tasks")
+    with project.running_dev() as dev:
         handle = start_waiting_run(client)
         handle.signal("decision", "yes")
         dev.wait_for("IndexError: string index out of range")
@@ -151,8 +157,7 @@ def test_dev_shows_a_parked_run_with_its_line(project: DevProject, client: Clien
 
 
 def test_dev_shows_a_rejected_start_without_traceback(project: DevProject, client: Client) -> None:
-    with project.start_dev() as dev:
-        dev.wait_for("receiving tasks")
+    with project.running_dev() as dev:
         client.start_workflow("checkout", id="order-2")
         dev.wait_for("cannot start: workflow checkout takes 1 argument (order), got 0")
         assert "Traceback" not in dev.text
@@ -161,21 +166,18 @@ def test_dev_shows_a_rejected_start_without_traceback(project: DevProject, clien
 def test_dev_reports_a_deleted_file_and_continues_when_it_returns(
     project: DevProject, client: Client
 ) -> None:
-    with project.start_dev() as dev:
-        dev.wait_for("receiving tasks")
+    with project.running_dev() as dev:
         handle = start_waiting_run(client)
         project.app.unlink()
         dev.wait_for("file app.py does not exist")
         dev.wait_for("waiting for the next change")
         project.app.write_text(FIXED)
         dev.wait_for("receiving tasks", 2)
-        handle.signal("decision", "yes")
-        assert handle.result(timeout=30) == "charged o-1, at last"
+        assert decide(handle) == "charged o-1, at last"
 
 
 def test_dev_worker_process_ends_with_its_parent(project: DevProject, client: Client) -> None:
-    with project.start_dev() as dev:
-        dev.wait_for("receiving tasks")
+    with project.running_dev() as dev:
         (child,) = _children(dev.process.pid)
         dev.process.kill()
         until("the child has ended", lambda: is_gone(child), 20)
@@ -200,8 +202,7 @@ def test_dev_temporal_option_runs_a_server_with_web_ui_and_private_files(project
             handle = start_waiting_run(client)
             project.app.write_text(FIXED)
             dev.wait_for("receiving tasks", 2)
-            handle.signal("decision", "yes")
-            assert handle.result(timeout=30) == "charged o-1, at last"
+            assert decide(handle) == "charged o-1, at last"
         dev.signal(signal.SIGTERM)
         assert dev.wait_end() == 0, dev.text
     server_files = [project.folder / ".hourglass", *(project.folder / ".hourglass").glob("temporal.db*")]
@@ -215,15 +216,13 @@ def _said(dev: Command, what: str) -> str:
 
 
 def test_dev_rejects_contradictory_options_and_invalid_targets(project: DevProject) -> None:
-    process = run_command("dev", "app.py", "--temporal", "--target", "local:x.db", cwd=project.folder)
-    assert process.returncode == 2
-    assert "omit --target" in process.stderr
-    process = run_command("dev", "app.py", "--ui-port", "9", cwd=project.folder)
-    assert process.returncode == 2
-    assert "add --temporal" in process.stderr
-    process = run_command("dev", "app.py", "--target", "nonsense", cwd=project.folder)
-    assert process.returncode == 2
-    assert "nonsense" in process.stderr
+    for options, message in (
+        (("--temporal", "--target", "local:x.db"), "omit --target"),
+        (("--ui-port", "9"), "add --temporal"),
+        (("--target", "nonsense"), "nonsense"),
+    ):
+        process = run_command("dev", "app.py", *options, cwd=project.folder)
+        assert (process.returncode, message in process.stderr) == (2, True), process.stderr
 
 
 def test_dev_watches_the_import_directory_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

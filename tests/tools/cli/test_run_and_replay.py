@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +77,19 @@ def flows_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
     sys.modules.pop(name, None)
 
 
+@pytest.fixture
+def changed_file(flows_file: Path) -> Iterator[Callable[[str, str], Path]]:
+    """Return a function that writes a changed copy of the workflows."""
+    changed = flows_file.with_name(f"{flows_file.stem}_changed.py")
+
+    def write(old: str, new: str) -> Path:
+        changed.write_text(FLOWS.replace(old, new))
+        return changed
+
+    yield write
+    sys.modules.pop(changed.stem, None)
+
+
 def test_run_command_prints_the_result_and_uses_the_default_file(flows_file: Path, capsys: Capture) -> None:
     assert main(["run", f"{flows_file}:parcel", "book", "--id", "p-1"]) == 0
     assert capsys.readouterr().out.endswith("packed book\n")
@@ -124,33 +137,54 @@ def test_run_command_of_a_parked_workflow_ends_with_the_line_of_the_bug(
     assert f'{flows_file.name}", line {line}' in err
 
 
-def test_run_command_prints_the_workflow_failure(flows_file: Path, capsys: Capture) -> None:
-    assert main(["run", f"{flows_file}:fails", "x"]) == 1
-    assert "error: the workflow failed: SoldOut: sold out\n  see hourglass why " in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
-    ("name", "message"), [("", "choose a workflow"), (":nothing", "no workflow 'nothing'")]
+    ("name", "message"),
+    [
+        ("fails", "error: the workflow failed: SoldOut: sold out\n  see hourglass why "),
+        (
+            "unlucky",
+            "the workflow failed: activity jam failed: ValueError: no tape (because OSError: the drawer is locked)",
+        ),
+    ],
 )
-def test_run_command_needs_the_name_of_one_of_several_workflows(
+def test_run_command_prints_the_failure_of_the_workflow_and_its_root_cause(
     flows_file: Path, name: str, message: str, capsys: Capture
 ) -> None:
-    assert main(["run", f"{flows_file}{name}"]) == 2
+    assert main(["run", f"{flows_file}:{name}", "x"]) == 1
     assert message in capsys.readouterr().err
 
 
-def test_replay_command_detects_changed_code(flows_file: Path, capsys: Capture) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "messages"),
+    [
+        ([""], ["choose a workflow"]),
+        ([":nothing"], ["no workflow 'nothing'"]),
+        ([":parcel"], ["workflow parcel is missing its argument 'item'"]),
+        ([":crate", '{"items": "book"}'], ["argument 'box' of workflow crate: ", "$.items"]),
+    ],
+)
+def test_run_command_with_a_missing_or_invalid_argument_starts_nothing(
+    flows_file: Path, arguments: list[str], messages: list[str], capsys: Capture
+) -> None:
+    name, *values = arguments
+    assert main(["run", f"{flows_file}{name}", *values]) == 2
+    err = capsys.readouterr().err
+    assert all(message in err for message in messages)
+    assert not (flows_file.parent / "hourglass.db").exists()
+
+
+def test_replay_command_detects_changed_code(
+    flows_file: Path, changed_file: Callable[[str, str], Path], capsys: Capture
+) -> None:
     assert main(["run", f"{flows_file}:parcel", "book", "--id", "p-1"]) == 0
     assert main(["replay", "--query", "WorkflowType = 'parcel'", "--code", str(flows_file)]) == 0
     assert "1 of 1 fit" in capsys.readouterr().out
-    changed = flows_file.with_name(f"{flows_file.stem}_changed.py")
-    changed.write_text(FLOWS.replace("return pack(item)", "workflow.sleep(1); return pack(item)"))
+    changed = changed_file("return pack(item)", "workflow.sleep(1); return pack(item)")
     assert main(["replay", "--query", "WorkflowType = 'parcel'", "--code", str(changed)]) == 1
     out = capsys.readouterr().out
     assert "BREAKS  p-1" in out
     assert f"   at {changed.name}:" in out  # a path relative to the current folder
     assert changed.name in out
-    sys.modules.pop(changed.stem, None)
 
 
 def test_replay_command_reports_invalid_and_missing_histories(flows_file: Path, capsys: Capture) -> None:
@@ -182,16 +216,16 @@ def _typescript_history() -> str:
     return json.dumps({"events": events})
 
 
-def test_replay_command_suggests_its_option_for_changed_arguments(flows_file: Path, capsys: Capture) -> None:
+def test_replay_command_suggests_its_option_for_changed_arguments(
+    flows_file: Path, changed_file: Callable[[str, str], Path], capsys: Capture
+) -> None:
     assert main(["run", f"{flows_file}:parcel", "book", "--id", "p-1"]) == 0
-    changed = flows_file.with_name(f"{flows_file.stem}_changed.py")
-    changed.write_text(FLOWS.replace("return pack(item)", "return pack(item + '!')"))
+    changed = changed_file("return pack(item)", "return pack(item + '!')")
     command = ["replay", "--query", "WorkflowType = 'parcel'", "--code", str(changed)]
     capsys.readouterr()
     assert main(command) == 1
     assert "to permit it here too, use --no-arguments" in capsys.readouterr().out
     assert main([*command, "--no-arguments"]) == 0
-    sys.modules.pop(changed.stem, None)
 
 
 PAIR = """
@@ -232,40 +266,16 @@ def test_doctor_command_reports_reachability(flows_file: Path, capsys: Capture) 
     assert [each["check"] for each in findings if each["ok"] is False] == ["reachable"]
 
 
-def test_run_command_with_missing_argument_starts_nothing(flows_file: Path, capsys: Capture) -> None:
-    assert main(["run", f"{flows_file}:parcel"]) == 2
-    assert "workflow parcel is missing its argument 'item'" in capsys.readouterr().err
-    assert not (flows_file.parent / "hourglass.db").exists()
-
-
 def test_run_command_shows_the_users_line_of_an_invalid_activity_call(
-    flows_file: Path, capsys: Capture
+    flows_file: Path, changed_file: Callable[[str, str], Path], capsys: Capture
 ) -> None:
-    faulty_file = flows_file.with_name(f"{flows_file.stem}_wrong.py")
-    faulty_file.write_text(FLOWS.replace("return pack(item)", "return pack(itm=item)"))
+    faulty_file = changed_file("return pack(item)", "return pack(itm=item)")
     assert main(["run", f"{faulty_file}:parcel", "book"]) == 1
     err = capsys.readouterr().err
     assert "no argument 'itm'" in err
     assert f'{faulty_file.name}", line {FLOWS.splitlines().index("    return pack(item)") + 1}' in err
-    sys.modules.pop(faulty_file.stem, None)
-
-
-def test_run_command_with_invalid_argument_type_starts_nothing(flows_file: Path, capsys: Capture) -> None:
-    assert main(["run", f"{flows_file}:crate", '{"items": "book"}']) == 2
-    err = capsys.readouterr().err
-    assert "argument 'box' of workflow crate: " in err
-    assert "$.items" in err
-    assert not (flows_file.parent / "hourglass.db").exists()
 
 
 def test_run_command_passes_a_number_to_a_str_parameter_as_str(flows_file: Path, capsys: Capture) -> None:
     assert main(["run", f"{flows_file}:parcel", "4711", "--quiet"]) == 0
     assert capsys.readouterr().out == "packed 4711\n"
-
-
-def test_run_command_prints_failed_activity_with_error_and_root_cause(
-    flows_file: Path, capsys: Capture
-) -> None:
-    assert main(["run", f"{flows_file}:unlucky", "x"]) == 1
-    message = "the workflow failed: activity jam failed: ValueError: no tape (because OSError: the drawer is locked)"
-    assert message in capsys.readouterr().err

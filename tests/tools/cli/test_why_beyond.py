@@ -11,15 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.tools.timeline.histories import TASK, facts_of, history_event, payload
 
 from command_line import main
 from hourglass import Client, RetryPolicy, Worker, activity, limits, workflow
-from hourglass._history.codec import events_from
 from hourglass._tools.diagnosis.asking import added, is_paused, with_slots
-from hourglass._tools.diagnosis.diagnosis import Cause, Facts
+from hourglass._tools.diagnosis.diagnosis import Cause
 from hourglass._tools.diagnosis.reasons import diagnose
 from hourglass._tools.timeline.faults import Position, Waits
-from hourglass._tools.timeline.timeline import build_story
 from hourglass.client import (
     Schedule,
     ScheduleActionStartWorkflow,
@@ -136,10 +135,9 @@ def test_why_of_a_run_waiting_for_a_slot_hides_internal_timers(
 
 def test_why_of_a_slot_with_unknown_holder_suggests_asking_its_keeper() -> None:
     facts = facts_of(
+        *TASK,
         history_event(5, "SIGNAL_EXTERNAL_WORKFLOW_EXECUTION_INITIATED", **signal_to_keeper("ask")),
-        history_event(
-            6, "TIMER_STARTED", {"summary": text_payload("waits for a slot of 'crane'")}, **ONE_MINUTE
-        ),
+        history_event(6, "TIMER_STARTED", {"summary": payload("waits for a slot of 'crane'")}, **ONE_MINUTE),
     )
     found = with_slots(diagnose(facts), facts, lambda keeper: None).findings[0]
     assert found.cause is Cause.LOCK
@@ -167,11 +165,10 @@ def test_why_of_a_start_with_wrong_arguments_does_not_blame_the_code(
 
 def test_why_ignores_a_slot_that_was_returned() -> None:
     facts = facts_of(
+        *TASK,
         history_event(5, "SIGNAL_EXTERNAL_WORKFLOW_EXECUTION_INITIATED", **signal_to_keeper("ask")),
         history_event(6, "SIGNAL_EXTERNAL_WORKFLOW_EXECUTION_INITIATED", **signal_to_keeper("give_back")),
-        history_event(
-            7, "TIMER_STARTED", {"summary": text_payload("waits for a slot of 'crane'")}, **ONE_MINUTE
-        ),
+        history_event(7, "TIMER_STARTED", {"summary": payload("waits for a slot of 'crane'")}, **ONE_MINUTE),
     )
     assert with_slots(diagnose(facts), facts, lambda keeper: None).cause is not Cause.LOCK
 
@@ -180,7 +177,9 @@ def test_why_ignores_a_slot_that_was_returned() -> None:
 
 
 def test_why_of_a_paused_run_shows_identity_reason_and_command() -> None:
-    facts = facts_of(history_event(5, "WORKFLOW_EXECUTION_PAUSED", identity="ann@desk", reason="audit first"))
+    facts = facts_of(
+        *TASK, history_event(5, "WORKFLOW_EXECUTION_PAUSED", identity="ann@desk", reason="audit first")
+    )
     found = added(diagnose(facts), facts, "--address localhost:7233")
     assert (found.cause, found.wrong) == (Cause.PAUSED, True)
     assert len(found.findings) == 1
@@ -190,7 +189,7 @@ def test_why_of_a_paused_run_shows_identity_reason_and_command() -> None:
 
 def test_resumed_run_is_not_paused() -> None:
     events = facts_of(
-        history_event(5, "WORKFLOW_EXECUTION_PAUSED"), history_event(6, "WORKFLOW_EXECUTION_UNPAUSED")
+        *TASK, history_event(5, "WORKFLOW_EXECUTION_PAUSED"), history_event(6, "WORKFLOW_EXECUTION_UNPAUSED")
     ).events
     assert is_paused(events) is None
     assert is_paused(events[:-1]) is events[-2]
@@ -198,7 +197,7 @@ def test_resumed_run_is_not_paused() -> None:
 
 def test_why_of_a_paused_activity_adds_the_server_address_to_the_command() -> None:
     scheduled = history_event(5, "ACTIVITY_TASK_SCHEDULED", activityId="7", activityType={"name": "weigh"})
-    facts = facts_of(scheduled)
+    facts = facts_of(*TASK, scheduled)
     paused = replace(facts.story.spans[-1], paused=True, target="7")
     facts = replace(facts, story=replace(facts.story, spans=(*facts.story.spans[:-1], paused)))
     found = added(diagnose(facts), facts, "--address prod:7233 --namespace shop").findings[0]
@@ -245,6 +244,7 @@ def test_why_shows_the_line_of_a_local_activity() -> None:
         fiber="workflow", place="a.py:3", code="weigh.local()", waits=Waits.ACTIVITY, call="local"
     )
     facts = facts_of(
+        *TASK,
         history_event(5, "WORKFLOW_TASK_SCHEDULED"),
         history_event(6, "WORKFLOW_TASK_STARTED", identity="w@vm"),
     )
@@ -293,40 +293,3 @@ ONE_MINUTE = {"timerId": "1", "startToFireTimeout": "60s"}
 
 def signal_to_keeper(signal: str) -> dict[str, Any]:
     return {"workflowExecution": {"workflowId": "hourglass.slots:crane"}, "signalName": signal}
-
-
-def text_payload(said: str) -> dict[str, Any]:
-    import base64
-
-    def encoded(value: str) -> str:
-        return base64.b64encode(value.encode()).decode()
-
-    return {"metadata": {"encoding": encoded("json/plain")}, "data": encoded(json.dumps(said))}
-
-
-def history_event(
-    at: int, kind: str, metadata: dict[str, Any] | None = None, **attributes: Any
-) -> dict[str, Any]:
-    return {
-        "eventId": str(at),
-        "eventType": f"EVENT_TYPE_{kind}",
-        "eventTime": f"2026-01-01T00:00:{at:02}Z",
-        "userMetadata": metadata or {},
-        "attributes": attributes,
-    }
-
-
-def facts_of(*more: dict[str, Any]) -> Facts:
-    """Return the facts of an open run whose first workflow task is completed."""
-    first = [
-        history_event(
-            1, "WORKFLOW_EXECUTION_STARTED", workflowType={"name": "order"}, taskQueue={"name": "default"}
-        ),
-        history_event(2, "WORKFLOW_TASK_SCHEDULED"),
-        history_event(3, "WORKFLOW_TASK_STARTED"),
-        history_event(4, "WORKFLOW_TASK_COMPLETED"),
-    ]
-    events = events_from([*first, *more])
-    now = events[-1].time_ns + 60_000_000_000
-    story = replace(build_story(events, now=now), workflow_id="order-1")
-    return Facts(story=story, now=now, events=events)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import base64
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 from hourglass._history.codec import events_from
 from hourglass._history.events import HistoryEvent
+from hourglass._tools.diagnosis.diagnosis import Facts
+from hourglass._tools.timeline.timeline import build_story
 
 S = 10**9
 """A second, in nanoseconds."""
@@ -24,6 +27,34 @@ def payload(value: object) -> dict[str, Any]:
 def failure(message: str, type: str = "ValueError", cause: dict[str, Any] | None = None) -> dict[str, Any]:
     builder: dict[str, Any] = {"message": message, "applicationFailureInfo": {"type": type}}
     return builder if cause is None else {**builder, "cause": cause}
+
+
+def history_event(
+    at: int, kind: str, metadata: dict[str, Any] | None = None, **attributes: Any
+) -> dict[str, Any]:
+    return {
+        "eventId": str(at),
+        "eventType": f"EVENT_TYPE_{kind}",
+        "eventTime": f"2026-01-01T00:00:{at:02}Z",
+        "userMetadata": metadata or {},
+        "attributes": attributes,
+    }
+
+
+TASK = (
+    history_event(2, "WORKFLOW_TASK_SCHEDULED"),
+    history_event(3, "WORKFLOW_TASK_STARTED"),
+    history_event(4, "WORKFLOW_TASK_COMPLETED"),
+)
+"""A completed workflow task."""
+
+
+def facts_of(*more: dict[str, Any], queue: str = "default", **begun: Any) -> Facts:
+    """Return the facts of an open run with these events after its start."""
+    kind, attributes = {"workflowType": {"name": "order"}}, {"taskQueue": {"name": queue}, **begun}
+    events = events_from([history_event(1, "WORKFLOW_EXECUTION_STARTED", **kind, **attributes), *more])
+    now = events[-1].time_ns + 60 * S
+    return Facts(story=replace(build_story(events, now=now), workflow_id="order-1"), now=now, events=events)
 
 
 class HistoryBuilder:
