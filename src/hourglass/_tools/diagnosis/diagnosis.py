@@ -136,9 +136,7 @@ class PollerFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueFacts:
-    """The pollers of a task queue, known queues with workers, and the current version, or "" if unversioned workers serve
-    the queue.
-    """
+    """The pollers of a task queue, other queues with workers, and the current version, or "" if unversioned."""
 
     name: str
     workflow_pollers: tuple[PollerFacts, ...] = ()

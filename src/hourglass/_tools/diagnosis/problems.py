@@ -95,9 +95,7 @@ _REPORTED = {
 
 @dataclass(frozen=True)
 class ProblemFilter:
-    """A filter that finds the open runs with a problem. `limit` is the number of newest runs that were searched, or 0 for
-    all.
-    """
+    """A filter for open runs with a problem. `limit` is the number of newest runs searched, or 0 for all."""
 
     query: str
     limit: int = 0

@@ -185,9 +185,7 @@ def _timer_length(facts: Facts, span: Span) -> int:
 
 
 def called_at(facts: Facts, kind: Waits) -> tuple[str, ...]:
-    """Return the code position that waits for this kind of event, or else for a task. Return none if several positions are
-    possible.
-    """
+    """Return the position that waits for this kind of event, or else for a task, unless there are several."""
     exact = [position for position in facts.positions if position.waits is kind]
     candidates = exact or [position for position in facts.positions if position.waits is Waits.TASK]
     return (f"the code waits at {candidates[0].place}: {candidates[0].code}",) if len(candidates) == 1 else ()
@@ -203,8 +201,7 @@ def open_steps(facts: Facts) -> list[Finding]:
 
 
 def waiting_positions(facts: Facts, steps: Sequence[Finding]) -> list[Finding]:
-    """Return findings that the steps do not show: messages, conditions and locks that the code waits for, with their
-    lines."""
+    """Return findings for the messages, conditions and locks that the code waits for, with their lines."""
     # If a wait for a signal has a timeout, and its timer names the signal, the wait is already covered by a step.
     has_signal_step = any(position.cause is Cause.SIGNAL for position in steps)
     positions = [

@@ -104,8 +104,7 @@ _MESSAGE_PREFIX = re.compile(r"\[TMPRL\d+\]\s*(?:Nondeterminism error:\s*)?")
 
 
 def stuck(facts: Facts) -> list[Finding]:
-    """Return the findings for problems that prevent the code from running. If there are any, the run's steps are
-    irrelevant."""
+    """Return the findings for problems that prevent the code from running. Then its steps are irrelevant."""
     row = _failing(facts)
     if row is not None:
         return [_parked(facts, row), *not_served(facts)]

@@ -41,7 +41,5 @@ __all__ = ["RULES", "CallStep", "CheckFinding", "CheckReport", "Rule", "SourceRa
 
 
 def check(paths: Sequence[Path], *, base: Path | None = None) -> CheckReport:
-    """Check files, and directories recursively. The report shows file names relative to `base`, by default the working
-    directory.
-    """
+    """Check files, and directories recursively. Files are reported relative to `base`, or else to the cwd."""
     return check_paths(paths, base if base is not None else Path.cwd())

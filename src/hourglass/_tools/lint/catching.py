@@ -224,8 +224,7 @@ class Catching:
         self.kinds = kinds
 
     def never_caught(self, node: ast.Try, at: Position, *, is_async: bool) -> Iterator[NeverCaught]:
-        """Yield the exceptions named by a `try`'s handlers that only the activity or child workflow in the body could
-        raise."""
+        """Yield the exceptions of a `try`'s handlers that only the remote call in the body could raise."""
         named = [
             (part, value)
             for handler in node.handlers
@@ -317,8 +316,7 @@ def _exceptions(node: ast.expr, at: Position) -> list[Value]:
 
 
 class _Body:
-    """The walk through the body of a `try` and the functions called there. It collects the exceptions that they may
-    raise."""
+    """The walk through the body of a `try` and the functions called there, in search of their exceptions."""
 
     def __init__(self, catching: Catching, raised: _Raised, at: Position, *, is_async: bool) -> None:
         self._catching = catching

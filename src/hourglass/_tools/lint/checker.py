@@ -23,9 +23,7 @@ _NOTHING: frozenset[str] = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class _Visit:
-    """A function to analyse: the call path to it, the codes silenced by comments on the path, and a cached function on the
-    path.
-    """
+    """A function to analyse, the call path to it, and the silenced codes and a cached function on the path."""
 
     function: Func
     path: tuple[rules.CallStep, ...]

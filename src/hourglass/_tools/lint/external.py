@@ -214,9 +214,7 @@ _OBJECTS = frozenset(RESULTS.values())
 
 
 def rule_of_call(name: str, call: ast.Call | None) -> str | None:
-    """Return the code of the rule that a call of this name breaks, or None. If `call` is passed, its arguments are
-    considered, too.
-    """
+    """Return the code of the rule that a call of this name, with the arguments of `call`, breaks, or None."""
     if name in CALLS:
         return CALLS[name]
     if call is not None and name in _NOW_WITHOUT_ARGUMENTS:

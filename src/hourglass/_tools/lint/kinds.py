@@ -74,8 +74,7 @@ class Kinds:
         return "handler" in self.of(Func(scope.module, method, scope))
 
     def decorators(self, function: Func) -> Iterator[Func]:
-        """Yield the functions that run in place of a decorated function, i.e. the functions that decorators of the project
-        return."""
+        """Yield the functions that decorators of the project return in place of a decorated function."""
         for expression in getattr(function.node, "decorator_list", ()):
             bare = expression.func if isinstance(expression, ast.Call) else expression
             for value in self._resolver.values(bare, function.scope):

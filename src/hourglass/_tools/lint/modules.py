@@ -51,8 +51,7 @@ def _below(directory: Path) -> Iterator[Path]:
 
 
 def read_source(path: Path) -> str:
-    """Return a file's text, decoded with the encoding that the file declares. Raise `OSError`, `SyntaxError` or
-    `UnicodeDecodeError`."""
+    """Return a file's text in its declared encoding. Raise `OSError`, `SyntaxError` or `UnicodeDecodeError`."""
     data = path.read_bytes()
     encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
     return io.IncrementalNewlineDecoder(None, translate=True).decode(data.decode(encoding), final=True)

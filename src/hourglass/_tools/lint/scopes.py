@@ -27,9 +27,7 @@ class Assigned:
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """`import module` or `from module import name`. `bound` distinguishes `import a.b`, which binds a, from `import a.b as
-    c`.
-    """
+    """`import module` or `from module import name`."""
 
     module: str
     name: str | None
@@ -75,9 +73,7 @@ Meaning: TypeAlias = Assigned | Imported | Defined | Element | Entered | Paramet
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """A place where a name is bound. `settled` means that the binding is unconditional and hides all earlier bindings from
-    its line on.
-    """
+    """A place where a name is bound. A `settled` binding is unconditional and hides all earlier bindings."""
 
     meaning: Meaning
     line: int
@@ -103,9 +99,7 @@ class NameScope:
         self.names.setdefault(name, []).append(binding)
 
     def bindings(self, name: str, line: int | None) -> list[Binding]:
-        """Return the bindings that are visible on a line. In a function, these are the last settled binding before the line
-        and all later ones before it.
-        """
+        """Return the bindings visible on a line: in a function, from the last settled binding before it on."""
         all_bindings = self.names.get(name, [])
         if line is None or self.kind != "function":
             return all_bindings

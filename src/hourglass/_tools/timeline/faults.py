@@ -55,9 +55,7 @@ class StackFrame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """The position of a fiber: the author's innermost line, and the kind of call on that line. `limited` means that the wait
-    has a timeout.
-    """
+    """The position of a fiber: the author's innermost line and its kind of call. `limited`: with a timeout."""
 
     fiber: str
     place: str

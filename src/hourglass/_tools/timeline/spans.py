@@ -123,8 +123,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A period in which the run's code did not run. `what` names the event that ended the wait, or that the run still waits
-    for."""
+    """A period in which the run's code did not run. `what` is the event that it waited, or waits, for."""
 
     start: int
     end: int
@@ -160,9 +159,7 @@ class Story:
 
 
 def document(story: Story) -> dict[str, Any]:
-    """Return the story as data for `json.dumps`. Times are RFC 3339 in UTC, and durations are seconds. Fields are never
-    removed.
-    """
+    """Return the story as data for `json.dumps`: times in RFC 3339, durations in seconds. Never remove a field."""
     return {
         "workflow_id": story.workflow_id,
         "run_id": story.run_id,

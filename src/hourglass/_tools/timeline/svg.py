@@ -269,9 +269,7 @@ def draw(story: Story, *, limit: int = LIMIT) -> str:
 
 
 def panels(story: Story, rows: int, *, limit: int = LIMIT) -> tuple[str, ...]:
-    """Return only the bars, as panels with `rows` rows each. Every panel has its own axis. For a page that already contains
-    the style.
-    """
+    """Return the bars as panels with `rows` rows and an axis each, for a page that contains the style."""
     story = fold(story, limit)
     made = []
     for start in range(0, len(story.spans), rows):

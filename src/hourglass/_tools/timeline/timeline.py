@@ -395,8 +395,7 @@ def build_story(
 
 
 def nest(story: Story, children: Mapping[str, Story]) -> Story:
-    """Return the story with the steps of each child below the child's span. `children` contains the children's stories by
-    run id."""
+    """Return the story with the steps of each child below its span. `children` has stories by run id."""
     spans: list[Span] = []
     for span in story.spans:
         spans.append(span)

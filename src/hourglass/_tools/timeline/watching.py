@@ -153,9 +153,7 @@ class Watched:
     def fetch(
         self, previous: tuple[int, tuple[HistoryEvent, ...]] | None = None
     ) -> tuple[WorkflowDescription, tuple[HistoryEvent, ...]]:
-        """Return the description and the events of the run. The description is read first, so that the history is at least
-        as recent.
-        """
+        """Return the description and the events of the run, which are at least as recent as the description."""
         handle = self.client.get_workflow_handle(self.workflow_id, run_id=self.run_id)
         description = handle.describe()
         if previous is not None and previous[0] == description.history_length:

@@ -101,9 +101,7 @@ class PageActions(requests.Handlers):
         return self._page(request, "answer", title=title, value=text, back=back)
 
     def bulk(self, request: Request, fields: Mapping[str, Any]) -> Response:
-        """Apply an action to many runs: the selected runs, or all runs that the search finds. The first request asks for
-        confirmation.
-        """
+        """Apply an action to the selected runs, or to all that the search finds, after a confirmation."""
         client = self._site.client
         action, reason = str(fields.get("action", "")), str(fields.get("reason", ""))
         name, arguments = str(fields.get("name", "")).strip(), requests.arguments(fields)

@@ -89,9 +89,7 @@ async def changes(
 
 
 def fingerprint_of(site: Site, operations: BulkOperations, request: Request) -> str:
-    """Return a fingerprint of the current content of a page. The page's address selects a run, an operation, the workers,
-    only the health (`state`), or else a list.
-    """
+    """Return a fingerprint of the current content of a page: a run, an operation, the workers, or a list."""
     client, params = site.client, request.query_params
     if "state" in params:
         return ""

@@ -45,9 +45,7 @@ class ConfirmedScope:
         return self.count > TYPED_ABOVE
 
     def rejection(self, expected: str, typed: str) -> str:
-        """Return the reason why an answer is not a confirmation, or "". `expected` is the number that was displayed to the
-        reader.
-        """
+        """Return why an answer is not a confirmation, or "". `expected` is the number shown to the reader."""
         if not expected.isdecimal() or len(expected) > 12 or self.count > int(expected):
             return f"more workflows match now: {self.count}"
         if int(expected) > TYPED_ABOVE and typed.replace(",", "").strip() != expected:

@@ -101,8 +101,7 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d+)?)?)?(Z|[+-]\d\d:
 
 
 def parse_time(value: str) -> str:
-    """Return a time in the format of filters. A time without a zone is taken as UTC. Raise `ValueError` for an invalid
-    time."""
+    """Return a time, by default in UTC, in the format of filters. Raise `ValueError` for an invalid time."""
     if not _TIME.match(value):
         raise ValueError(f"{value!r} is not a time; use for example 2026-01-31 12:00 (UTC)")
     parsed = datetime.fromisoformat(value.replace(" ", "T"))
@@ -217,9 +216,7 @@ class Bucket:
 
 
 def chart(client: Client, search: Search) -> tuple[Bucket, ...]:
-    """Return the numbers of runs that started, closed and failed within the search's time range, by default the last day.
-    Return no buckets for an empty range.
-    """
+    """Count the runs that started, closed and failed within the search's time range, by default the last day."""
     edges = _bucket_edges(search, datetime.now(UTC))
     common = filter_of(replace(search, within="", since="", until="", status=()), datetime.now(UTC))
     prefix = f"({common}) AND " if common else ""

@@ -86,9 +86,7 @@ class PageReads(requests.Handlers):
         return self._page(request, "chart", buckets=buckets, most=most)
 
     def problems(self, request: Request) -> Response:
-        """Return the number of open runs per problem as a page fragment. The page loads it separately, because the query
-        may be slow.
-        """
+        """Return the number of open runs per problem as a part of a page, because the query may be slow."""
         search = requests.search(request)
         try:
             counts = finding.problem_counts(self._site.client, search)
@@ -156,8 +154,7 @@ class PageReads(requests.Handlers):
         return description, watched.story_from(description, events), events
 
     def why(self, request: Request) -> Response:
-        """Show the reasons for the run's state. The result is only a part of a page, because the diagnosis may take
-        seconds."""
+        """Return the reasons for the run's state as a part of a page, because the diagnosis may take seconds."""
         workflow_id, run_id = requests.run_of(request)
         try:
             context = WhyContext(self._site.client, failures=self._shows_payloads(request))
@@ -167,9 +164,7 @@ class PageReads(requests.Handlers):
         return self._page(request, "why", diagnosis=diagnosis, error=error)
 
     def unread(self, request: Request) -> Response:
-        """Show signals that the run's code has received but not handled. The result is only a part of a page, because it
-        requires a query to a worker.
-        """
+        """Return the unhandled signals of a run as a part of a page, because it requires a query to a worker."""
         workflow_id, run_id = requests.run_of(request)
         client = self._site.client
         handle = client.get_workflow_handle(workflow_id, run_id=run_id)
@@ -298,9 +293,7 @@ class PageReads(requests.Handlers):
         return self._page(request, "workers", title="Workers", queues=queues, local=local, error=error)
 
     def limits(self, request: Request) -> Response:
-        """Show slots with their holders and waiting workflows, pending turns of throttles, and pending calls
-        of debouncers.
-        """
+        """Show slots with holders and waiting workflows, turns of throttles, and pending calls of debouncers."""
         client = self._site.client
         slots: list[dict[str, Any]] = []
         throttles: list[dict[str, Any]] = []

@@ -41,9 +41,7 @@ def requests_payloads(request: Request) -> bool:
 
 
 async def fields(request: Request) -> dict[str, Any]:
-    """Return the fields of a form. `runs`, `statuses` and `arguments` are lists, because their fields may occur several
-    times.
-    """
+    """Return the fields of a form. `runs`, `statuses` and `arguments` are lists: they may occur several times."""
     async with request.form(max_files=0, max_fields=200_000) as form:
         fields: dict[str, Any] = {name: form[name] for name in form}
         fields["runs"] = form.getlist("run")

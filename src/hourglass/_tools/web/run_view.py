@@ -71,9 +71,7 @@ class ResetPlan:
 
 
 def reset_plan(events: Sequence[HistoryEvent], story: Story, event_id: int) -> ResetPlan:
-    """Return the effects of a reset to the end of the last workflow task at or before an event. Raise `UsageError` if no
-    workflow task has completed.
-    """
+    """Return the effects of a reset to the last workflow task at or before an event. Raise `UsageError`."""
     reset_id = _reset_point(events, event_id)
     later_steps = [step for step in story.spans[1:] if step.id >= reset_id]
     repeated = [step for step in later_steps if step.kind in _EFFECTS]
@@ -170,9 +168,7 @@ def _value(text: str) -> Any:
 
 
 def hide_moment(moment: Moment) -> Moment:
-    """Return a moment without the values of variables and without its error message. With a codec, these are as secret as
-    the payloads from which they came.
-    """
+    """Return a moment without values of variables and error message: they are as secret as their payloads."""
     fibers = moment.fibers or ()
     return msgspec.structs.replace(
         moment,
@@ -196,8 +192,7 @@ def error_text(error: BaseException, *, shows: bool) -> str:
 
 
 def replay_error(walked: WalkResult, *, shows: bool) -> str:
-    """Return why a replay stopped, like `error_text`. A report of nondeterminism is always returned in full, because it
-    contains no values."""
+    """Return why a replay stopped, like `error_text`. A report of nondeterminism contains no values."""
     return (
         walked.error
         if shows or walked.is_nondeterminism or not walked.error

@@ -62,9 +62,7 @@ class LimitedConnection(H11Protocol):
         self._note_phase()
 
     def send_400_response(self, msg: str) -> None:
-        """Reject malformed input and close the connection. uvicorn's response has a body even for HEAD. h11 does not permit
-        that, so the error would be printed with a traceback.
-        """
+        """Reject malformed input and close the connection. h11 does not permit uvicorn's body for HEAD."""
         with contextlib.suppress(h11.LocalProtocolError):
             super().send_400_response(msg)
         self.transport.close()

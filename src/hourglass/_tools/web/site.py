@@ -36,9 +36,7 @@ _AWAY = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED"})
 
 @dataclass(frozen=True)
 class Health:
-    """The health of the engine. `unreachable` is set if no request can succeed, and `notice` if data may be outdated. Both
-    are empty if the engine is healthy.
-    """
+    """The health of the engine: `unreachable` if no request can succeed, `notice` if data may be outdated."""
 
     unreachable: str = ""
     notice: str = ""
@@ -108,9 +106,7 @@ _MAX_ENTRIES = 2000
 
 
 class ProblemCache:
-    """A cache of the problems that block runs. A server must be queried for each open run. All readers share a result for a
-    few seconds.
-    """
+    """A cache of the problems that block runs, for a few seconds: a server must be queried for each run."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -174,8 +170,7 @@ class Site:
         return self.client.codec is not None
 
     def peek(self, requested: bool) -> Peek:
-        """Return the function that displays payloads. It hides them if the site does so and the reader has not requested
-        them."""
+        """Return the function that displays payloads, or that hides them unless the reader has requested them."""
         if self.hides_payloads and not requested:
             return hidden
         return peek(self.decode, _LONGEST_PAYLOAD)

@@ -47,8 +47,7 @@ class WaterfallRow:
 
 @dataclass(frozen=True)
 class Waterfall:
-    """Rows for the time range from `start` to `end`. `folded` is the number of spans in rows that represent several
-    spans."""
+    """Rows for the time range from `start` to `end`. `folded` is the number of spans in shared rows."""
 
     start: int
     end: int
