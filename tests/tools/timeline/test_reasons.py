@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 
-from hourglass._tools.diagnosis.diagnosis import Cause, Diagnosis, Facts, PollerFacts, QueueFacts
+from hourglass._tools.diagnosis.diagnosis import Cause, Diagnosis, Facts
 from hourglass._tools.diagnosis.reasons import diagnose
 from hourglass._tools.timeline.faults import Position, Waits, authors_place, is_authors, positions
 from hourglass._tools.timeline.spans import Fault
 from hourglass._tools.timeline.terminal import lines
 from hourglass._tools.timeline.timeline import Pending, build_story
+from hourglass.client import TaskQueueDescription
+from hourglass.client._deployments import PollerInfo
 
 from .histories import TASK, HistoryBuilder, S, facts_of, failure, history_event
 
 
+def queue_polled_at(moment: int) -> TaskQueueDescription:
+    """Return a queue that a worker has polled for workflow tasks at this time."""
+    seen = datetime.fromtimestamp(moment / S, UTC)
+    poller = PollerInfo(identity="7@host", last_seen=seen)
+    return TaskQueueDescription(name="default", workflow_pollers=(poller,), activity_pollers=(), served=())
+
+
 def diagnose_open_run(
     history: HistoryBuilder,
-    *queues: QueueFacts,
+    *queues: TaskQueueDescription,
     waited: float = 60,
     pending: tuple[Pending, ...] = (),
     died: str = "",
@@ -37,12 +47,12 @@ def test_diagnosis_ignores_pollers_last_seen_before_the_task() -> None:
     """A server still lists workers that are gone."""
     history = HistoryBuilder().wait(1)
     history.add("WORKFLOW_TASK_SCHEDULED", attempt=1)
-    before = QueueFacts(name="default", workflow_pollers=(PollerFacts("7@host", history.at - 20 * S),))
+    before = queue_polled_at(history.at - 20 * S)
     diagnosis = diagnose_open_run(history, before)
     assert diagnosis.cause is Cause.NO_WORKER
     assert diagnosis.findings[0].details == ("7@host was last seen 1 min 20 s ago",)
     assert diagnosis.wrong
-    since = QueueFacts(name="default", workflow_pollers=(PollerFacts("7@host", history.at + 50 * S),))
+    since = queue_polled_at(history.at + 50 * S)
     assert diagnose_open_run(history, since).cause is Cause.WORKER_BUSY
     assert diagnose_open_run(history, before, waited=2).cause is Cause.WORKER_BUSY
 
@@ -175,8 +185,12 @@ def test_stack_text_is_parsed_into_fibers_lines_and_waits() -> None:
     assert positions("") == ()
 
 
-OTHER_QUEUE = {"elsewhere": QueueFacts(name="elsewhere", served=("default",))}
-SERVED = {"default": QueueFacts(name="default", workflow_pollers=(PollerFacts("w", 9 * 10**18),))}
+OTHER_QUEUE = {
+    "elsewhere": TaskQueueDescription(
+        name="elsewhere", workflow_pollers=(), activity_pollers=(), served=("default",)
+    )
+}
+SERVED = {"default": queue_polled_at(9 * 10**18)}
 
 
 @pytest.mark.parametrize(

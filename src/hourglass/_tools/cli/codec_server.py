@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import parse_qs
@@ -165,27 +166,20 @@ def served(
         threads.shutdown(wait=False, cancel_futures=True)
 
 
+@dataclass(frozen=True)
 class CodecAnswers:
     """The request handlers of a codec server. The codec is the author's code and runs on threads."""
 
-    def __init__(
-        self,
-        codec: PayloadCodec,
-        origins: frozenset[str],
-        names: OwnNames,
-        access: Access,
-        threads: ThreadPoolExecutor,
-    ) -> None:
-        self._codec = codec
-        self._origins = origins
-        self._names = names
-        self._access = access
-        self._threads = threads
+    codec: PayloadCodec
+    origins: frozenset[str]
+    names: OwnNames
+    access: Access
+    threads: ThreadPoolExecutor
 
     def check(self, request: HttpRequest) -> HttpResponse | int:
         """Check the head of a request. Return a rejection, or the maximum size of the body."""
         headers = request.headers
-        if not self._names.is_host(headers.get("host", "")):
+        if not self.names.is_host(headers.get("host", "")):
             return error_response(421, "the request's host name is not allowed: add the name with --name")
         if request.method == "OPTIONS":  # a browser's preflight request
             return self._with_origin(request, HttpResponse(204 if self._is_allowed(request) else 403))
@@ -193,7 +187,7 @@ class CodecAnswers:
             return self._log_in(request) if request.path == LOGIN else error_response(405, _WHAT_IT_IS)
         if not self._is_allowed(request):
             return error_response(403, "this origin is not allowed: add the origin with --origin")
-        match self._access.check_request(headers, request.address):
+        match self.access.check_request(headers, request.address):
             case AccessDecision.LIMITED:
                 return self._with_origin(request, error_response(429, "too many wrong tokens: wait a minute"))
             case AccessDecision.DENIED:
@@ -211,7 +205,7 @@ class CodecAnswers:
     async def answer(self, request: HttpRequest, body: bytes) -> HttpResponse:
         """Encode or decode the payloads of a request."""
         loop = asyncio.get_running_loop()
-        response = await loop.run_in_executor(self._threads, self._coded, _operation(request), body)
+        response = await loop.run_in_executor(self.threads, self._coded, _operation(request), body)
         return self._with_origin(request, response)
 
     def _coded(self, operation: str, body: bytes) -> HttpResponse:
@@ -222,7 +216,7 @@ class CodecAnswers:
                 400, 'the body must be {"payloads": [...]}, as Temporal writes payloads in JSON'
             )
         try:
-            return HttpResponse(200, written_payloads(coded(self._codec, operation, payloads)), _JSON)
+            return HttpResponse(200, written_payloads(coded(self.codec, operation, payloads)), _JSON)
         except PayloadError as error:
             return error_response(400, str(error))
         except BaseException as error:  # the codec is the author's code, and may even raise SystemExit
@@ -232,24 +226,24 @@ class CodecAnswers:
 
     def _log_in(self, request: HttpRequest) -> HttpResponse:
         code = parse_qs(request.query).get("code", [""])[0]
-        if not self._access.redeem(code):
+        if not self.access.redeem(code):
             return error_response(
                 403, "this link was already used, or is invalid: restart the codec server to get a new link"
             )
-        cookie = self._access.set_cookie(secure=self._names.is_secure(request.headers))
+        cookie = self.access.set_cookie(secure=self.names.is_secure(request.headers))
         headers = (("Set-Cookie", cookie), ("Cache-Control", "no-store"), ("Referrer-Policy", "no-referrer"))
         return HttpResponse(200, _LOGGED_IN, headers=headers)
 
     def _is_allowed(self, request: HttpRequest) -> bool:
         """Whether the origin is configured. Programs send no origin; browsers always send one with a POST."""
         origin = request.headers.get("origin")
-        return origin is None or origin in self._origins
+        return origin is None or origin in self.origins
 
     def _with_origin(self, request: HttpRequest, response: HttpResponse) -> HttpResponse:
         """Return the response with headers that permit a page of a configured origin to read it."""
         origin = request.headers.get("origin")
         headers = [("Vary", "Origin"), ("Cache-Control", "no-store")]
-        if origin is not None and origin in self._origins:
+        if origin is not None and origin in self.origins:
             headers += [
                 ("Access-Control-Allow-Origin", origin),
                 ("Access-Control-Allow-Credentials", "true"),

@@ -24,7 +24,7 @@ from hourglass._tools.cli.connecting import DecodingEngine, Json, RunId, Workflo
 from hourglass._tools.diagnosis.diagnosis import CLOSED, Action, Diagnosis, Finding
 from hourglass._tools.timeline.faults import root
 from hourglass._tools.timeline.spans import Fault
-from hourglass._tools.timeline.text import S, duration, near, precise
+from hourglass._tools.timeline.text import S, duration, nanoseconds, near, precise
 from hourglass.errors import (
     ConnectionFailedError,
     HourglassError,
@@ -253,8 +253,6 @@ def _schedule(client: Client, schedule_id: str) -> ScheduleDescription | None:
 
 def _scheduled(diagnosis: Diagnosis, schedule: ScheduleDescription, options: str) -> Finding:
     """Return the finding for the id of a schedule. Its workflows have a common id prefix."""
-    from hourglass._tools.timeline.watching import nanoseconds
-
     state, coming, action = schedule.schedule.state, schedule.info.next_action_times, schedule.schedule.action
     paused = f": it is paused ({state.note})" if state.note else ": it is paused, and starts no workflows"
     begun = shlex.quote(f"WorkflowId STARTS_WITH '{action.options.get('id', schedule.id)}'")

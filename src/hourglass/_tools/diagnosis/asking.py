@@ -32,16 +32,14 @@ from hourglass._tools.diagnosis.diagnosis import (
     Diagnosis,
     Facts,
     Finding,
-    PollerFacts,
-    QueueFacts,
 )
 from hourglass._tools.diagnosis.reasons import diagnose
 from hourglass._tools.diagnosis.reasons_tasks import queue_of
 from hourglass._tools.timeline.faults import Waits, positions
 from hourglass._tools.timeline.spans import Fault, Kind, Outcome, Span, Story
-from hourglass._tools.timeline.text import clean, duration, harmless
+from hourglass._tools.timeline.text import clean, duration, harmless, nanoseconds
 from hourglass._tools.timeline.timeline import open_turn
-from hourglass._tools.timeline.watching import Watched, nanoseconds
+from hourglass._tools.timeline.watching import Watched
 from hourglass._worker.health.incidents import known_deaths
 from hourglass.client._session import asking
 from hourglass.errors import HourglassError, NondeterminismError, WorkflowNotFoundError
@@ -377,7 +375,7 @@ class WhyContext:
             except WorkflowNotFoundError:
                 continue
 
-    def _queues(self, facts: Facts) -> Iterator[tuple[str, QueueFacts]]:
+    def _queues(self, facts: Facts) -> Iterator[tuple[str, TaskQueueDescription]]:
         opened = {
             item.id for item in facts.story.spans[1:] if item.end is None and item.kind is Kind.ACTIVITY
         }
@@ -389,12 +387,11 @@ class WhyContext:
             served = described.served or (() if described.workflow_pollers else tuple(self._others(name)))
             yield (
                 name,
-                QueueFacts(
-                    name=name,
+                replace(
+                    described,
                     workflow_pollers=tuple(alive(described.workflow_pollers)),
                     activity_pollers=tuple(alive(described.activity_pollers)),
                     served=served,
-                    current=str(described.current_version or ""),
                 ),
             )
 
@@ -429,13 +426,10 @@ def _died(client: Client, run_id: str) -> str:
     return f"{death.times}× while {what} was executing, last {ago} ago"
 
 
-def alive(pollers: tuple[PollerInfo, ...]) -> Iterator[PollerFacts]:
-    """Yield the pollers that are still alive. A server lists a poller for minutes after it has left."""
+def alive(pollers: tuple[PollerInfo, ...]) -> Iterator[PollerInfo]:
+    """Return the pollers that are still alive. A server lists a poller for minutes after it has left."""
     now = time_ns()
-    for poller in pollers:
-        seen = nanoseconds(poller.last_seen) or 0
-        if now - seen < _FORGOTTEN:
-            yield PollerFacts(poller.identity, seen, str(poller.deployment_version or ""))
+    return (poller for poller in pollers if now - (nanoseconds(poller.last_seen) or 0) < _FORGOTTEN)
 
 
 def _answered(facts: Facts, handle: WorkflowHandle[Any]) -> Facts:

@@ -16,6 +16,7 @@ from hourglass._tools.timeline.spans import Fault, Story
 
 if TYPE_CHECKING:
     from hourglass._history.events import HistoryEvent
+    from hourglass.client import TaskQueueDescription
 
 
 class Cause(StrEnum):
@@ -125,26 +126,6 @@ class Diagnosis:
         return self.findings[0].cause
 
 
-@dataclass(frozen=True, slots=True)
-class PollerFacts:
-    """A worker that polls a queue: the time when the server last saw it, and its version as `deployment.build`, or ""."""
-
-    identity: str
-    last_seen: int
-    version: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueFacts:
-    """The pollers of a task queue, other queues with workers, and the current version, or "" if unversioned."""
-
-    name: str
-    workflow_pollers: tuple[PollerFacts, ...] = ()
-    activity_pollers: tuple[PollerFacts, ...] = ()
-    served: tuple[str, ...] = ()
-    current: str = ""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """The known facts of a run: its story, its events, and the results of queries.
@@ -160,7 +141,7 @@ class Facts:
     story: Story
     now: int
     events: tuple[HistoryEvent, ...]
-    queues: Mapping[str, QueueFacts] = field(default_factory=dict)
+    queues: Mapping[str, TaskQueueDescription] = field(default_factory=dict)
     positions: tuple[Position, ...] = ()
     awaited: tuple[str, ...] = ()
     signals: tuple[str, ...] = ()

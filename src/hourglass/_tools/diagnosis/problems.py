@@ -132,10 +132,11 @@ def filter_of(
     if problem is Problem.NO_WORKER:
         unserved = sorted(unserved_queues(client, (run.task_queue for run in newest.runs)))
         return ProblemFilter(
-            f"{OPEN} AND TaskQueue IN ({_texts(unserved)})" if unserved else _NONE, newest.limit
+            f"{OPEN} AND TaskQueue IN ({', '.join(map(literal, unserved))})" if unserved else _NONE,
+            newest.limit,
         )
     run_ids = [run_id for run_id, candidate in newest.problems.items() if candidate is problem]
-    named = f"{OPEN} AND RunId IN ({_texts(run_ids)})" if run_ids else _NONE
+    named = f"{OPEN} AND RunId IN ({', '.join(map(literal, run_ids))})" if run_ids else _NONE
     # A server reports parked runs from the fifth failure on, including runs that are not among the newest.
     either = f"(({named}) OR ({PARKED_RUNS}))" if problem is Problem.PARKED else named
     return ProblemFilter(either, newest.limit)
@@ -145,8 +146,9 @@ def _both(first: str, second: str) -> str:
     return f"({first}) AND {second}" if first.strip() else second
 
 
-def _texts(values: Iterable[str]) -> str:
-    return ", ".join("'" + value.replace("\\", "\\\\").replace("'", "''") + "'" for value in values)
+def literal(value: str) -> str:
+    """Return a string as a quoted literal for a filter."""
+    return "'" + value.replace("\\", "\\\\").replace("'", "''") + "'"
 
 
 @dataclass(frozen=True)

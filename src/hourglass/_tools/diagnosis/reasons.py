@@ -11,16 +11,20 @@ import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
+from typing import TYPE_CHECKING
 
 from hourglass._history import events as h
 from hourglass._tools.diagnosis import advice, reasons_tasks
-from hourglass._tools.diagnosis.diagnosis import Action, Cause, Diagnosis, Facts, Finding, QueueFacts, command
+from hourglass._tools.diagnosis.diagnosis import Action, Cause, Diagnosis, Facts, Finding, command
 from hourglass._tools.diagnosis.reasons_closed import closed
 from hourglass._tools.timeline.captions import status
 from hourglass._tools.timeline.faults import Position, Waits, authors_place, place_of, root
 from hourglass._tools.timeline.spans import Kind, Phase, Span
 from hourglass._tools.timeline.text import S, clean, duration
 from hourglass._tools.timeline.timeline import is_open_turn
+
+if TYPE_CHECKING:
+    from hourglass.client import TaskQueueDescription
 
 _MOMENT, _PATIENCE = 1_000_000_000, 10_000_000_000
 """The queue time of an activity from which it is mentioned, and from which it counts as a problem."""
@@ -103,7 +107,7 @@ def _stack(stack: str) -> tuple[str, ...]:
 _BASE = Finding(cause=Cause.OTHER, what="")
 
 
-def _full(queue: QueueFacts | None) -> tuple[str, ...]:
+def _full(queue: TaskQueueDescription | None) -> tuple[str, ...]:
     """Return a hint that workers poll the queue but have no free slot."""
     many = 0 if queue is None else len(queue.activity_pollers)
     if not many:

@@ -9,14 +9,19 @@ from __future__ import annotations
 import re
 from collections.abc import Container, Iterator
 from difflib import get_close_matches
+from typing import TYPE_CHECKING
 
 from hourglass._history import events as h
 from hourglass._history.tables import table
 from hourglass._tools.diagnosis import advice
-from hourglass._tools.diagnosis.diagnosis import Cause, Facts, Finding, QueueFacts
+from hourglass._tools.diagnosis.diagnosis import Cause, Facts, Finding
 from hourglass._tools.timeline.faults import chain, place_of
 from hourglass._tools.timeline.spans import Fault, Kind, Outcome, Span
-from hourglass._tools.timeline.text import S, clean, duration
+from hourglass._tools.timeline.text import S, clean, duration, nanoseconds
+
+if TYPE_CHECKING:
+    from hourglass.client import TaskQueueDescription
+    from hourglass.client._deployments import PollerInfo
 
 
 def started(facts: Facts) -> h.WorkflowExecutionStarted:
@@ -43,15 +48,19 @@ def queue_of(attributes: h.Attributes | None) -> str:
     return clean(getattr(getattr(attributes, "spec", None), "task_queue", ""))
 
 
-def wanted(facts: Facts, queue: QueueFacts) -> str:
+def wanted(facts: Facts, queue: TaskQueueDescription) -> str:
     """Return the version of the workers that may process the run, or "" for unversioned workers."""
-    return facts.pinned or queue.current
+    return facts.pinned or str(queue.current_version or "")
 
 
-def unserved(facts: Facts, queue: QueueFacts, since: int | None) -> list[Finding]:
+def _version(poller: PollerInfo) -> str:
+    return str(poller.deployment_version or "")
+
+
+def unserved(facts: Facts, queue: TaskQueueDescription, since: int | None) -> list[Finding]:
     """Return a finding if all workers that poll the queue have other versions."""
     needed = wanted(facts, queue)
-    versions = sorted({poller.version for poller in queue.workflow_pollers})
+    versions = sorted({_version(poller) for poller in queue.workflow_pollers})
     if needed in versions:
         return []
     listed = ", ".join(f"version {version}" if version else "no version" for version in versions)
@@ -66,7 +75,7 @@ def unserved(facts: Facts, queue: QueueFacts, since: int | None) -> list[Finding
     ]
 
 
-def _sentence(facts: Facts, queue: QueueFacts, needed: str) -> str:
+def _sentence(facts: Facts, queue: TaskQueueDescription, needed: str) -> str:
     if facts.pinned:
         return f"is pinned to version {needed}, and no worker of that version polls its task queue {queue.name!r}"
     if needed:
@@ -160,10 +169,11 @@ def not_served(facts: Facts) -> list[Finding]:
     ]
 
 
-def _gone(facts: Facts, queue: QueueFacts) -> list[Finding]:
+def _gone(facts: Facts, queue: TaskQueueDescription) -> list[Finding]:
     """Return a finding if all pollers polled last before the task existed. A server lists them for minutes."""
     since, needed = _scheduled(facts), wanted(facts, queue)
-    last = max(poller.last_seen for poller in queue.workflow_pollers if poller.version == needed)
+    fitting = (poller for poller in queue.workflow_pollers if _version(poller) == needed)
+    last = max(nanoseconds(poller.last_seen) or 0 for poller in fitting)
     if since is None or last >= since or facts.story.until - since < _PATIENCE:
         return []
     who = ", ".join(sorted({poller.identity for poller in queue.workflow_pollers})[:3])

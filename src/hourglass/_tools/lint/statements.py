@@ -42,14 +42,14 @@ class Analysis:
     catching: Catching
 
 
+@dataclass(frozen=True)
 class StatementRules:
     """The rules about the statements of a function."""
 
-    def __init__(self, analysis: Analysis, function: Func, at: Position, *, is_async: bool) -> None:
-        self._analysis = analysis
-        self._function = function
-        self._at = at
-        self._is_async = is_async
+    analysis: Analysis
+    function: Func
+    at: Position
+    is_async: bool
 
     def broken(self, node: ast.AST) -> Iterator[Broken]:
         """Yield the rules that a statement breaks."""
@@ -65,21 +65,21 @@ class StatementRules:
 
     def _branch(self, node: ast.If | ast.While) -> Iterator[Broken]:
         for call in ast.walk(node.test):
-            for name in self._at.externals(call.func) if isinstance(call, ast.Call) else ():
+            for name in self.at.externals(call.func) if isinstance(call, ast.Call) else ():
                 inside = [*node.body, *node.orelse]
-                if name in _DECIDED_BY_PROCESS and self._analysis.durable.issues_commands(inside, self._at):
+                if name in _DECIDED_BY_PROCESS and self.analysis.durable.issues_commands(inside, self.at):
                     shown = name.removeprefix("hourglass.")
                     yield rules.REPLAY_BRANCH, call, f"{shown}() decides which commands the workflow issues"
 
     def _loop(self, node: ast.For) -> Iterator[Broken]:
-        changed = changed_meanwhile(node, self._function, self._analysis.resolver, self._analysis.kinds)
-        if changed is not None and self._analysis.durable.waits(node.body, self._at):
+        changed = changed_meanwhile(node, self.function, self.analysis.resolver, self.analysis.kinds)
+        if changed is not None and self.analysis.durable.waits(node.body, self.at):
             where = f"line {getattr(changed, 'lineno', 1)} changes during the wait"
             message = f"the loop waits in its body while it iterates over a collection that {where}"
             yield rules.CHANGED_MEANWHILE, node.iter, message
 
     def _try(self, node: ast.Try) -> Iterator[Broken]:
-        for handler in self._analysis.catching.never_caught(node, self._at, is_async=self._is_async):
+        for handler in self.analysis.catching.never_caught(node, self.at, is_async=self.is_async):
             by, wrapped = _WRAPPED_IN[handler.remote]
             message = f"the exception of {by} is the cause of {wrapped}, which `except {handler.name}` does not catch"
             yield rules.NEVER_CAUGHT, handler.node, message

@@ -60,6 +60,14 @@ def precise(ns: int) -> str:
     return moment_text(min(max(ns, 0), _LAST * S))
 
 
+def nanoseconds(moment: datetime | None) -> int | None:
+    """Return a time as nanoseconds since the epoch."""
+    if moment is None:
+        return None
+    past = moment - datetime(1970, 1, 1, tzinfo=UTC)
+    return ((past.days * 86_400 + past.seconds) * 1_000_000 + past.microseconds) * 1_000
+
+
 def share(part: int, total: int) -> str:
     """Format a fraction in percent."""
     return f"{100 * part / total:.0f} %" if total > 0 else "0 %"

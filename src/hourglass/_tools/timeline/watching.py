@@ -11,7 +11,6 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from time import time_ns
 from typing import TYPE_CHECKING, Any
@@ -23,7 +22,7 @@ from hourglass._history.events import HistoryEvent
 from hourglass._tools.timeline import svg
 from hourglass._tools.timeline.faults import authors_place
 from hourglass._tools.timeline.spans import Fault, Kind, Story
-from hourglass._tools.timeline.text import clean, harmless
+from hourglass._tools.timeline.text import clean, harmless, nanoseconds
 from hourglass._tools.timeline.timeline import Pending, build_story, nest
 from hourglass._tools.timeline.values import Decode, Peek, hidden
 from hourglass.converter import Failure, Payload, decoded, map_failures
@@ -233,11 +232,3 @@ def _faults(error: BaseException | None) -> Iterator[Fault]:
             harmless(trace or ""),
         )
         error = error.__cause__
-
-
-def nanoseconds(moment: datetime | None) -> int | None:
-    """Return a time as nanoseconds since the epoch."""
-    if moment is None:
-        return None
-    past = moment - datetime(1970, 1, 1, tzinfo=UTC)
-    return ((past.days * 86_400 + past.seconds) * 1_000_000 + past.microseconds) * 1_000

@@ -13,6 +13,7 @@ from urllib.parse import quote
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from hourglass._tools.diagnosis.problems import literal
 from hourglass._tools.timeline.watching import HIDDEN
 from hourglass._tools.web import addresses, finding, requests, run_view
 from hourglass._tools.web.bulk import ConfirmedScope
@@ -163,7 +164,7 @@ class PageActions(requests.Handlers):
         """Return all runs that a form's search finds. If the action cannot apply to closed runs, return only open runs."""
         search, now = requests.search_in_form(fields), datetime.now(UTC)
         query = finding.visible_filter(self._site.client, search, now)
-        query = f"({query}) AND StartTime <= {finding.literal(finding.parse_time(str(fields['asked_at'])))}"
+        query = f"({query}) AND StartTime <= {literal(finding.parse_time(str(fields['asked_at'])))}"
         if action != "reset":
             query = open_only(query)
         displayed = " AND ".join(

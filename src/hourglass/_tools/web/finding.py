@@ -18,7 +18,7 @@ from urllib.parse import urlencode
 
 from hourglass._built_in import check_brackets, without_keepers
 from hourglass._tools.diagnosis import problems
-from hourglass._tools.diagnosis.problems import ProblemCount
+from hourglass._tools.diagnosis.problems import ProblemCount, literal
 from hourglass._tools.timeline.run_state import FILTERED, Problem
 from hourglass.client import Client, WorkflowExecution, WorkflowExecutionCount, WorkflowStatus
 
@@ -61,17 +61,11 @@ class Search:
     def from_fields(cls, fields: Mapping[str, str], statuses: Iterable[str]) -> Search:
         """Return a search from the fields of a form. Unknown values are ignored."""
         known_names = {name.name for name in STATUSES}
-        return cls(
-            status=tuple(name for name in statuses if name in known_names),
-            type=fields.get("type", "").strip(),
-            id=fields.get("id", "").strip(),
-            within=fields.get("within", "") if fields.get("within", "") in _WITHIN else "",
-            since=fields.get("since", "").strip(),
-            until=fields.get("until", "").strip(),
-            query=fields.get("query", "").strip(),
-            problem=fields.get("problem", "") if fields.get("problem", "") in _PROBLEMS else "",
-            page=fields.get("page", ""),
-        )
+        values = {name: fields.get(name, "").strip() for name in FIELD_NAMES}
+        for name, known in (("within", set(_WITHIN)), ("problem", set(_PROBLEMS))):
+            values[name] = values[name] if values[name] in known else ""
+        status = tuple(name for name in statuses if name in known_names)
+        return cls(status=status, page=fields.get("page", ""), **values)
 
     def url(self, path: str = "/workflows", **changes: Any) -> str:
         """Return the URL of this search with these changes. The URL requests the first page unless `page` is passed."""
@@ -84,11 +78,6 @@ class Search:
         """Return the URL of this search with a status added, or removed if it is present."""
         statuses = tuple(name for name in self.status if name != status)
         return self.url(status=statuses if status in self.status else (*statuses, status))
-
-
-def literal(value: str) -> str:
-    """Return a string as a quoted literal for a filter."""
-    return "'" + value.replace("\\", "\\\\").replace("'", "''") + "'"
 
 
 def status_name(status: WorkflowStatus) -> str:

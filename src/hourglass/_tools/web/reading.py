@@ -18,6 +18,7 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from hourglass._evaluator.built_in_queries import UNREAD_SIGNALS
 from hourglass._history.events import HistoryEvent
 from hourglass._tools.diagnosis.asking import WhyContext, kept_by_engine, plain_form
+from hourglass._tools.diagnosis.problems import literal
 from hourglass._tools.timeline.run_state import problem_of
 from hourglass._tools.timeline.spans import Kind, Story
 from hourglass._tools.timeline.watching import HIDDEN, Watched
@@ -137,7 +138,7 @@ class PageReads(requests.Handlers):
         )
 
     def _runs_of(self, workflow_id: str) -> tuple[WorkflowExecution, ...]:
-        query = f"WorkflowId = {finding.literal(workflow_id)}"
+        query = f"WorkflowId = {literal(workflow_id)}"
         try:
             runs = self._site.client.list_page(query, page_size=_RUNS_OF_AN_ID).items
         except ServiceError:  # the id cannot be expressed in a filter

@@ -15,6 +15,7 @@ import socket
 import sys
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final, NoReturn
 
 import msgspec
@@ -124,20 +125,18 @@ class _Parent:
         return message
 
 
+@dataclass(frozen=True)
 class ParentsCodec:
     """A codec that sends payloads to the parent for decoding, because only the parent has the keys."""
 
-    def __init__(
-        self, parent: _Parent, lock: threading.Lock, *, wants_context: bool, context: Any = None
-    ) -> None:
-        self._parent = parent
-        self._lock = lock
-        self._context = context
-        self.wants_context = wants_context
+    parent: _Parent
+    lock: threading.Lock
+    wants_context: bool
+    context: Any = None
 
     def with_context(self, context: SerializationContext) -> ParentsCodec:
         """Return the codec for payloads in a context."""
-        return ParentsCodec(self._parent, self._lock, wants_context=True, context=context)
+        return replace(self, wants_context=True, context=context)
 
     def encode(self, payloads: Sequence[Payload]) -> Sequence[Payload]:
         """Raise `NotImplementedError`, because a replay does not encode payloads."""
@@ -145,25 +144,23 @@ class ParentsCodec:
 
     def decode(self, payloads: Sequence[Payload]) -> Sequence[Payload]:
         """Return the payloads as decoded by the parent. Raise `DecodeError` if the parent cannot decode them."""
-        context = self._context
+        context = self.context
         request = Decode(
             payloads=list(payloads),
             workflow=context if isinstance(context, WorkflowSerializationContext) else None,
             activity=context if isinstance(context, ActivitySerializationContext) else None,
             nexus=context if isinstance(context, NexusSerializationContext) else None,
         )
-        with self._lock:
-            self._parent.send(request)
-            answer: Decoded = self._parent.receive(Decoded)
+        with self.lock:
+            self.parent.send(request)
+            answer: Decoded = self.parent.receive(Decoded)
         if answer.error:
             raise DecodeError(answer.error)
         return answer.payloads
 
 
 def _replayer(parent: _Parent, setup: ReplayerSetup) -> Replayer:
-    codec = (
-        ParentsCodec(parent, threading.Lock(), wants_context=setup.wants_context) if setup.decodes else None
-    )
+    codec = ParentsCodec(parent, threading.Lock(), setup.wants_context) if setup.decodes else None
     return Replayer(
         modules=[importlib.import_module(name) for name in setup.modules],
         converter=find_converter(setup.converter, ""),
