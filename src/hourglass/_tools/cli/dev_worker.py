@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from traceback import TracebackException, extract_tb
+from traceback import TracebackException
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -52,27 +52,17 @@ class AuthorsLines(logging.Filter):
         return True
 
 
-def _files(error: BaseException) -> Iterator[str]:
-    link: BaseException | None = error
-    seen: set[int] = set()
-    while link is not None and id(link) not in seen:
-        seen.add(id(link))
-        yield from (frame.filename for frame in extract_tb(link.__traceback__))
-        link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
-
-
 def shortened(error: BaseException) -> str:
     """Return the traceback of an error and its causes without our frames, or only the message."""
-    if not any(not is_ours(file) for file in _files(error)):
-        return "".join(TracebackException.from_exception(error).format_exception_only()).rstrip()
-    summary = TracebackException.from_exception(error)
+    summary = TracebackException.from_exception(error, compact=True)
+    has_own = False
     link: TracebackException | None = summary
     while link is not None:
-        own = [frame for frame in link.stack if not is_ours(frame.filename)]
-        if own:
+        if own := [frame for frame in link.stack if not is_ours(frame.filename)]:
             link.stack[:] = own
+            has_own = True
         link = link.__cause__ or link.__context__
-    return "".join(summary.format()).rstrip()
+    return "".join(summary.format() if has_own else summary.format_exception_only()).rstrip()
 
 
 _LIMIT = 10.0

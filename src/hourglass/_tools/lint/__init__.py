@@ -18,9 +18,8 @@ trees with the standard library's `ast`, and imports no other part of Hourglass.
     resolving     from an expression to its values: names, attributes, results of calls
     defining      every function and class of a module
     kinds         decorators, entry points of workflow code, and calls that issue commands or wait
-    sharing       variables that runs share, and where a project changes them
+    sharing       variables that runs share: where a project changes them, and the rules on their use
     external      effects of functions outside the project
-    shared_uses   the rules on state that runs share
     order         code that depends on the order of a set, or loops over a collection that changes meanwhile
     catching      exception handlers around activities and child workflows that never catch
     statements    the rules on single statements, and on workflows that call themselves

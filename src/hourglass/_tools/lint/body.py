@@ -17,7 +17,7 @@ from hourglass._tools.lint.kinds import BY_REFERENCE
 from hourglass._tools.lint.modules import Module
 from hourglass._tools.lint.order import Ordering
 from hourglass._tools.lint.resolving import Position
-from hourglass._tools.lint.shared_uses import SharedUses
+from hourglass._tools.lint.sharing import SharedUses
 from hourglass._tools.lint.statements import Analysis, StatementRules, endless_call
 from hourglass._tools.lint.values import Class, External, Func, Instance
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from hourglass._tools.lint import rules
 from hourglass._tools.lint.body import Hit, Seen, check_function
 from hourglass._tools.lint.catching import Catching
-from hourglass._tools.lint.kinds import Durable, Kinds, Root
+from hourglass._tools.lint.kinds import Durable, Kinds
 from hourglass._tools.lint.modules import EVERYTHING, Module, Project, UnreadableFile, allows, python_files
 from hourglass._tools.lint.resolving import ValueResolver
 from hourglass._tools.lint.sharing import Sharing
@@ -71,7 +71,9 @@ class _Checker:
         for module in modules:
             for root in self._analysis.kinds.roots(module):
                 workflows.add(f"{module.shown}:{root.name.partition('.')[0]}")
-                self._begin(root)
+                function = root.function
+                step = rules.CallStep(root.name, function.module.shown, function.node.lineno)
+                self._add(_Visit(function, (step,), _NOTHING, None, root.is_async))
         while self._todo:
             self._visit(self._todo.popleft())
         findings = [*self._findings.values(), *map(_broken, self._project.broken)]
@@ -79,11 +81,6 @@ class _Checker:
             key=lambda finding: (finding.place.file, finding.place.line, finding.place.column, finding.code)
         )
         return rules.CheckReport(tuple(findings), files, len(workflows))
-
-    def _begin(self, root: Root) -> None:
-        function = root.function
-        step = rules.CallStep(root.name, function.module.shown, function.node.lineno)
-        self._add(_Visit(function, (step,), _NOTHING, None, root.is_async))
 
     def _add(self, visit: _Visit) -> None:
         if "*" not in visit.allowed and visit.key not in self._known:

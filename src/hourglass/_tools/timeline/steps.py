@@ -400,10 +400,13 @@ def _child_initiated(
     draft.show("input", story.peek(a.arguments))
 
 
-def _child_started(story: StoryDraft, event: h.HistoryEvent, a: h.ChildWorkflowExecutionStarted) -> None:
-    if draft := story.drafts.get(a.initiated_event_id):
-        draft.begun = event.time_ns
-        draft.target = clean(a.run_id)
+def _begins(key: str = "scheduled_event_id") -> Handler:
+    def begins(story: StoryDraft, event: h.HistoryEvent, a: Any) -> None:
+        if draft := story.drafts.get(getattr(a, key)):
+            draft.begun = event.time_ns
+            draft.target = clean(getattr(a, "run_id", "")) or draft.target
+
+    return begins
 
 
 def _rejected(story: StoryDraft, event: h.HistoryEvent, a: Any) -> None:
@@ -426,11 +429,6 @@ def _nexus_scheduled(story: StoryDraft, event: h.HistoryEvent, a: h.NexusOperati
     draft.note(f"at {a.endpoint}")
 
 
-def _nexus_started(story: StoryDraft, event: h.HistoryEvent, a: h.NexusOperationStarted) -> None:
-    if draft := story.drafts.get(a.scheduled_event_id):
-        draft.begun = event.time_ns
-
-
 STEPS: dict[type[h.Attributes], Handler] = {
     h.ActivityTaskScheduled: _activity_scheduled,
     h.ActivityTaskStarted: _activity_started,
@@ -444,7 +442,7 @@ STEPS: dict[type[h.Attributes], Handler] = {
     h.TimerCanceled: _step_ended(Outcome.CANCELLED, "started_event_id"),
     h.StartChildWorkflowExecutionInitiated: _child_initiated,
     h.StartChildWorkflowExecutionFailed: _rejected,
-    h.ChildWorkflowExecutionStarted: _child_started,
+    h.ChildWorkflowExecutionStarted: _begins("initiated_event_id"),
     h.ChildWorkflowExecutionCompleted: _step_ended(Outcome.DONE, "initiated_event_id"),
     h.ChildWorkflowExecutionFailed: _step_ended(Outcome.FAILED, "initiated_event_id"),
     h.ChildWorkflowExecutionCanceled: _step_ended(Outcome.CANCELLED, "initiated_event_id"),
@@ -459,7 +457,7 @@ STEPS: dict[type[h.Attributes], Handler] = {
     h.RequestCancelExternalWorkflowExecutionFailed: _rejected,
     h.ExternalWorkflowExecutionCancelRequested: _step_ended(Outcome.DONE, "initiated_event_id"),
     h.NexusOperationScheduled: _nexus_scheduled,
-    h.NexusOperationStarted: _nexus_started,
+    h.NexusOperationStarted: _begins(),
     h.NexusOperationCompleted: _step_ended(Outcome.DONE),
     h.NexusOperationFailed: _step_ended(Outcome.FAILED),
     h.NexusOperationCanceled: _step_ended(Outcome.CANCELLED),

@@ -21,6 +21,7 @@ from hourglass._built_in import KEEPERS
 from hourglass._contract.limits import is_keeper
 from hourglass._history import events as h
 from hourglass._history.tables import TASK_FAILURE_CAUSES
+from hourglass._tools.timeline.captions import KINDS
 from hourglass._tools.timeline.faults import chain, words
 from hourglass._tools.timeline.spans import Fault, Kind, Outcome, Phase, Segment, Span, Story, Wait
 from hourglass._tools.timeline.steps import MESSAGES, STEPS, Handler, SpanDraft, StoryDraft, TaskDraft, frozen
@@ -128,20 +129,14 @@ def _pieces(row: list[TaskDraft], end: int) -> Iterator[Segment]:
         yield Segment(at, end, Phase.BACKOFF)
 
 
-_NAMES = {
-    Kind.ACTIVITY: "activity {}",
-    Kind.LOCAL: "local activity {}",
-    Kind.CHILD: "child workflow {}",
-    Kind.SIGNAL: "signal {}",
-    Kind.UPDATE: "update {}",
-    Kind.NEXUS: "nexus operation {}",
-    Kind.EXTERNAL: "another workflow ({})",
-}
+_NAMED = (Kind.ACTIVITY, Kind.LOCAL, Kind.CHILD, Kind.SIGNAL, Kind.UPDATE, Kind.NEXUS)
 
 
 def named(kind: Kind, name: str) -> str:
     """Return a span's kind and name as the object of a sentence, for example `activity charge` or `timer 30 d`."""
-    return _NAMES.get(kind, "{}").format(name)
+    if kind is Kind.EXTERNAL:
+        return f"{KINDS[kind]} ({name})"
+    return f"{KINDS[kind]} {name}" if kind in _NAMED else name
 
 
 # In a history, a wait for a limit consists of signals to and from a keeper, possibly a child that becomes the keeper, and

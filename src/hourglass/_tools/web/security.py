@@ -97,9 +97,8 @@ class RequestGuard:
                 message = {**message, "headers": [*message.get("headers", ()), *missing]}
             await send(message)
 
-        rejection = self.rejection(
-            str(scope["method"]), str(scope["path"]), headers, _address(scope), _link(scope)
-        )
+        address = str(scope["client"][0]) if scope.get("client") else ""
+        rejection = self.rejection(str(scope["method"]), str(scope["path"]), headers, address, _link(scope))
         if rejection is None:
             if not _is_public(str(scope["path"])):
                 scope["state"][ON_ADMITTED]()
@@ -193,8 +192,3 @@ def _link(scope: Scope) -> str:
     path = bytes(scope.get("raw_path") or b"/").decode("latin-1")
     query = bytes(scope.get("query_string", b"")).decode("latin-1")
     return f"{path}?{query}" if query else path
-
-
-def _address(scope: Scope) -> str:
-    client = scope.get("client")
-    return str(client[0]) if client else ""
