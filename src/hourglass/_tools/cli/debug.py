@@ -235,6 +235,7 @@ def _step_through(walk: HistoryWalk) -> None:
 def _side_by_side(walk: HistoryWalk, alternative: HistoryWalk, at: int | None, json: bool) -> None:
     """Show both versions up to their first difference, followed by the step of each version there or at an event."""
     parted = _parts_at(walk, alternative)
+    versions = (("the code", walk), ("what if", alternative))
     if json:
         connecting.write_json(
             {"parts_at": parted, "code": _document(walk, at), "what_if": _document(alternative, at)}
@@ -243,7 +244,7 @@ def _side_by_side(walk: HistoryWalk, alternative: HistoryWalk, at: int | None, j
             raise typer.Exit(1)
         return
     if at is not None:
-        for name, version in (("the code", walk), ("what if", alternative)):
+        for name, version in versions:
             console.show(f"--- {name}")
             _show(version, version.index_at(at))
     elif parted is None:
@@ -253,13 +254,13 @@ def _side_by_side(walk: HistoryWalk, alternative: HistoryWalk, at: int | None, j
             moment = walk.moments[index]
             console.show(f"{index + 1:5}  event {moment.event_id:<6} {summary(moment)}", soft_wrap=True)
         console.show(f"the first difference is at step {parted + 1}:")
-        for name, version in (("the code", walk), ("what if", alternative)):
+        for name, version in versions:
             console.show(f"--- {name}")
             if parted < len(version.moments):
                 _show(version, parted)
             else:
                 console.show("has no such step")
-    for name, version in (("the code", walk), ("what if", alternative)):
+    for name, version in versions:
         fits = (
             "matches the history"
             if version.result.error is None

@@ -87,17 +87,12 @@ def _list(root: Path, search: str | None, json: bool) -> None:
         if search is None or search.casefold() in text.casefold():
             title = next((line for line in text.splitlines() if line.startswith("# ")), "# ")
             rows.append((_name(root, file), title.removeprefix("# ")))
-    if json:
-        for name, title in rows:
-            connecting.write_json({"page": name, "title": title}, indent=None)
-        return
-    if not rows:
-        console.show(f"no page contains {search!r}")
-        return
-    for line in lines(_COLUMNS, [[(name, ""), (title, "")] for name, title in rows], console.room()):
-        console.show(line)
-    begin = "; start with `hourglass docs tutorial`" if search is None else ""
-    console.show(f"`hourglass docs PAGE` shows a page{begin}")
+    pages_found = [{"page": name, "title": title} for name, title in rows]
+    table = lines(_COLUMNS, [[(name, ""), (title, "")] for name, title in rows], console.room())
+    connecting.report_found(pages_found, table, json, nothing=f"no page contains {search!r}")
+    if rows and not json:
+        begin = "; start with `hourglass docs tutorial`" if search is None else ""
+        console.show(f"`hourglass docs PAGE` shows a page{begin}")
 
 
 def _found(root: Path, page: str) -> Path:

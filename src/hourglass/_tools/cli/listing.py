@@ -115,7 +115,7 @@ def _print_count(result: WorkflowExecutionCount, json: bool) -> None:
 def _once(client: Client, query: str, limit: int, only: Problem | None, json: bool) -> None:
     page = _find(client, query, limit, only)
     nothing = "no workflows" if only is None else _NOTHING[only]
-    documents = [page.document(run) for run in page.runs] if json else page.runs
+    documents = [_document(run, page.problems.get(run.run_id)) for run in page.runs] if json else page.runs
     connecting.report_found(documents, _lines(page), json, nothing=nothing, limit=limit)
 
 
@@ -132,12 +132,6 @@ class _Found:
 
     runs: list[WorkflowExecution]
     problems: Mapping[str, Problem]
-
-    def run_state(self, run: WorkflowExecution) -> str:
-        return run_state(run, self.problems.get(run.run_id))
-
-    def document(self, run: WorkflowExecution) -> dict[str, Any]:
-        return _document(run, self.problems.get(run.run_id))
 
 
 def _document(run: WorkflowExecution, problem: Problem | None) -> dict[str, Any]:
@@ -171,14 +165,15 @@ def _print_changes(client: Client, query: str, limit: int, only: Problem | None,
     previous: dict[str, str] = {}
     while True:
         page = _find(client, query, limit, only)
+        states = {run.run_id: run_state(run, page.problems.get(run.run_id)) for run in page.runs}
         for run in reversed(page.runs):
-            if previous.get(run.run_id) == page.run_state(run):
+            if previous.get(run.run_id) == states[run.run_id]:
                 continue
             if json:
-                connecting.write_json(page.document(run), indent=None)
+                connecting.write_json(_document(run, page.problems.get(run.run_id)), indent=None)
             else:
                 console.show(_lines(_Found([run], page.problems))[-1])
-        previous = {run.run_id: page.run_state(run) for run in page.runs}
+        previous = states
         sleep(_PAUSE)
 
 

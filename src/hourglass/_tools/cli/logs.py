@@ -68,27 +68,18 @@ def _speaker() -> dict[str, object]:
 
     if activity.in_activity():
         attempt = activity.info()
-        return {
-            "workflow_id": attempt.workflow_id,
-            "run_id": attempt.workflow_run_id,
-            "workflow_type": attempt.workflow_type,
-            "activity_type": attempt.activity_type,
-            "activity_id": attempt.activity_id,
-            "attempt": attempt.attempt,
-            "namespace": attempt.namespace,
-            "task_queue": attempt.task_queue,
-        }
+        return {_RENAMED.get(name, name): getattr(attempt, name) for name in _OF_ATTEMPT}
     if workflow.in_workflow():
         run = workflow.info()
-        return {
-            "workflow_id": run.workflow_id,
-            "run_id": run.run_id,
-            "workflow_type": run.workflow_type,
-            "attempt": run.attempt,
-            "namespace": run.namespace,
-            "task_queue": run.task_queue,
-        }
+        return {name: getattr(run, name) for name in _OF_RUN}
     return {}
+
+
+_OF_RUN = ("workflow_id", "run_id", "workflow_type", "attempt", "namespace", "task_queue")
+_OF_ATTEMPT = (
+    *("workflow_id", "workflow_run_id", "workflow_type", "activity_type", "activity_id"),
+    *("attempt", "namespace", "task_queue"),
+)
 
 
 class JsonFormatter(logging.Formatter):

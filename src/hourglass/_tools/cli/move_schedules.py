@@ -122,7 +122,7 @@ class ScheduleMover:
             note = f"{self._mark}: {move.note}" if move.note else self._mark
             # Including actions that became due while no worker ran.
             upcoming = handle.describe().info.next_action_times
-            handle.update(lambda seen: _with_state(seen, paused=True, note=note))
+            self._set_state(move.id, paused=True, note=note)
             marked = replace(move, marked=True, since=next(iter(upcoming), None))
         try:
             details = self._details(self._source, move.id)
@@ -172,9 +172,7 @@ class ScheduleMover:
                 )
             )
             moved = f"{MOVED}{self._destination.target}" + (f": {move.note}" if move.note else "")
-            self._source.get_schedule_handle(move.id).update(
-                lambda seen: _with_state(seen, paused=True, note=moved)
-            )
+            self._set_state(move.id, paused=True, note=moved)
         except HourglassError as error:
             return "stays", f"{console.one_line(str(error))}; the schedule is paused: run the move again"
         remarks = [
@@ -191,9 +189,11 @@ class ScheduleMover:
     def abort(self, move: ScheduleMove) -> None:
         """Restore a schedule in the file to its state before the move."""
         if move.marked:
-            self._source.get_schedule_handle(move.id).update(
-                lambda seen: _with_state(seen, paused=False, note=move.note)
-            )
+            self._set_state(move.id, paused=False, note=move.note)
+
+    def _set_state(self, schedule_id: str, *, paused: bool, note: str) -> None:
+        handle = self._source.get_schedule_handle(schedule_id)
+        handle.update(lambda seen: _with_state(seen, paused=paused, note=note))
 
     def _is_copy(self, existing: ScheduleDetails) -> bool:
         """Whether an earlier move has activated the schedule on the server: it is equal except for its state."""

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from hourglass.replay import History, ReplayResult
 
 
+MostWorkflows = Annotated[int, typer.Option("--limit", "-n", min=1, help="The maximum number of workflows.")]
+
+
 def replay(
     histories: Annotated[
         list[str] | None,
@@ -43,9 +46,7 @@ def replay(
         str | None,
         typer.Option(metavar="FILTER", help="Also the histories of workflows that match a filter."),
     ] = None,
-    limit: Annotated[
-        int, typer.Option("--limit", "-n", min=1, help="The maximum number of workflows.")
-    ] = 100,
+    limit: MostWorkflows = 100,
     arguments: Annotated[
         bool, typer.Option(help="Compare arguments and results too; Temporal lets them change.")
     ] = True,
@@ -169,9 +170,7 @@ def export(
         Path | None,
         typer.Option(metavar="PATH", help="A file; a folder for several.  [default for one: stdout]"),
     ] = None,
-    limit: Annotated[
-        int, typer.Option("--limit", "-n", min=1, help="The maximum number of workflows.")
-    ] = 100,
+    limit: MostWorkflows = 100,
     run_id: RunId = None,
     *,
     engine: Engine,

@@ -108,15 +108,19 @@ def terminate(
             connecting.report(f"terminated {workflow_id}", json, id=workflow_id)
 
 
+Before = Annotated[
+    str | None,
+    typer.Option(metavar="STEP", help="The first step to repeat: an activity or child, by name or id."),
+]
+EventId = Annotated[
+    int | None, typer.Option(metavar="N", help="Or the id of the event that ends a workflow task.")
+]
+
+
 def reset(
     workflow_id: WorkflowId,
-    before: Annotated[
-        str | None,
-        typer.Option(metavar="STEP", help="The first step to repeat: an activity or child, by name or id."),
-    ] = None,
-    event_id: Annotated[
-        int | None, typer.Option(metavar="N", help="Or the id of the event that ends a workflow task.")
-    ] = None,
+    before: Before = None,
+    event_id: EventId = None,
     reason: Reason = "",
     run_id: RunId = None,
     *,
@@ -140,13 +144,8 @@ def reset(
 def fork(
     workflow_id: WorkflowId,
     id: Annotated[str, typer.Option(metavar="NEW", help="The id of the new workflow.")],
-    before: Annotated[
-        str | None,
-        typer.Option(metavar="STEP", help="The first step to repeat: an activity or child, by name or id."),
-    ] = None,
-    event_id: Annotated[
-        int | None, typer.Option(metavar="N", help="Or the id of the event that ends a workflow task.")
-    ] = None,
+    before: Before = None,
+    event_id: EventId = None,
     run_id: RunId = None,
     *,
     engine: Engine,

@@ -62,8 +62,8 @@ class Search:
         """Return a search from the fields of a form. Unknown values are ignored."""
         known_names = {name.name for name in STATUSES}
         values = {name: fields.get(name, "").strip() for name in FIELD_NAMES}
-        for name, known in (("within", set(_WITHIN)), ("problem", set(_PROBLEMS))):
-            values[name] = values[name] if values[name] in known else ""
+        for name, choices in (("within", set(_WITHIN)), ("problem", set(_PROBLEMS))):
+            values[name] = values[name] if values[name] in choices else ""
         status = tuple(name for name in statuses if name in known_names)
         return cls(status=status, page=fields.get("page", ""), **values)
 
