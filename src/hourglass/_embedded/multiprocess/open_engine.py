@@ -6,9 +6,9 @@ Must not know: locks, sockets, which process may open the file, which kind of st
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 from hourglass._contract.engine_status import EngineStatus, WorkerProcess
 from hourglass._contract.handle import HandleConfig
@@ -86,10 +86,6 @@ class OpenEngine:
 
         self.engine.outbox.stage(self.engine.writes.newest, stored)
 
-    def fail(self, error: StorageError) -> None:
-        """Stop the engine with this error, because this process no longer owns the file."""
-        self.engine.fail(error)
-
     def open_handle(self, config: HandleConfig) -> EngineHandle:
         """Open a handle for a worker of this process. The handle collects results until they are durable."""
         process = HostProcess(os.getpid(), pid_namespace())
@@ -130,15 +126,9 @@ class OpenEngine:
 
 async def _open_store(opener: StoreOpener, path: str, namespace: str) -> Store:
     """Open the store on a thread, because after a crash it may first have to recover a long WAL."""
-    opening = concurrent.futures.Future[Store]()
-
-    def work() -> None:
-        try:
-            opening.set_result(opener.open(path, namespace))
-        except BaseException as error:
-            opening.set_exception(error)
-
-    asyncio.get_running_loop().run_in_executor(None, work)
+    executor = ThreadPoolExecutor(1, thread_name_prefix="hourglass-open")
+    opening = executor.submit(opener.open, path, namespace)
+    executor.shutdown(wait=False)
     try:
         return await asyncio.shield(asyncio.wrap_future(opening))
     except asyncio.CancelledError:

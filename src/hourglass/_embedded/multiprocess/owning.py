@@ -184,7 +184,7 @@ class OwnerTerm:
         await file.changed.wait(CHECK_INTERVAL)
         engine.check()
         if not file.lock.still_held():
-            engine.fail(epoch_is_over(file.path))
+            engine.engine.fail(epoch_is_over(file.path))
             return
         await server.listen_again()
         if monotonic() >= self._checked_at + CHECK_INTERVAL:

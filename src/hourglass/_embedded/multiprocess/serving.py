@@ -122,7 +122,7 @@ class OwnerServer:
         server, self._server = self._server, None
         listening, self._listening = self._listening, None
         if listening is not None:
-            unix_socket.untrack_socket(listening)
+            unix_socket.untrack(listening.fileno())
         if server is not None:
             server.close()
         return server is not None

@@ -178,11 +178,6 @@ def _tracked_socket() -> socket.socket:
     return sock
 
 
-def untrack_socket(sock: socket.socket) -> None:
-    """Stop tracking a socket that the event loop is about to close."""
-    untrack(sock.fileno())
-
-
 def is_trusted(sock: socket.socket, users: frozenset[int]) -> bool:
     """Whether the process at the other end runs as one of these users.
 

@@ -136,16 +136,14 @@ class FileSink:
             self._on_rejections(batch.rejected)
 
     def check(self) -> None:
-        """Raise if the file, its WAL or the WAL's index was replaced, or another process owns the file."""
-        try:
-            self._watch.check()
-        except Loss as loss:
-            raise self._watch.save(loss) from None
-
-    def idle(self) -> None:
-        """Check that the file is still ours. Called about every second while there is nothing to commit."""
+        """Raise if the file, its WAL or the WAL's index was replaced, or another process owns the file. Called about
+        every second while there is nothing to commit.
+        """
         with NO_FORK.lock:
-            self.check()
+            try:
+                self._watch.check()
+            except Loss as loss:
+                raise self._watch.save(loss) from None
 
     def after_commit(self, batch: AnyBatch) -> None:
         """Checkpoint if the WAL has grown enough, and empty the WAL if it is too long. Called after a commit was

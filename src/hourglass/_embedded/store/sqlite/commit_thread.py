@@ -140,7 +140,7 @@ class StoreThread:
             except Empty:
                 if has_more:
                     return Turn((), self._number)
-                self._sink.idle()
+                self._sink.check()
 
     def _commit(self, batch: AnyBatch) -> None:
         while True:

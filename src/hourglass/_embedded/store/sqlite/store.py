@@ -228,24 +228,17 @@ class SqliteStore(FileReads):
         self._lists.close()
         self._hand_over()
         self._thread.close()
-        if self._is_sound:
-            self._check_before_end()
+        if self._is_sound and (error := self._check()) is not None:  # closing moves the WAL into the file
+            self._is_sound = False
+            logger.error("%s", error)
         self._durability.settle()
         with NO_FORK.lock:
             self._close_file()
         return self._loss
 
-    def _check_before_end(self) -> None:
-        """Check the file once more before it is closed, because closing moves the WAL into the file."""
-        error = self._check()
-        if error is not None:
-            self._is_sound = False
-            logger.error("%s", error)
-
     def _check(self) -> StorageError | None:
         try:
-            with NO_FORK.lock:
-                self._sink.check()
+            self._sink.check()
         except Exception as error:
             fault = storage_error(self.path, error)
             if isinstance(fault, FileLost):
