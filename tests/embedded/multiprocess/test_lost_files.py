@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from hourglass._contract import workflows as wf
 from hourglass._contract.handle import HandleBroken
 from hourglass._embedded.store.store import FileLost
 
+from ..store.run_changes import rows_of_sound_file
 from .test_hosts import config, hosts, start
 
 
@@ -24,14 +24,7 @@ async def poll_on(handle: Any) -> None:
 
 
 def stored_workflow_ids(path: Path) -> set[str]:
-    connection = sqlite3.connect(path)
-    try:
-        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-        return {
-            workflow_id for (workflow_id,) in connection.execute("SELECT workflow_id FROM runs").fetchall()
-        }
-    finally:
-        connection.close()
+    return set(rows_of_sound_file(path, "SELECT workflow_id FROM runs"))
 
 
 def saved_copy(path: Path) -> Path:

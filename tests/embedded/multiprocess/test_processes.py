@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 import uuid
 from pathlib import Path
 
@@ -12,18 +11,13 @@ from tests.waiting import until
 from hourglass import Client
 from hourglass.errors import WorkflowAlreadyStartedError
 
+from ..store.run_changes import rows_of_sound_file
 from . import work
 from .children import Child, ready_worker
 
 
 def new_id() -> str:
     return uuid.uuid4().hex
-
-
-def check_integrity(path: Path) -> None:
-    connection = sqlite3.connect(path)
-    assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-    connection.close()
 
 
 def test_client_without_a_worker_uses_the_owner(path: Path, client: Client) -> None:
@@ -98,7 +92,7 @@ def test_clients_start_and_signal_workflows_without_a_worker(path: Path, client:
     with ready_worker(path):
         assert [run.result(timeout=30) for run in started] == [number + 2 for number in range(10)]
         assert handle.result(timeout=30) == ["during"]
-    check_integrity(path)
+    assert rows_of_sound_file(path)
 
 
 def test_race_for_ownership_has_one_winner(path: Path) -> None:
@@ -133,7 +127,7 @@ def test_repeated_kills_of_the_owner_lose_no_workflow(path: Path) -> None:
         assert client.count_workflows("ExecutionStatus = 'Completed'") == 4 * runs_per_child + 1
     for worker in workers:
         worker.__exit__(None, None, None)
-    check_integrity(path)
+    assert rows_of_sound_file(path)
 
 
 def test_forked_child_of_an_owner_is_a_client(path: Path, client: Client) -> None:

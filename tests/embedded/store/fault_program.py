@@ -11,7 +11,6 @@ import logging
 import os
 import platform
 import resource
-import sqlite3
 import struct
 import sys
 
@@ -20,7 +19,7 @@ from tests.embedded.stores import open_sqlite
 from hourglass._embedded.store.store import Store
 from hourglass.errors import StorageError
 
-from .run_changes import Story
+from .run_changes import Story, rows_of_sound_file
 
 
 class RecordedLogs(logging.Handler):
@@ -35,9 +34,7 @@ class RecordedLogs(logging.Handler):
 
 def check_file(path: str, story: Story, least: int) -> None:
     """Check that the file is sound and has at least `least` events of the run, without a gap."""
-    connection = sqlite3.connect(path)
-    assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-    connection.close()
+    assert rows_of_sound_file(path)
     store = open_sqlite(path)
     stored = store.load(story.run_id)
     assert stored is not None
@@ -110,11 +107,7 @@ async def full_and_closed(path: str) -> None:
     assert "no space left" in await rejection(store, number)
     (outcome,) = await asyncio.gather(waiter, return_exceptions=True)
     assert isinstance(outcome, StorageError)
-    connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
-    assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-    ids = connection.execute("SELECT first_id FROM events ORDER BY 1").fetchall()
-    assert len(ids) >= acknowledged
-    connection.close()
+    assert len(rows_of_sound_file(path, "SELECT first_id FROM events")) >= acknowledged
 
 
 async def append_until_failure(store: Store, story: Story) -> int:
@@ -152,10 +145,7 @@ async def sync_error(path: str) -> None:
     assert await append_until_failure(store, story) == 0
     assert_ended(store, story)
     store.close()
-    connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
-    assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-    assert connection.execute("SELECT count(*) FROM events").fetchone()[0] >= 2
-    connection.close()
+    assert len(rows_of_sound_file(path, "SELECT first_id FROM events")) >= 2
 
 
 def assert_ended(store: Store, story: Story) -> None:

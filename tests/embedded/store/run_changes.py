@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -168,6 +171,13 @@ def random_changes(stories: int, steps: int, seed: int) -> Iterator[tuple[Story,
             yield story, story.start()
         elif story.run.is_open:
             yield story, random_step(story, chance)
+
+
+def rows_of_sound_file(path: str | Path, query: str = "SELECT run_id FROM runs") -> list[Any]:
+    """Check the integrity of a file, and return the first column of a query."""
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        return [row[0] for row in connection.execute(query).fetchall()]
 
 
 def load(store: Store, run_id: str) -> Stored:

@@ -19,7 +19,7 @@ from hourglass._embedded.store.sqlite import copies, database
 from hourglass._embedded.store.store import ALLOW_HARD_LINKS, FileLost, Store
 from hourglass.errors import StorageError
 
-from .run_changes import Story
+from .run_changes import Story, rows_of_sound_file
 
 ROOT = Path(__file__).parents[3]
 RUNS = 40
@@ -53,12 +53,7 @@ def checkpoint_in_another_process(path: Path, mode: str = "FULL") -> None:
 
 
 def run_ids(path: Path) -> set[str]:
-    connection = sqlite3.connect(path)
-    try:
-        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-        return {run_id for (run_id,) in connection.execute("SELECT run_id FROM runs").fetchall()}
-    finally:
-        connection.close()
+    return set(rows_of_sound_file(path))
 
 
 async def lose(store: Store, message: str) -> str:

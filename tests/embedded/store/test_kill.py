@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import random
-import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +15,7 @@ from tests.embedded.stores import open_sqlite
 
 from hourglass._history import events as h
 
-from .run_changes import load
+from .run_changes import load, rows_of_sound_file
 
 ROOT = Path(__file__).resolve().parents[3]
 KILLS = int(os.environ.get("HOURGLASS_STORE_KILLS", "15"))
@@ -46,10 +45,7 @@ def write_and_kill(path: Path, first: int, lines: int, extra_bytes: int, *more: 
 
 def numbers_in(path: Path) -> list[int]:
     """Return the numbers in the histories of all runs of the file, which must be consistent."""
-    check = sqlite3.connect(path)
-    assert check.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-    run_ids = [run_id for (run_id,) in check.execute("SELECT run_id FROM runs").fetchall()]
-    check.close()
+    run_ids = rows_of_sound_file(path)
     store = open_sqlite(path)
     found: list[int] = []
     for run_id in run_ids:

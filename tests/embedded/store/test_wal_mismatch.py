@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,6 +16,8 @@ from tests.embedded.stores import open_sqlite
 from hourglass._embedded.store.sqlite import database
 from hourglass._embedded.store.store import ALLOW_HARD_LINKS
 from hourglass.errors import StorageError
+
+from .run_changes import rows_of_sound_file
 
 ROOT = Path(__file__).parents[3]
 
@@ -67,12 +68,7 @@ def wal_of(path: Path) -> Path:
 
 
 def count_runs(path: Path) -> int:
-    connection = sqlite3.connect(path)
-    try:
-        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-        return int(connection.execute("SELECT count(*) FROM runs").fetchall()[0][0])
-    finally:
-        connection.close()
+    return len(rows_of_sound_file(path))
 
 
 def copy_in_place(backup: Path, path: Path) -> None:
