@@ -447,7 +447,7 @@ class ServerCampaign(Campaign):
         self._proxy.let_through()
 
 
-def kills(seed: int, faults: int, *, gap: float = 0.15) -> Findings:
+def kills(seed: int, faults: int, *, gap: float = 0.4) -> Findings:
     """Run a campaign of kills on a file in a temporary folder."""
     return _kept_if_wrong(lambda folder: KillCampaign(folder, seed, faults, gap=gap))
 

@@ -45,6 +45,11 @@ def note(what: str, **more: Any) -> None:
         os.close(descriptor)
 
 
+def _wait_for_beats(count: int) -> None:
+    """Take time, so that kills interrupt an attempt."""
+    threading.Event().wait(count * float(os.environ.get(BEAT, "0.002")))
+
+
 def executed() -> str:
     """Record an execution under a token that no other execution has."""
     token = f"{activity.info().activity_type}-{uuid.uuid4().hex}"
@@ -75,7 +80,7 @@ def pack(number: int) -> str:
     for place in range(0 if come is None else come + 1, BEATS):
         note("beat", place=place)
         activity.heartbeat(place)
-        threading.Event().wait(float(os.environ.get(BEAT, "0.002")))  # something to be interrupted
+        _wait_for_beats(1)
     return executed()
 
 
@@ -83,6 +88,7 @@ def pack(number: int) -> str:
 def pay(number: int) -> str:
     """Must not be executed twice, but may be lost."""
     note("begun")
+    _wait_for_beats(2 * BEATS)
     return executed()
 
 
