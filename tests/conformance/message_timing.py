@@ -169,27 +169,6 @@ def concurrent_queries_get_their_own_answers(world: World) -> None:
 
 
 @workflow.defn
-def calls_activities_in_signal_handlers() -> list[str]:
-    log: list[str] = []
-
-    @workflow.signal
-    def job(name: str) -> None:
-        log.append(f"{name} begins")
-        log.append(activities.record_call(f"{name} ends"))
-
-    workflow.wait_condition(lambda: len(log) >= 4 and workflow.all_handlers_finished())
-    return sorted(log)
-
-
-@scenario("loose")
-def run_waits_for_concurrent_signal_handlers(world: World) -> None:
-    handle = world.start(calls_activities_in_signal_handlers)
-    handle.signal("job", "a")
-    handle.signal("job", "b")
-    assert handle.result(timeout=60) == ["a begins", "a ends", "b begins", "b ends"]
-
-
-@workflow.defn
 def calls_activity_per_signal() -> int:
     inbox = workflow.Channel("n", int)
     total = 0

@@ -147,21 +147,6 @@ def wait_returns_tasks_in_given_order() -> list[str]:
     return [activities.record_call(task.result()) for task in done]
 
 
-@workflow.defn
-def iterates_as_completed() -> list[int]:
-    tasks = [activities.double.start(number) for number in range(6)]
-    return [activities.increase(task.result()) for task in workflow.as_completed(tasks)]
-
-
-@scenario("loose", max_cached_workflows=0)
-def as_completed_replays_in_order_of_completion(world: World) -> None:
-    result = world.run(iterates_as_completed)
-    assert sorted(result) == [1, 3, 5, 7, 9, 11]
-    # The order in which six activities end is undefined.
-    with_history = world.handles.pop()
-    assert with_history.describe().status.name == "COMPLETED"
-
-
 @returns("TimeoutError", "block", name="timeout_block_around_activity_raises_timeout_error", order="loose")
 @returns("TimeoutError", "condition", name="wait_condition_timeout_raises_timeout_error", order="loose")
 @workflow.defn

@@ -12,7 +12,7 @@ from uuid import UUID
 from hourglass import activity, workflow
 
 from .scenario import returns, scenario
-from .world import World, attributes_of
+from .world import World
 
 
 class Size(enum.Enum):
@@ -81,34 +81,6 @@ def plain_results_are_decoded(world: World) -> None:
     assert world.run(returns_value, "text") == "ü€😀"
     assert world.run(returns_value, "bytes") == b"\x00\xff"
     assert world.run(returns_value, "list") == [1, 2.5, True, None]
-
-
-@activity.defn
-def texts_of(id: UUID, number: float, moment: datetime) -> list[str]:
-    return [str(id), repr(number), moment.isoformat()]
-
-
-@workflow.defn
-def passes_nondeterministic_values() -> bool:
-    id, number, moment = workflow.uuid4(), workflow.random().random(), workflow.now()
-    texts = texts_of(id, number, moment)
-    workflow.sleep(0.01)
-    assert workflow.now() > moment
-    assert workflow.uuid4() != id
-    return texts == [str(id), repr(number), moment.isoformat()]
-
-
-@scenario("loose")
-def uuid_random_and_now_are_deterministic_per_run(world: World) -> None:
-    first, second = world.start(passes_nondeterministic_values), world.start(passes_nondeterministic_values)
-    assert first.result(timeout=60)
-    assert second.result(timeout=60)
-    inputs = [
-        scheduled["input"]["payloads"][0]["data"]
-        for handle in (first, second)
-        for scheduled in attributes_of(handle.history(), "ACTIVITY_TASK_SCHEDULED")
-    ]
-    assert len(set(inputs)) == 2
 
 
 @dataclass
