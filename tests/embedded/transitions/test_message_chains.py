@@ -124,20 +124,6 @@ async def test_outcome_of_an_update_is_found_after_its_chain_closed(world: World
     assert (await call).result == text("second")
 
 
-async def test_unfinished_update_fails_at_continue_as_new(world: World) -> None:
-    """The update id can be used again, as on a server."""
-    await world.start()
-    call = await start_update(world)
-    activation = await next_task(world)
-    await world.complete(activation.run_id, c.AcceptUpdate("u"), c.ContinueAsNew())
-    failure = (await call).failure
-    assert failure is not None
-    call = await start_update(world)
-    await complete_update(world, "u", "done")
-    assert (await call).result == text("done")
-    assert (await world.call(update())).result == text("done")
-
-
 async def test_rejected_update_can_be_repeated_in_the_next_run(world: World) -> None:
     await world.start()
     call = await start_update(world)
@@ -196,15 +182,6 @@ async def test_updates_over_the_in_flight_limit_move_to_the_next_run() -> None:
         await settle()
     assert [(await call).result for call in calls] == [text(f"u{number}") for number in range(9)]
     assert count_events(world, "WorkflowExecutionUpdateAccepted") == 9
-
-
-async def test_update_is_aborted_when_its_run_closes(world: World) -> None:
-    await world.start()
-    call = await start_update(world)
-    activation = await next_task(world)
-    await world.complete(activation.run_id, c.CompleteRun(text("end")))
-    with pytest.raises(WorkflowNotFoundError):
-        await call
 
 
 @pytest.mark.parametrize("reapply", [True, False])

@@ -6,17 +6,14 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.specs import made
 
 from hourglass._contract.workflows import (
     DescribeWorkflow,
     PollUpdate,
     QueryWorkflow,
-    StartWorkflow,
     TerminateWorkflow,
     UpdateStage,
     UpdateState,
-    UpdateWithStart,
     UpdateWorkflow,
 )
 from hourglass._embedded.transitions.size_limits import Limits
@@ -25,7 +22,7 @@ from hourglass._evaluator import events as e
 from hourglass.converter import ApplicationFailure
 from hourglass.errors import ServiceError, WorkflowNotFoundError
 
-from ..memory_world import World, app_failure, settle, start_waiting, text
+from ..memory_world import World, app_failure, settle, text
 
 TIMER = c.StartTimer(1, 10**12)
 """The command of a run's first task."""
@@ -331,21 +328,6 @@ async def test_number_of_updates_is_limited() -> None:
         await world.call(request("e"))
     assert caught.value.status == "FAILED_PRECONDITION"
     assert (await world.call(request("d"))).result == text("r")
-
-
-async def test_repeated_update_with_start_is_one_update(world: World) -> None:
-    start = made(StartWorkflow, workflow_id="w", workflow_type="W", task_queue="q", request_id="once")
-    both = UpdateWithStart(start=start, update=request())
-    call = asyncio.ensure_future(world.call(both))
-    activation = await world.activation()
-    run_id = activation.run_id
-    repeated = await start_waiting(world.call(both))
-    await world.complete(run_id, accept(), done(), c.CompleteRun(text("end")))
-    answers = [await call, await repeated, await world.call(both)]
-    assert [answer.start.run_id for answer in answers] == [run_id] * 3
-    assert [answer.update.result for answer in answers] == [text("r")] * 3
-    assert answers[0].start.started
-    assert world.kinds().count("WorkflowExecutionUpdateAccepted") == 1
 
 
 async def test_update_completes_after_its_caller_is_cancelled(world: World) -> None:
