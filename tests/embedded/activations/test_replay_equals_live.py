@@ -103,6 +103,8 @@ class Life:
     """One run, its worker, and random events from outside."""
 
     program_type = Program
+    disturbance = 0.15
+    """The probability of an event from outside during a task."""
 
     def __init__(self, world: World, seed: int) -> None:
         self.world = world
@@ -127,7 +129,7 @@ class Life:
             commands = self.program.answer(activation)
             if self.program.activations > place:
                 self._compare(place, self.batch_of(activation), activation.is_replaying)
-            if self.rng.random() < 0.15:
+            if self.rng.random() < self.disturbance:
                 await self.apply_random_event()
             if not activation.is_replaying and self.rng.random() < 0.1:
                 await self.world.fail(activation.run_id)

@@ -51,11 +51,17 @@ def world(runner: asyncio.Runner, world: World) -> World:
     return world
 
 
+async def start_run(world: World) -> str:
+    """Start a run, and let the workers receive it. Return its id."""
+    run_id = (await world.start("w")).run_id
+    await settle()
+    return run_id
+
+
 async def start_on_one_of_two(world: World) -> tuple[str, Receiver, Receiver]:
     """Start a run with two idle workers. Return its id, the worker that received it, and the other one."""
     worker_a, worker_b = Receiver(world), Receiver(world)
-    run_id = (await world.start("w")).run_id
-    await settle()
+    run_id = await start_run(world)
     return (run_id, worker_a, worker_b) if worker_a.activations else (run_id, worker_b, worker_a)
 
 
@@ -174,9 +180,8 @@ async def test_attempt_of_a_lost_worker_is_retried(world: World) -> None:
     """The first loss is retried immediately, the second after the backoff of the retry policy."""
     worker_b = Receiver(world, activities=False)
     lost = [Receiver(world, workflows=False)]
-    started = await world.start("w")
-    await settle()
-    worker_b.complete(started.run_id, schedule(1, retry_policy=RetryRule(initial_interval=1.0)))
+    run_id = await start_run(world)
+    worker_b.complete(run_id, schedule(1, retry_policy=RetryRule(initial_interval=1.0)))
     for attempt in (1, 2):
         await settle()
         assert [task.attempt for task in lost[-1].activities] == [attempt]
@@ -196,9 +201,8 @@ async def test_attempt_of_a_lost_worker_is_retried(world: World) -> None:
 
 async def test_attempt_without_retries_fails_when_its_worker_is_lost(world: World) -> None:
     worker_a, worker_b = Receiver(world, workflows=False), Receiver(world, activities=False)
-    started = await world.start("w")
-    await settle()
-    worker_b.complete(started.run_id, schedule(1, retry_policy=RetryRule(maximum_attempts=1)))
+    run_id = await start_run(world)
+    worker_b.complete(run_id, schedule(1, retry_policy=RetryRule(maximum_attempts=1)))
     await settle()
     worker_c = Receiver(world, workflows=False)
     worker_a.lose()
@@ -209,34 +213,32 @@ async def test_attempt_without_retries_fails_when_its_worker_is_lost(world: Worl
 
 async def test_query_of_a_lost_worker_is_answered_by_another(world: World) -> None:
     worker_a = Receiver(world)
-    started = await world.start("w")
-    await settle()
-    worker_a.complete(started.run_id, c.StartTimer(1, 10**12))
+    run_id = await start_run(world)
+    worker_a.complete(run_id, c.StartTimer(1, 10**12))
     asking = await start_waiting(world.call(QueryWorkflow(workflow_id="w", query_name="count")))
     assert isinstance(worker_a.activations[-1].events[0], e.QueryReceived)
     worker_b = Receiver(world)
     worker_a.lose()
     await settle()
-    worker_b.complete(started.run_id, c.StartTimer(1, 10**12))  # replayed first
+    worker_b.complete(run_id, c.StartTimer(1, 10**12))  # replayed first
     await settle()
     query = worker_b.activations[-1].events[0]
     assert isinstance(query, e.QueryReceived)
-    worker_b.complete(started.run_id, c.AnswerQuery(query.id, text("7")))
+    worker_b.complete(run_id, c.AnswerQuery(query.id, text("7")))
     assert (await asking).result == (text("7"),)
 
 
 async def test_local_activity_of_a_lost_worker_runs_again(world: World) -> None:
     worker_a = Receiver(world)
-    started = await world.start("w")
-    await settle()
+    run_id = await start_run(world)
     local = c.ScheduleLocalActivity(1, "1", "act", ActivitySpec(start_to_close_timeout=60.0))
-    worker_a.complete(started.run_id, local)
+    worker_a.complete(run_id, local)
     await settle()
     assert [task.is_local for task in worker_a.activities] == [True]
     worker_b = Receiver(world)
     worker_a.lose()
     await settle()
-    worker_b.complete(started.run_id, local)
+    worker_b.complete(run_id, local)
     await settle()
     (task,) = worker_b.activities
     assert (task.is_local, task.attempt) == (True, 1)
@@ -359,9 +361,8 @@ def test_processor_use_is_computed_from_reports() -> None:
 async def test_attempt_taken_but_not_delivered_goes_to_another_worker(world: World) -> None:
     worker_a = Receiver(world, activities=False)
     worker_b = Receiver(world, workflows=False)
-    started = await world.start("w")
-    await settle()
-    worker_a.complete(started.run_id, schedule(1))
+    run_id = await start_run(world)
+    worker_a.complete(run_id, schedule(1))
     assert (len(worker_b.handle.poller.active_runs), len(worker_b.handle.poller.attempts)) == (0, 1)
     worker_b.lose()  # in the same turn of the loop: it was taken, and not given out yet
     assert not worker_b.activities

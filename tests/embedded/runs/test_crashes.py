@@ -27,11 +27,10 @@ from hourglass._embedded import VirtualClock
 from hourglass._embedded.store.store import RunChange, Store
 from hourglass._embedded.transitions.run import Run
 from hourglass._embedded.transitions.transitions import needs_recovery
-from hourglass._evaluator import events as e
 from hourglass._history import events as h
 from hourglass.errors import HourglassError, ServiceError
 
-from ..activations.test_replay_equals_live import Batch, Program, _batch
+from ..activations.test_replay_equals_live import Batch, Life
 from ..memory_world import World, app_failure, run_async, text
 from ..store.scripted_store import ScriptedStore
 
@@ -57,12 +56,15 @@ class Watched(ScriptedStore):
         return super().append(change)
 
 
-class Life:
+class CrashingLife(Life):
     """One workflow, its clients, its worker, and crashes of the process."""
+
+    disturbance = 0.0  # a crash would take the task along
 
     def __init__(self, seed: int) -> None:
         self.rng = Random(seed)
         self.seed = seed
+        self.evictions = []
         self.disk = memory_store()
         self.clock = VirtualClock()
         self.durable: dict[str, State] = {}
@@ -75,9 +77,9 @@ class Life:
 
     async def begin_process(self) -> None:
         self.store = Watched(self.disk)
-        world = await self._world(self.store)
-        self.world = world
-        self.program = Program(self.seed)
+        self.world = await self._world(self.store)
+        self.handle = self.world.handle
+        self.program = self.program_type(self.seed)
         self.attempts: list[ActivityTask] = []
         for request_id in self.unanswered:  # clients repeat requests without an answer
             self.request(request_id)
@@ -149,26 +151,6 @@ class Life:
         assert self.runs <= set(self.durable)
         assert len(self.runs) <= 1
 
-    async def complete_tasks(self) -> None:
-        """Complete the available workflow tasks; fail some of them at random."""
-        world = self.world
-        while (activation := world.handle.stepper.next_activation()) is not None:
-            if isinstance(activation.events[0], e.RunEvicted):
-                await world.complete(activation.run_id)
-                continue
-            if isinstance(activation.events[0], e.RunStarted):
-                self.program = Program(self.seed)
-            place = self.program.activations
-            if activation.is_replaying:
-                assert self.known[place] == _batch(activation)
-            else:
-                self.known[place:] = [_batch(activation)]
-            commands = self.program.answer(activation)
-            if not activation.is_replaying and self.rng.random() < 0.08:
-                await world.fail(activation.run_id)
-            else:
-                await world.complete(activation.run_id, *commands)
-
     async def apply_random_event(self) -> None:
         match self.rng.randint(0, 9):
             case 0:
@@ -187,12 +169,12 @@ class Life:
             case 7 if self.rng.random() < 0.3:
                 self.world.engine._upkeep.tick()
             case _:
-                await self.complete_random_attempt()
+                await self._complete_random_attempt()
         for _ in range(5):
             await asyncio.sleep(0)
         self.collect_answers()
 
-    async def complete_random_attempt(self) -> None:
+    async def _complete_random_attempt(self) -> None:
         handle = self.world.handle
         while (item := handle.stepper.next_activity()) is not None:
             if not isinstance(item, ActivityCancel):
@@ -225,7 +207,7 @@ class Life:
 @given(seed=st.integers(0, 10**6))
 def test_durable_state_equals_memory_state_after_a_crash(seed: int) -> None:
     async def body() -> None:
-        life = Life(seed)
+        life = CrashingLife(seed)
         await life.begin_process()
         life.request("start")
         for _ in range(100):
