@@ -189,7 +189,7 @@ TURNS = st.lists(
 
 
 @settings(max_examples=cases(8, 200), deadline=None, suppress_health_check=SUPPRESSED)
-@given(TURNS, st.integers(1, 3), st.floats(0.5, 4), st.booleans())
+@given(TURNS, st.integers(1, 4), st.floats(0.5, 5), st.booleans())
 def test_throttle_rate_holds_for_runs_with_many_turns_and_random_faults(
     kept_by: str, runs: list[tuple[float, int, float, str]], limit: int, per: float, smooth: bool
 ) -> None:
