@@ -94,7 +94,7 @@ class RecordingJob(Job):
 
     seen: list[Exit]
 
-    def on_death(self, reason: Exit) -> None:
+    def on_failure(self, reason: Exit) -> None:
         self.seen.append(reason)
 
 
@@ -105,7 +105,7 @@ def spawn_recording_job(tasks: TaskSupervisor) -> RecordingJob:
 
 
 @on_both_loops
-async def test_job_is_notified_of_its_exit_once_and_before_its_monitors(world: World) -> None:
+async def test_job_is_notified_of_its_failure_once_and_before_its_monitors(world: World) -> None:
     tree, tasks = await start_tasks(world)
     finished, killed, failed = (
         spawn_recording_job(tasks),
@@ -117,17 +117,17 @@ async def test_job_is_notified_of_its_exit_once_and_before_its_monitors(world: W
     finished.finish()
     tree.kill("App/Tasks/job-2")
     failed.finish(Boom())
-    assert finished.seen == [NORMAL]
+    assert finished.seen == []
     assert killed.seen == [KILLED, KILLED]
     assert [item.kind for item in failed.seen] == ["crash"]
 
 
 @on_both_loops
-async def test_exception_in_the_on_death_callback_of_a_job_is_logged(
+async def test_exception_in_the_on_failure_callback_of_a_job_is_logged(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     _, tasks = await start_tasks(world)
-    job = tasks.spawn_job(RecordingJob)  # without its list `seen`, so that `on_death` raises
-    job.finish()
-    assert (job.exit, len(tasks.jobs())) == (NORMAL, 0)
+    job = tasks.spawn_job(RecordingJob)  # without its list `seen`, so that `on_failure` raises
+    job.kill()
+    assert (job.exit, len(tasks.jobs())) == (KILLED, 0)
     assert "a monitor of App/Tasks/job-1 failed" in caplog.text

@@ -197,7 +197,7 @@ class TaskSupervisor:
         `finish`.
 
         A job costs a fraction of an asyncio task. The callbacks must check that the process is still alive. A
-        subclass passed as `kind` is notified of the job's end by `on_death`.
+        subclass passed as `kind` is notified by `on_failure` if the job does not finish normally.
         """
         run = self._run
         if run is None or run.process.state is not ProcessState.RUNNING:

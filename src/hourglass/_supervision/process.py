@@ -319,7 +319,7 @@ class Process:
                 monitor._fire(down)
 
     def log_failed_monitor(self) -> None:
-        """Log the exception of a monitor, or of a job's `on_death` method."""
+        """Log the exception of a monitor, or of a job's `on_failure` method."""
         logger.exception("a monitor of %s failed", self.path)
 
     def _report_death(self, reason: Exit) -> None:
@@ -393,7 +393,7 @@ _NO_LINKS = cast("dict[Process, None]", MappingProxyType({}))
 
 class Job(Process):
     """One piece of work, created by `TaskSupervisor.spawn_job`. A subclass adds the data of the work, and
-    overrides `on_death`.
+    overrides `on_failure`.
     """
 
     __slots__ = ("_name", "_number")
@@ -428,19 +428,22 @@ class Job(Process):
 
     def finish(self, error: BaseException | None = None) -> None:
         """End the job, with `error` if its work failed. Has no effect if the job is already dead."""
-        if self.state is _RUNNING and error is None:
-            self._die(NORMAL)
-        else:
+        if error is not None or self.state is not _RUNNING or self._monitors or self._waiters:
             super().finish(error)
+        else:  # the usual case: the steps of `_die` that concern a job to which nobody refers
+            self.exit, self.state = NORMAL, ProcessState.DEAD
+            if self.parent is not None:
+                self.parent.links.pop(self, None)
 
-    def on_death(self, reason: Exit) -> None:
-        """Handle the end of the job, regardless of the reason. Called before all monitors."""
+    def on_failure(self, reason: Exit) -> None:
+        """Handle the end of a job that has not finished normally. Called before all monitors."""
 
     def _notify_monitors(self, reason: Exit) -> None:
-        try:
-            self.on_death(reason)
-        except Exception:
-            self.log_failed_monitor()
+        if reason is not NORMAL:
+            try:
+                self.on_failure(reason)
+            except Exception:
+                self.log_failed_monitor()
         if self._monitors:
             super()._notify_monitors(reason)
 

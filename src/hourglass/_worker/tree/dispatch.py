@@ -31,7 +31,7 @@ from hourglass._contract.handle import (
 )
 from hourglass._evaluator.commands import Completion, Succeeded, TaskFailed
 from hourglass._evaluator.events import Activation, is_eviction
-from hourglass._supervision import NORMAL, Exit, Job, TaskSupervisor
+from hourglass._supervision import Exit, Job, TaskSupervisor
 from hourglass._worker.activities.attempts import Attempt
 from hourglass._worker.activities.executors import ActivityExecutor
 from hourglass._worker.activities.reporting import ResultSender
@@ -175,10 +175,8 @@ class Evaluation(Work):
     def _log_unsent(self, error: WorkerNotRegistered) -> None:
         logger.info("the completion of run %s is not sent: %s", self.item.run_id, error)
 
-    def on_death(self, reason: Exit) -> None:
+    def on_failure(self, reason: Exit) -> None:
         """Complete the activation if the job ended without doing so."""
-        if reason is NORMAL:
-            return
         run_id = self.item.run_id
         if is_eviction(self.item):
             self.record.runs.evicted(run_id)
@@ -242,10 +240,8 @@ class Execution(Work):
 
         await self.services.sender.send(self.item, result, complete)
 
-    def on_death(self, reason: Exit) -> None:
+    def on_failure(self, reason: Exit) -> None:
         """Report the attempt as failed if the job ended without a report."""
-        if reason is NORMAL:
-            return
         if self._attempt is not None:  # only this attempt: another may have arrived with the same token
             self.services.executor.abandon(self._attempt)
         failed = _failure("AttemptDied", f"the process that made this attempt ended: {reason}")
@@ -263,8 +259,6 @@ class LocalExecution(Execution):
 
     _note: LaneNote | None
 
-    finish = Job.finish  # it needs every result
-
     def begin(self) -> None:
         """Submit the attempt to the executor."""
         services, task = self.services, self.item
@@ -274,17 +268,21 @@ class LocalExecution(Execution):
             self._note.write(packed(task.run_id, task.workflow_type, code, task.activity_id))
         super().begin()
 
-    def on_death(self, reason: Exit) -> None:
-        """Remove the note of the local activity, then handle the end of the job like that of any attempt."""
-        if self._note is not None:
-            self._note.release()
-        super().on_death(reason)
+    def on_failure(self, reason: Exit) -> None:
+        """Remove the note of the local activity, then report the attempt as failed."""
+        self._release_note()
+        super().on_failure(reason)
 
     def executed(self, result: ActivityResult) -> None:
         """Report the result of the attempt. If the run has closed, wait until the run is evicted."""
+        self._release_note()
         task, report = self.item, super().executed
         self.services.lanes.attempt_ended(task.run_id, task.activity_id)
         self.record.runs.when_evicted(task.run_id, lambda: report(result))
+
+    def _release_note(self) -> None:
+        if self._note is not None:
+            self._note.release()
 
 
 def _error_of(task: asyncio.Task[None]) -> BaseException | None:
