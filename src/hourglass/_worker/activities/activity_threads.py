@@ -30,6 +30,8 @@ from concurrent.futures import Executor, Future
 from enum import Enum, auto
 from typing import Any, ClassVar
 
+import msgspec
+
 from hourglass import _forks
 from hourglass._worker.activities.invocation import end_fork
 from hourglass._worker.health.stacks import frame_of, take_stack
@@ -46,27 +48,24 @@ class _ThreadState(Enum):
     OVER = auto()
 
 
-class PooledJob:
+class PooledJob(msgspec.Struct, eq=False):
     """A job that was submitted to a pool. Only the pool changes its state."""
 
-    __slots__ = ("_pool", "arguments", "job", "pool_thread", "state")
+    pool: ThreadPool
+    job: Job | None
+    arguments: tuple[Any, ...]
+    state: _ThreadState = _ThreadState.WAITING
+    pool_thread: _PoolThread | None = None
 
     is_process: ClassVar[bool] = False
     is_foreign: ClassVar[bool] = False
-
-    def __init__(self, pool: ThreadPool, job: Job, arguments: tuple[Any, ...]) -> None:
-        self._pool = pool
-        self.job: Job | None = job
-        self.arguments = arguments
-        self.state = _ThreadState.WAITING
-        self.pool_thread: _PoolThread | None = None
 
     def cancel(self, reason: str) -> None:
         """Do nothing, because the job itself must check for cancellation."""
 
     def abandon(self) -> bool:
         """Give up this job; see `ThreadPool.abandon`."""
-        return self._pool.abandon(self)
+        return self.pool.abandon(self)
 
     def stack(self) -> str:
         """Return the stack of the job's thread, or "" if it has none."""
@@ -77,23 +76,15 @@ class PooledJob:
 class _PoolThread:
     """A thread of a pool, its current job, and the lock that wakes it."""
 
-    __slots__ = ("_wake_lock", "entry", "thread")
+    __slots__ = ("bell", "entry", "thread")
 
     def __init__(self) -> None:
         self.thread: threading.Thread
         self.entry: PooledJob | None = None
-        # The lock is acquired initially. `sleep` blocks on it until `wake` releases it. This is cheaper than a
-        # condition.
-        self._wake_lock = threading.Lock()
-        self._wake_lock.acquire()
-
-    def wake(self) -> None:
-        """Wake the thread. The caller must have removed the thread from the pool's idle threads."""
-        self._wake_lock.release()
-
-    def sleep(self) -> None:
-        """Block until `wake` is called."""
-        self._wake_lock.acquire()
+        # The idle thread blocks on this lock until a caller that has removed it from the idle threads releases the
+        # lock. This is cheaper than a condition.
+        self.bell = threading.Lock()
+        self.bell.acquire()
 
 
 class ThreadPool:
@@ -180,7 +171,7 @@ class ThreadPool:
         with self._lock:
             self._stopped = True
             for pool_thread in self._idle:
-                pool_thread.wake()
+                pool_thread.bell.release()
             self._idle.clear()
 
     def _wake_one(self) -> None:
@@ -190,7 +181,7 @@ class ThreadPool:
         if self._idle:
             pool_thread = self._idle.pop()  # the thread that became idle last wakes up fastest
             self._woken.add(pool_thread)
-            pool_thread.wake()
+            pool_thread.bell.release()
         elif self._has_room() and not self._stopped:
             self._start_thread()
 
@@ -263,7 +254,7 @@ class ThreadPool:
                 if self._stopped:
                     return None
                 self._idle.append(pool_thread)
-            pool_thread.sleep()
+            pool_thread.bell.acquire()
 
     def _run(self, entry: PooledJob, home: int) -> None:
         job, arguments = entry.job, entry.arguments

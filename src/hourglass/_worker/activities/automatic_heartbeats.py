@@ -34,25 +34,25 @@ class AutomaticHeartbeats:
         definition_of: Callable[[ActivityTask], ActivityDefinition | None],
         timers: Timers,
     ) -> None:
-        self._timer: TimerHandle | None = None
+        self.timer: TimerHandle | None = None
         self._interval = interval
         self._attempts = attempts
         self._definition_of = definition_of
         self._timers = timers
 
     def watch(self, attempt: Attempt) -> None:
-        """Arm the timer for an attempt that has just started."""
-        if self._timer is None and not attempt.over and self._is_automatic(attempt.task):
-            self._timer = self._timers.call_later(self._interval, self._check)
+        """Arm the timer for an attempt that has just started. Called if the timer is not armed."""
+        if not attempt.over and self._is_automatic(attempt.task):
+            self.timer = self._timers.call_later(self._interval, self._check)
 
     def stop(self) -> None:
         """Disarm the timer. Called when no attempt is in progress."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
 
     def _check(self) -> None:
-        self._timer = None
+        self.timer = None
         now = self._timers.time()
         earliest: float | None = None
         for attempt in list(self._attempts.values()):
@@ -62,8 +62,8 @@ class AutomaticHeartbeats:
                 attempt.repeat_heartbeat(now)
             due = attempt.heartbeat_at + self._interval
             earliest = due if earliest is None else min(earliest, due)
-        if earliest is not None and self._timer is None:
-            self._timer = self._timers.call_later(max(earliest - now, self._interval / _CHECKS), self._check)
+        if earliest is not None and self.timer is None:
+            self.timer = self._timers.call_later(max(earliest - now, self._interval / _CHECKS), self._check)
 
     def _is_automatic(self, task: ActivityTask) -> bool:
         """Whether the author has set no heartbeat timeout, neither for the activity nor in the call."""

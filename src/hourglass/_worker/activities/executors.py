@@ -245,7 +245,8 @@ class ActivityExecutor:
         except BaseException:
             self._leave(attempt)
             raise
-        self._heartbeats.watch(attempt)
+        if self._heartbeats.timer is None:
+            self._heartbeats.watch(attempt)
         return attempt
 
     def abandon(self, attempt: Attempt) -> None:

@@ -141,15 +141,13 @@ class WorkerRunner:
             return cast(ActivityDefinition, step)
         return self._resolver.known_activity(task.activity_type)
 
-    def start(self, attempt: Attempt) -> None:
+    def start(self, attempt: Attempt, definition: ActivityDefinition | None = None) -> None:
         """Start an attempt. If the activity has not been looked up yet, look it up in a thread, because the
         lookup may import modules.
         """
-        self._start(attempt, self.definition_of(attempt.task))
-
-    def _start(self, attempt: Attempt, definition: ActivityDefinition | None) -> None:
         if attempt.over:
             return
+        definition = definition or self.definition_of(attempt.task)
         if definition is None:
             self._submit(attempt, self._find_and_run, attempt)
         elif definition.executor == "process":
@@ -207,7 +205,7 @@ class WorkerRunner:
             attempt.finish_threadsafe(rejected(attempt.task, error))
             return
         if definition.is_async or definition.executor == "process" or self._own is not None:
-            attempt.threadsafe(lambda definition: self._start(attempt, definition), definition)
+            attempt.threadsafe(partial(self.start, attempt), definition)
         else:
             run_in_thread(attempt, definition)
 
@@ -223,7 +221,7 @@ class WorkerRunner:
         waiting = []
         for attempt, work in self._on_loop(loop):
             if loop is not self.loop.current and work.take():
-                self._start(attempt, self.definition_of(attempt.task))
+                self.start(attempt)
             else:
                 waiting.append(attempt)
         blocking = self._blocking_task(loop)
