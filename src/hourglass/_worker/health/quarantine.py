@@ -166,8 +166,6 @@ class Quarantine:
 
     def is_suspect(self, run_id: str) -> bool:
         """Whether a process died while the run was executing, so that it must execute alone."""
-        if not self.runs:
-            return False
         held = self.runs.get(run_id)
         return held is not None and held.died and not held.activity_id
 
@@ -183,8 +181,6 @@ class Quarantine:
         """Return the reason for not executing a run now, as a `HeldRun`; None if the run may be executed. `definition`
         is None until it has been resolved.
         """
-        if not self.runs:
-            return None
         with self._lock:
             held = self.runs.get(run_id)
             if held is not None and definition is not None and not held.matches(definition):

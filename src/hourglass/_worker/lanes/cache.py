@@ -102,9 +102,16 @@ class Entry:
     noted: bytes = b""  # the note that a lane writes while it executes the run (see `lane_notes`)
 
     def grown(self, activation: Activation) -> None:
-        """Count an activation that was added to the journal."""
+        """Count an activation that was added to the journal, with its approximate size."""
         self.activations += 1
-        self.journal_bytes += weight(activation)
+        size = _ACTIVATION_BYTES
+        for event in activation.events:
+            if isinstance(event, (ActivityCompleted, ChildCompleted)):
+                size += len(event.result.data) if event.result is not None else 0
+            else:
+                for argument in getattr(event, "arguments", ()):
+                    size += len(argument.data)
+        self.journal_bytes += size
 
     def is_to_be_checked(self, first: int = 1) -> bool:
         """Whether to verify the run now: at activations 1, 2, 4, 8 … from `first` on.
@@ -200,8 +207,10 @@ class StateCache:
             for states in self._owned.values():
                 states.pop(key, None)
             owned[key] = entry
-            self._unlist(key)
-            self._queues.setdefault((key.task_queue, key.generation), {})[key] = entry
+            name = key.task_queue, key.generation
+            if key in self._queues.get(name, _NOTHING):
+                self._unlist(key)
+            self._queues.setdefault(name, {})[key] = entry
             return True
 
     def remove(self, key: Key, owner: object) -> Entry | None:
@@ -393,15 +402,3 @@ class LostJournals:
         journal, size = self._journals.pop(run_id, ((), 0))
         self._bytes -= size
         return journal
-
-
-def weight(activation: Activation) -> int:
-    """Return the approximate size of an activation in a journal, in bytes."""
-    total = _ACTIVATION_BYTES
-    for event in activation.events:
-        if isinstance(event, (ActivityCompleted, ChildCompleted)):
-            total += len(event.result.data) if event.result is not None else 0
-        else:
-            for argument in getattr(event, "arguments", ()):
-                total += len(argument.data)
-    return total

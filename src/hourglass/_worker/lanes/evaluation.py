@@ -291,14 +291,12 @@ class Evaluations:
         self._remove(key)
         # Check the quarantine twice: before the definition is resolved, because that may import modules, which can hang
         # or kill the process; and with the definition, which shows whether the code has changed.
-        held = self._quarantine.held(key.run_id, None)
-        if held is not None:
+        if self._quarantine.runs and (held := self._quarantine.held(key.run_id, None)) is not None:
             return held
         if self._note is not None:
             self._note.write(packed(key.run_id, started.workflow_type))
         definition = context.resolve(started.workflow_type)
-        held = self._quarantine.held(key.run_id, definition)
-        if held is not None:
+        if self._quarantine.runs and (held := self._quarantine.held(key.run_id, definition)) is not None:
             return held
         verified = _is_verified(context.verify, key.run_id)
         settings = context.turns.settings(key.run_id, self._verified_settings if verified else self._settings)

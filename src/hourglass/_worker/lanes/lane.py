@@ -19,6 +19,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
 from queue import SimpleQueue
@@ -323,7 +324,9 @@ class Lane:
         # After the append: `_deliver` resets `_woken` before it drains, so a pending call finds this verdict.
         if not self._woken:
             self._woken = True
-            if not self._call_loop(self._deliver):
+            try:
+                self._loop.call_soon_threadsafe(self._deliver)
+            except RuntimeError:
                 logger.warning("%s: a result is lost, because the control loop is closed", self.name)
         return True
 
@@ -334,7 +337,8 @@ class Lane:
             try:
                 self._phase = LanePhase.UNWINDING
                 if not finished and not self._abandoned:
-                    self._call_loop(lambda: self._on_died(self, error))
+                    with suppress(RuntimeError):  # the loop is closed
+                        self._loop.call_soon_threadsafe(self._on_died, self, error)
                 if failure is not None:
                     logger.error("%s did not end cleanly", self.name, exc_info=failure)
                 if not unwound:
@@ -349,10 +353,3 @@ class Lane:
                 continue
             except BaseException as raised:
                 unwound, failure = True, raised
-
-    def _call_loop(self, call: Callable[[], object]) -> bool:
-        try:
-            self._loop.call_soon_threadsafe(call)
-        except RuntimeError:
-            return False
-        return True

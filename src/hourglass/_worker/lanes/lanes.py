@@ -197,7 +197,7 @@ class LaneSet:
         run = (generation, activation.run_id)
         if is_eviction(activation):
             return self._places.forget(run) or self._places.first
-        if self._quarantine.is_suspect(activation.run_id):
+        if self._quarantine.runs and self._quarantine.is_suspect(activation.run_id):
             place = self._relief.place_for_suspects()
         else:
             place = self._places.least_busy()

@@ -87,7 +87,11 @@ class Places:
 
     def least_busy(self) -> LanePlace:
         """Return the place for a new run: the open place with the fewest runs."""
-        return min(self.open, key=lambda place: place.runs)
+        least = self.open[0]
+        for place in self.open:
+            if place.runs < least.runs:
+                least = place
+        return least
 
     def settle(self, run: RunKey, place: LanePlace) -> None:
         """Record the place of a new run."""
