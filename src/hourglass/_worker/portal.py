@@ -70,6 +70,7 @@ class Portal:
         self._mailboxes: dict[asyncio.AbstractEventLoop, Mailbox] = {}
         self._thread = threading.Thread(target=self._run, name="hourglass-control", daemon=True)
         self._thread.start()
+        self._thread_id = self._thread.ident
 
     @classmethod
     def current(cls) -> Portal:
@@ -89,7 +90,7 @@ class Portal:
     @property
     def on_control_thread(self) -> bool:
         """Whether the caller is the control loop's own thread."""
-        return threading.get_ident() == self._thread.ident
+        return threading.get_ident() == self._thread_id
 
     def __repr__(self) -> str:
         return f"<Portal of process {self._pid}{', closed' if self._closed else ''}>"
@@ -111,7 +112,8 @@ class Portal:
             raise InternalError(
                 "a blocking call was made on the control loop's own thread, where it would wait for itself"
             )
-        self._warn_of_running_loop()
+        if asyncio._get_running_loop() is not None:
+            self._warn_of_running_loop()
         call = BlockingCall(coro)
         self._begin(call, coro)
         try:
@@ -246,7 +248,7 @@ class Portal:
                 raise InternalError("the control loop's thread ended while a call was waiting for its result")
 
     def _warn_of_running_loop(self) -> None:
-        if self._warned_of_running_loop or asyncio._get_running_loop() is None:
+        if self._warned_of_running_loop:
             return
         self._warned_of_running_loop = True
         # This is logged and not issued as a warning, because the call would fail if warnings are errors.
