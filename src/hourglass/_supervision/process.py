@@ -430,7 +430,7 @@ class Job(Process):
         """End the job, with `error` if its work failed. Has no effect if the job is already dead."""
         if error is not None or self.state is not _RUNNING or self._monitors or self._waiters:
             super().finish(error)
-        else:  # the usual case: nothing refers to the job
+        else:  # the usual case: a job without monitors and waiters
             self.exit, self.state = NORMAL, ProcessState.DEAD
             if self.parent is not None:
                 self.parent.links.pop(self, None)
