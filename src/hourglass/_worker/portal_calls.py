@@ -17,15 +17,13 @@ from hourglass._worker.mailbox import Mailbox
 T = TypeVar("T")
 
 
-class ForeignCall(Generic[T]):
-    """A coroutine on the control loop that is awaited on another loop. The future `answer` belongs to that loop."""
+class _Call(Generic[T]):
+    """A coroutine on the control loop."""
 
-    __slots__ = ("_answer", "_coro", "_mailbox", "_task")
+    __slots__ = ("_coro", "_task")
 
-    def __init__(self, coro: Coroutine[Any, Any, T], answer: asyncio.Future[T], mailbox: Mailbox) -> None:
-        self._answer = answer
+    def __init__(self, coro: Coroutine[Any, Any, T]) -> None:
         self._coro = coro
-        self._mailbox = mailbox
         self._task: asyncio.Task[T] | None = None
 
     def begin(self) -> None:
@@ -37,6 +35,20 @@ class ForeignCall(Generic[T]):
         """Cancel the coroutine. Called on the control loop after `begin`, because one thread schedules both."""
         if self._task is not None:
             self._task.cancel()
+
+    def _ended(self, task: asyncio.Task[T]) -> None:
+        raise NotImplementedError
+
+
+class ForeignCall(_Call[T]):
+    """A coroutine on the control loop that is awaited on another loop. The future `answer` belongs to that loop."""
+
+    __slots__ = ("_answer", "_mailbox")
+
+    def __init__(self, coro: Coroutine[Any, Any, T], answer: asyncio.Future[T], mailbox: Mailbox) -> None:
+        super().__init__(coro)
+        self._answer = answer
+        self._mailbox = mailbox
 
     def _ended(self, task: asyncio.Task[T]) -> None:
         self._mailbox.post(self._settle, task)
@@ -56,26 +68,15 @@ class ForeignCall(Generic[T]):
             self._answer.set_result(task.result())
 
 
-class BlockingCall(Generic[T]):
+class BlockingCall(_Call[T]):
     """A coroutine on the control loop, with a thread that waits for it, blocked on a lock."""
 
-    __slots__ = ("_bell", "_coro", "_task")
+    __slots__ = ("_bell",)
 
     def __init__(self, coro: Coroutine[Any, Any, T]) -> None:
-        self._coro = coro
-        self._task: asyncio.Task[T] | None = None
+        super().__init__(coro)
         self._bell = threading.Lock()
         self._bell.acquire()
-
-    def begin(self) -> None:
-        """Start the coroutine. Called on the control loop."""
-        self._task = asyncio.get_running_loop().create_task(self._coro)
-        self._task.add_done_callback(self._ended)
-
-    def cancel(self) -> None:
-        """Cancel the coroutine. Called on the control loop after `begin`, because one thread schedules both."""
-        if self._task is not None:
-            self._task.cancel()
 
     def _ended(self, task: asyncio.Task[T]) -> None:
         if not task.cancelled():
