@@ -75,7 +75,7 @@ class LoopsOverHolder:
 
     async def start(self, **config: Any) -> None:
         await self.holder.register_worker(
-            self.queue, HandleConfig(task_queue=self.queue, **config), self.worker
+            self.queue, HandleConfig(task_queue=self.queue, **config), self.worker.add_death_callback
         )
         for kind in ("workflow", "activity"):
             self._loop(kind)

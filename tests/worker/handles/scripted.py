@@ -34,6 +34,7 @@ from hourglass._evaluator.specs import Payloads
 from hourglass._worker.handles.calls import Condition
 from hourglass._worker.handles.handles import (
     AlreadyRegistered,
+    HandleEvents,
     HandleRecord,
     StaleCompletion,
     WorkerNotRegistered,
@@ -489,12 +490,14 @@ class World:
             shared=self.shared,
             tables=self.tables,
             limits=self.limits,
-            on_attempt_cancelled=lambda _, generation, c: self.cancels.append(
-                (generation, c.token, c.reason)
+            events=HandleEvents(
+                attempt_cancelled=lambda record, c: self.cancels.append(
+                    (record.generation, c.token, c.reason)
+                ),
+                ended=lambda record: self.ended.append((record.queue, record.generation)),
+                too_many_abandoned=self._alarm,
+                item_arrived=self._dispatch,
             ),
-            on_handle_ended=lambda queue, generation: self.ended.append((queue, generation)),
-            on_too_many_abandoned=self._alarm,
-            on_item=self._dispatch,
         )
 
     async def crash(self) -> None:
@@ -524,7 +527,9 @@ class World:
         return world
 
     async def register(self, queue: str = Q, **config: Any) -> None:
-        await self.holder.register_worker(queue, HandleConfig(task_queue=queue, **config), self.worker)
+        await self.holder.register_worker(
+            queue, HandleConfig(task_queue=queue, **config), self.worker.add_death_callback
+        )
 
     @property
     def handle(self) -> ScriptedHandle:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -261,7 +262,7 @@ async def test_failing_on_handle_ended_callback_does_not_stop_a_drain() -> None:
     def raises(*_: object) -> None:
         raise RuntimeError("a bug of the callback")
 
-    world.holder._on_handle_ended = raises
+    world.holder._events = replace(world.holder._events, ended=raises)
     await world.holder.start()
     await world.register()
     await world.holder.recycle(Q, "test")

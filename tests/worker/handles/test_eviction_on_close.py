@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hourglass._embedded.api.connection import EngineConnection, connect_memory
-from hourglass._worker.handles.handles import HandleRecord
+from hourglass._worker.handles.handles import HandleEvents, HandleRecord
 from hourglass._worker.handles.holder import BridgeHolder
 
 from .loops import LoopsOverHolder, outcome, start_workflow
@@ -19,7 +19,10 @@ def test_holder_reports_each_closed_run_as_evicted_once() -> None:
             return connection
 
         holder = BridgeHolder(
-            same, shared=connection, limits=LIMITS, on_run_evicted=lambda *run: evicted.append(run)
+            same,
+            shared=connection,
+            limits=LIMITS,
+            events=HandleEvents(run_evicted=lambda *run: evicted.append(run)),
         )
         await holder.start()
         worker = LoopsOverHolder(holder, "q")

@@ -175,7 +175,7 @@ async def test_dead_worker_is_unregistered_and_its_activities_may_finish() -> No
     assert not world.is_served()
     assert world.handle.closing
     successor = Worker()
-    await world.holder.register_worker(Q, HandleConfig(task_queue=Q), successor)
+    await world.holder.register_worker(Q, HandleConfig(task_queue=Q), successor.add_death_callback)
     await asyncio.sleep(60)
     assert world.is_served()
     assert world.engine.handles[0].results == []
@@ -233,7 +233,9 @@ async def test_invalid_handle_configuration_is_rejected_before_connecting() -> N
     with pytest.raises(ValueError, match="workflow_pollers"):
         await world.register(workflow_pollers=0)
     with pytest.raises(UsageError):
-        await world.holder.register_worker("other", HandleConfig(task_queue=Q), world.worker)
+        await world.holder.register_worker(
+            "other", HandleConfig(task_queue=Q), world.worker.add_death_callback
+        )
     assert world.engine.connections == []
 
 

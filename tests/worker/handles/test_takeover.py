@@ -140,7 +140,7 @@ async def test_dead_holder_cannot_unregister_the_worker_of_its_successor() -> No
     with raises_unregistered():
         await receive_activation(dead)
     with raises_unregistered():
-        await dead.register_worker("other", world.tables.registrations[Q].config, first)
+        await dead.register_worker("other", world.tables.registrations[Q].config, first.add_death_callback)
 
 
 async def test_generations_and_tokens_are_unique_across_holders() -> None:

@@ -162,9 +162,8 @@ def _can_continue(record: HandleRecord, drain: Drain, activation: Activation, no
 
 
 def _offer(tables: HandleTables, record: HandleRecord, item: Activation | ActivityItem) -> None:
-    """Pass an item to the current holder for dispatch, if there is a holder."""
-    if tables.listener is not None:
-        notify(tables.listener.item_arrived, record, item)
+    """Pass an item on for dispatch."""
+    notify(tables.events.item_arrived, record, item)
 
 
 def _reject(tables: HandleTables, record: HandleRecord, item: ActivityItem) -> None:
@@ -179,8 +178,7 @@ def _reject(tables: HandleTables, record: HandleRecord, item: ActivityItem) -> N
 
 
 def _pass_on(tables: HandleTables, record: HandleRecord, cancel: ActivityCancel) -> None:
-    if tables.listener is not None:
-        notify(tables.listener.attempt_cancelled, record, cancel)
+    notify(tables.events.attempt_cancelled, record, cancel)
 
 
 async def _finalize(tables: HandleTables, record: HandleRecord, drain: Drain) -> None:

@@ -1,7 +1,7 @@
 """The handles of one Application, as data that outlives the holder: the record of each handle with the books of its
 open items, the registrations of task queues, and the tables that contain them all.
 
-The holder that was started last is the tables' listener. The tables survive a crash of the holder, because a lost
+The holder that was started last replaces broken handles. The tables survive a crash of the holder, because a lost
 handle would keep polling and receive tasks that nobody executes. Everything belongs to one event loop. Must not know:
 the opening and the draining of handles. Invariants:
 
@@ -20,7 +20,7 @@ import logging
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from time import monotonic_ns
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hourglass._contract.handle import (
     ActivityCancel,
@@ -35,9 +35,10 @@ from hourglass._evaluator.events import Activation
 from hourglass._worker.handles.calls import CallDeadlines, Condition
 from hourglass._worker.handles.inbox import Inbox, InFlight, Kept
 from hourglass._worker.handles.life import Deadlines, HandleLimits, HandleSignal, HandleState, advance
-from hourglass.errors import (
-    HourglassError,
-)
+from hourglass.errors import HourglassError
+
+if TYPE_CHECKING:
+    from hourglass._worker.handles.sending import PendingCompletion, PendingResult
 
 T = TypeVar("T")
 
@@ -107,34 +108,6 @@ class AttemptBook:
             self.open[item.token] = Kept(item, self._next_token())
 
 
-@dataclass(frozen=True, kw_only=True)
-class HandleContext:
-    """The functions of `HandleTables` that a handle's record uses."""
-
-    next_token: Callable[[], int]
-    now_ns: Callable[[], int]
-    broken: Callable[[HandleRecord, BaseException], None]
-
-
-class PendingCall(Protocol):
-    """A completion that the handle has not accepted yet."""
-
-    def abandon(self) -> object:
-        """Stop waiting for the call, because its handle was abandoned. The call itself continues."""
-        ...
-
-
-class PendingCompletion(PendingCall, Protocol):
-    """The completion of a workflow task that the handle has not accepted yet."""
-
-    following: PendingCompletion | None
-    """The next completion of the same run, which is sent after this completion."""
-
-    def send(self) -> None:
-        """Send the completion now."""
-        ...
-
-
 class HandleRecord:
     """One open handle: its state, its inboxes, its open items, and the completions that it has not accepted yet.
 
@@ -147,7 +120,7 @@ class HandleRecord:
         config: HandleConfig,
         handle: Handle,
         connection: Connection,
-        around: HandleContext,
+        tables: HandleTables,
     ) -> None:
         self.queue = config.task_queue
         self.generation = generation
@@ -157,18 +130,18 @@ class HandleRecord:
         self.state = HandleState.CONNECTING
         self.changed = Condition()
         """Wakes the drain, which waits for answers, calls and polls."""
-        self.opened_ns = around.now_ns()
+        self.opened_ns = tables.now_ns()
         self.drain: Drain | None = None
         self.spare: asyncio.TimerHandle | None = None
         """The timer that ends the wait for a worker to return; None while the handle serves a registration."""
         self.trusted = True
-        self.calls: set[PendingCall] = set()
+        self.calls: set[PendingCompletion | PendingResult] = set()
         self.tails: dict[str, PendingCompletion] = {}
         """The last completion of each run that the handle has not accepted yet."""
-        self.next_token = around.next_token
-        self.runs = ActivationBook(around.next_token)
-        self.attempts = AttemptBook(around.next_token)
-        self._around = around
+        self.next_token = tables.next_token
+        self.runs = ActivationBook(tables.next_token)
+        self.attempts = AttemptBook(tables.next_token)
+        self._broken = tables.handle_broke
         notify = self.changed.notify_all
         self.activations = Inbox(handle, WorkKind.WORKFLOWS, self.runs.keep, notify)
         self.activities = Inbox(handle, WorkKind.ACTIVITIES, self.attempts.keep, notify)
@@ -179,7 +152,7 @@ class HandleRecord:
 
     def _ended(self, kind: WorkKind, why: Exception) -> None:
         (self.activations if kind is WorkKind.WORKFLOWS else self.activities).finish(why)
-        self._around.broken(self, why)
+        self._broken(self, why)
 
     def __repr__(self) -> str:
         return f"<HandleRecord {self.queue!r} generation {self.generation} {self.state.value}>"
@@ -300,32 +273,24 @@ class Counters:
     adopted: int = 0
 
 
-class Listener(Protocol):
-    """The receiver of the handles' events: the holder that was started last."""
+def _ignore(*_: object) -> None:
+    return None
 
-    def handle_broke(self, record: HandleRecord, error: BaseException) -> None:
-        """React to an active handle that ended unexpectedly or failed to send a completion."""
-        ...
 
-    def attempt_cancelled(self, record: HandleRecord, cancel: ActivityCancel) -> None:
-        """Cancel an attempt that no longer has a poll loop."""
-        ...
+@dataclass(frozen=True, kw_only=True)
+class HandleEvents:
+    """The callbacks for events of handles that no poll loop can receive."""
 
-    def handle_ended(self, record: HandleRecord) -> None:
-        """Handle the end of a generation: its handle is closed or abandoned."""
-        ...
-
-    def run_evicted(self, record: HandleRecord, run_id: str) -> None:
-        """Handle a run that the engine has forgotten, whose eviction was not dispatched or not answered in time."""
-        ...
-
-    def item_arrived(self, record: HandleRecord, item: Activation | ActivityItem) -> None:
-        """Dispatch an item of a draining handle, which has no receiver."""
-        ...
-
-    def too_many_abandoned(self) -> None:
-        """Report that so many handles were abandoned that the connection below them is probably broken."""
-        ...
+    attempt_cancelled: Callable[[HandleRecord, ActivityCancel], object] = _ignore
+    """An attempt should stop."""
+    ended: Callable[[HandleRecord], object] = _ignore
+    """A handle is closed or abandoned: nothing more will come from its generation."""
+    run_evicted: Callable[[HandleRecord, str], object] = _ignore
+    """The engine has forgotten a run, whose eviction was not dispatched or not answered in time."""
+    item_arrived: Callable[[HandleRecord, Activation | ActivityItem], object] = _ignore
+    """An item of a draining handle. A callback that dispatches the item enters the job in the record's book."""
+    too_many_abandoned: Callable[[], object] = _ignore
+    """So many handles were abandoned that the connection below them is probably broken."""
 
 
 class HandleTables:
@@ -340,22 +305,21 @@ class HandleTables:
         self.changed = Condition()
         self.epoch = 0
         self.shared: Connection | None = None
-        self.listener: Listener | None = None
+        self.events = HandleEvents()
+        self.replace_broken: Callable[[HandleRecord, str], object] = _ignore
+        """Replaces a broken handle. Set by the holder that was started last."""
         self.now_ns = now_ns
         self._left_behind = 0
         self._generations = itertools.count(1)
-        self._tokens = itertools.count(1)
+        self.next_token = itertools.count(1).__next__
         self._tasks: set[asyncio.Task[Any]] = set()
         self._bounded: set[asyncio.Task[Any]] = set()
         self._patience: dict[float, CallDeadlines] = {}
         self.set_limits(HandleLimits())
-        self._around = HandleContext(
-            next_token=self._tokens.__next__, now_ns=now_ns, broken=self.handle_broke
-        )
 
     def enter(self, config: HandleConfig, handle: Handle, connection: Connection) -> HandleRecord:
         """Add and start a handle that was just opened. Return its record."""
-        record = HandleRecord(next(self._generations), config, handle, connection, self._around)
+        record = HandleRecord(next(self._generations), config, handle, connection, self)
         self.records[record.generation] = record
         self.counters.opened += 1
         record.start()
@@ -371,9 +335,9 @@ class HandleTables:
             record.trusted = False
 
     def handle_broke(self, record: HandleRecord, error: BaseException) -> None:
-        """Notify the holder of a broken handle, unless the handle is already ending."""
-        if record.state is HandleState.ACTIVE and self.listener is not None:
-            notify(self.listener.handle_broke, record, error)
+        """Replace a broken handle, unless the handle is already ending."""
+        if record.state is HandleState.ACTIVE:
+            notify(self.replace_broken, record, type(error).__name__)
 
     def leave(self, record: HandleRecord) -> None:
         """Remove a handle that is closed or abandoned."""
@@ -387,11 +351,10 @@ class HandleTables:
         else:
             self.counters.closed += 1
         self.release(record.connection)
-        if self.listener is not None:
-            notify(self.listener.handle_ended, record)
-            if self._left_behind > self.limits.max_abandoned:
-                self._left_behind = 0
-                notify(self.listener.too_many_abandoned)
+        notify(self.events.ended, record)
+        if self._left_behind > self.limits.max_abandoned:
+            self._left_behind = 0
+            notify(self.events.too_many_abandoned)
         self.changed.notify_all()
 
     def is_used(self, connection: Connection, queue: str | None = None) -> bool:
@@ -458,7 +421,7 @@ class HandleTables:
 
 
 def notify(callback: Callable[..., object], *arguments: object) -> None:
-    """Call a method of the listener. Log an exception that the method raises, so that the work on the tables continues."""
+    """Call a callback. Log an exception that it raises, so that the work on the tables continues."""
     try:
         callback(*arguments)
     except Exception:

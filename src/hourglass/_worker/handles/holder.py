@@ -20,7 +20,6 @@ from collections.abc import Callable
 from typing import NoReturn, TypeVar
 
 from hourglass._contract.handle import (
-    ActivityCancel,
     ActivityItem,
     ActivityResult,
     HandleConfig,
@@ -33,6 +32,7 @@ from hourglass._evaluator.specs import Payloads
 from hourglass._worker.handles.draining import begin_drain, drive
 from hourglass._worker.handles.handles import (
     AlreadyRegistered,
+    HandleEvents,
     HandleRecord,
     HandleTables,
     Registration,
@@ -41,7 +41,7 @@ from hourglass._worker.handles.handles import (
 )
 from hourglass._worker.handles.inbox import OURS, Inbox, Receiver
 from hourglass._worker.handles.life import HandleLimits, HandleSignal, HandleState
-from hourglass._worker.handles.registrar import Connect, Owner, Registrar
+from hourglass._worker.handles.registrar import Connect, Registrar, WatchDeath
 from hourglass._worker.handles.sending import send_completion, send_result
 from hourglass.errors import UsageError
 
@@ -50,7 +50,6 @@ __all__ = [
     "BridgeHolder",
     "HandleLimits",
     "HandleTables",
-    "Owner",
     "StaleCompletion",
     "WorkerNotRegistered",
 ]
@@ -59,38 +58,11 @@ __all__ = [
 T = TypeVar("T")
 
 
-def _ignore(*_: object) -> None:
-    return None
-
-
-class _CompletionWaiter:
-    """A caller that waits until its completion is sent, and may be cancelled meanwhile."""
-
-    __slots__ = ("_future",)
-
-    def __init__(self) -> None:
-        self._future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def notify(self) -> None:
-        if not self._future.done():
-            self._future.set_result(None)
-
-    async def wait(self) -> None:
-        if not self._future.done():
-            await self._future
-
-
 class BridgeHolder:
     """The only access to the handles of a target and namespace: registers workers, receives their items, sends completions.
 
     `connect` opens a new connection for each handle that replaces another. The first handle of a queue uses `shared`, which
-    the caller closes. Callbacks:
-
-    - `on_attempt_cancelled(queue, generation, cancel)`: an attempt should stop, but no poll loop can receive the cancellation.
-    - `on_handle_ended(queue, generation)`: nothing more will come from this generation.
-    - `on_run_evicted(record, run_id)`: a run was evicted, and no poll loop received the eviction.
-    - `on_item(record, item)`: an item of a draining handle. A callback that dispatches the item enters the job in the
-      record's book.
+    the caller closes.
     """
 
     def __init__(
@@ -100,21 +72,13 @@ class BridgeHolder:
         shared: Connection | None = None,
         tables: HandleTables | None = None,
         limits: HandleLimits | None = None,
-        on_attempt_cancelled: Callable[[str, int, ActivityCancel], object] = _ignore,
-        on_handle_ended: Callable[[str, int], object] = _ignore,
-        on_run_evicted: Callable[[HandleRecord, str], object] = _ignore,
-        on_item: Callable[[HandleRecord, Activation | ActivityItem], object] = _ignore,
-        on_too_many_abandoned: Callable[[], object] = _ignore,
+        events: HandleEvents = HandleEvents(),
     ) -> None:
         self.tables = tables if tables is not None else HandleTables()
         self._registrar = Registrar(self.tables, connect)
         self._shared = shared
         self._limits = limits or HandleLimits()
-        self._on_attempt_cancelled = on_attempt_cancelled
-        self._on_handle_ended = on_handle_ended
-        self._on_run_evicted = on_run_evicted
-        self._on_item = on_item
-        self._on_too_many_abandoned = on_too_many_abandoned
+        self._events = events
         self._epoch = 0
 
     async def start(self) -> None:
@@ -125,7 +89,8 @@ class BridgeHolder:
         tables.epoch += 1
         self._epoch = tables.epoch
         tables.set_limits(self._limits)
-        tables.shared, tables.listener = self._shared, self
+        tables.shared, tables.events = self._shared, self._events
+        tables.replace_broken = self._registrar.replace_broken
         if tables.registrations or tables.records:
             tables.counters.takeovers += 1
         self._registrar.void_all()
@@ -151,8 +116,8 @@ class BridgeHolder:
         """Whether this holder has been started, and no later holder has taken over the tables."""
         return self._epoch != 0 and self._epoch == self.tables.epoch
 
-    async def register_worker(self, queue: str, config: HandleConfig, owner: Owner) -> None:
-        """Open a handle for a queue on behalf of `owner`, whose death unregisters the queue.
+    async def register_worker(self, queue: str, config: HandleConfig, watch_death: WatchDeath) -> None:
+        """Open a handle for a queue on behalf of a worker, whose death unregisters the queue.
 
         Returns once there is a handle. Temporary failures are retried. Raises `AlreadyRegistered`, the error of a
         permanent rejection, or `WorkerNotRegistered` if the queue was unregistered meanwhile.
@@ -161,7 +126,7 @@ class BridgeHolder:
         config.check()
         if config.task_queue != queue:
             raise UsageError(f"a handle for {config.task_queue!r} cannot serve the task queue {queue!r}")
-        await self._registrar.register(config, owner)
+        await self._registrar.register(config, watch_death)
 
     async def unregister_worker(self, queue: str, *, returns: bool = False) -> None:
         """Stop serving a queue immediately, and drain its handles in the background. Idempotent.
@@ -260,18 +225,18 @@ class BridgeHolder:
         opened = None if record is None else record.runs.open.get(completion.run_id)
         if record is None or opened is None or opened.token != token:
             raise self.stale(f"run {completion.run_id}", queue, generation)
-        waiter = _CompletionWaiter()
-        send_completion(self.tables, record, completion, waiter.notify)
-        await waiter.wait()
+        accepted = asyncio.Event()
+        send_completion(self.tables, record, completion, accepted.set)
+        await accepted.wait()
 
     async def complete_activity(self, queue: str, generation: int, result: ActivityResult) -> None:
         """Report the result of an attempt. Errors and time limit are the same as for `complete_activation`."""
         record = self._find(queue, generation)
         if record is None or result.token not in record.attempts.open:
             raise self.stale("this attempt", queue, generation)
-        waiter = _CompletionWaiter()
-        send_result(self.tables, record, result, waiter.notify)
-        await waiter.wait()
+        accepted = asyncio.Event()
+        send_result(self.tables, record, result, accepted.set)
+        await accepted.wait()
 
     def heartbeat(self, queue: str, generation: int, token: bytes, details: Payloads) -> None:
         """Report that an attempt is alive. Raises `WorkerNotRegistered` if the attempt is no longer open here."""
@@ -306,27 +271,3 @@ class BridgeHolder:
     def _find(self, queue: str, generation: int) -> HandleRecord | None:
         record = self.tables.records.get(generation)
         return record if record is not None and record.queue == queue else None
-
-    def handle_broke(self, record: HandleRecord, error: BaseException) -> None:
-        """Replace a broken handle: immediately the first time, later with back-off."""
-        self._registrar.replace_broken(record, type(error).__name__)
-
-    def attempt_cancelled(self, record: HandleRecord, cancel: ActivityCancel) -> None:
-        """Pass the cancellation of an attempt to its callback."""
-        self._on_attempt_cancelled(record.queue, record.generation, cancel)
-
-    def handle_ended(self, record: HandleRecord) -> None:
-        """Pass the end of a handle to its callback."""
-        self._on_handle_ended(record.queue, record.generation)
-
-    def run_evicted(self, record: HandleRecord, run_id: str) -> None:
-        """Pass the eviction of a run to its callback, because no eviction was dispatched."""
-        self._on_run_evicted(record, run_id)
-
-    def item_arrived(self, record: HandleRecord, item: Activation | ActivityItem) -> None:
-        """Dispatch an item of a draining handle, which has no receiver."""
-        self._on_item(record, item)
-
-    def too_many_abandoned(self) -> None:
-        """Report that the connections below the handles can no longer be trusted."""
-        self._on_too_many_abandoned()

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from hourglass._contract.handle import Handle, HandleConfig, Shutdown
 from hourglass._contract.service import Connection
@@ -43,6 +43,10 @@ from hourglass.errors import HourglassError, ServiceTimeoutError
 
 T = TypeVar("T")
 Connect: TypeAlias = Callable[[], Awaitable[Connection]]
+WatchDeath: TypeAlias = Callable[[Callable[[], object]], Callable[[], object]]
+"""A function that registers a callback for the death of a worker, which is called immediately if the worker is already
+dead. Returns a function that removes the callback.
+"""
 
 
 class Overdue(ServiceTimeoutError):
@@ -210,16 +214,6 @@ def adopt(tables: HandleTables, registration: Registration) -> None:
             begin_drain(tables, record, HandleSignal.RECYCLED)
 
 
-class Owner(Protocol):
-    """The worker that registers. Its death can be observed."""
-
-    def add_death_callback(self, callback: Callable[[], object], /) -> Callable[[], object]:
-        """Call `callback` when the worker dies, or immediately if the worker is already dead. Return a function that
-        removes the callback.
-        """
-        ...
-
-
 class Registrar:
     """Begins and ends registrations for one holder, and keeps a handle open for each registration."""
 
@@ -227,7 +221,7 @@ class Registrar:
         self._tables = tables
         self._connect = connect
 
-    async def register(self, config: HandleConfig, owner: Owner) -> None:
+    async def register(self, config: HandleConfig, watch_death: WatchDeath) -> None:
         """Register the task queue of `config`, and wait until a handle serves the queue."""
         queue = config.task_queue
         if queue in self._tables.registrations:
@@ -237,7 +231,7 @@ class Registrar:
         registration = Registration(config)
         self._tables.registrations[queue] = registration
         self._tables.unregistered.discard(queue)
-        registration.unwatch = owner.add_death_callback(lambda: self._owner_died(registration))
+        registration.unwatch = watch_death(lambda: self._worker_died(registration))
         try:
             if not registration.has_ended():
                 adopt(self._tables, registration)
@@ -258,7 +252,7 @@ class Registrar:
             registration, Shutdown, message, HandleSignal.RECYCLED if returns else HandleSignal.UNREGISTERED
         )
 
-    def _owner_died(self, registration: Registration) -> None:
+    def _worker_died(self, registration: Registration) -> None:
         # As after a recycle, the worker's activities may finish: they run outside the dead process, and the next handle
         # is expected soon.
         message = f"the worker of {registration.queue!r} failed"

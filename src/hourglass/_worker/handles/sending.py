@@ -39,7 +39,6 @@ from hourglass._worker.handles.handles import (
     Drain,
     HandleRecord,
     HandleTables,
-    PendingCompletion,
     logger,
     notify,
 )
@@ -79,7 +78,7 @@ def send_completion(
     entry = record.runs.open.pop(run_id, None)
     earlier = record.tails.get(run_id)
     if earlier is not None:
-        earlier.following = _PendingCompletion(tables, record, completion, entry, then)
+        earlier.following = PendingCompletion(tables, record, completion, entry, then)
         return
     try:
         outcome = record.handle.complete_workflow_task(completion)
@@ -96,7 +95,7 @@ def send_completion(
             record.changed.notify_all()
         then()
     else:
-        _PendingCompletion(tables, record, completion, entry, then).follow(outcome)
+        PendingCompletion(tables, record, completion, entry, then).follow(outcome)
 
 
 def _note_result(
@@ -113,11 +112,11 @@ def _note_result(
         tables.counters.refused_completions += 1
     elif result is CompletionResult.RUN_FORGOTTEN:
         notified = entry is not None and entry.forgotten()
-        if not notified and tables.listener is not None:
-            notify(tables.listener.run_evicted, record, run_id)
+        if not notified:
+            notify(tables.events.run_evicted, record, run_id)
 
 
-class _PendingCompletion:
+class PendingCompletion:
     """The completion of a workflow task that its handle has not accepted yet. The run's next completion waits until
     this one is accepted or overdue.
     """
@@ -142,7 +141,7 @@ class _PendingCompletion:
         self.deadlines = tables.completing
         record.calls.add(self)
         record.tails[completion.run_id] = self
-        self.deadlines.watch(self, _PendingCompletion._overdue)
+        self.deadlines.watch(self, PendingCompletion._overdue)
 
     def follow(self, call: asyncio.Future[CompletionResult]) -> None:
         """Wait for the handle's call to end, in a callback."""
@@ -207,8 +206,7 @@ def fail_run(tables: HandleTables, record: HandleRecord, run_id: str, reason: st
     entry = record.runs.open.get(run_id)
     if entry is not None and is_eviction(entry.item):
         send_completion(tables, record, Succeeded(run_id))
-        if tables.listener is not None:
-            notify(tables.listener.run_evicted, record, run_id)
+        notify(tables.events.run_evicted, record, run_id)
         return
     tables.counters.forced_failures += 1
     send_completion(tables, record, failed_task(run_id, reason))
@@ -235,14 +233,14 @@ def send_result(
     except OURS:
         raise
     except BaseException as error:
-        _PendingResult(tables, record, entry.item, result, then).fail(error)
+        PendingResult(tables, record, entry.item, result, then).fail(error)
         return
     if outcome is None:
         if record.drain is not None:
             record.changed.notify_all()
         then()
     else:
-        _PendingResult(tables, record, entry.item, result, then).follow(outcome)
+        PendingResult(tables, record, entry.item, result, then).follow(outcome)
 
 
 def _as_ended_by_drain(drain: Drain, item: ActivityItem, result: ActivityResult) -> ActivityResult:
@@ -259,7 +257,7 @@ def _as_ended_by_drain(drain: Drain, item: ActivityItem, result: ActivityResult)
     return msgspec.structs.replace(result, is_last_here=True)
 
 
-class _PendingResult:
+class PendingResult:
     """The result of an attempt that its handle has not accepted yet.
 
     During an outage an engine can receive results and lose them silently, and sending a result twice is harmless. A
@@ -291,10 +289,10 @@ class _PendingResult:
         # One deadline at a time: most results are accepted long before the first.
         if tables.limits.resend < tables.limits.completion:
             self.deadlines = tables.reporting
-            self.deadlines.watch(self, _PendingResult._overdue)
+            self.deadlines.watch(self, PendingResult._overdue)
         else:
             self.deadlines = tables.completing
-            self.deadlines.watch(self, _PendingResult._unanswered)
+            self.deadlines.watch(self, PendingResult._unanswered)
         call.add_done_callback(self._ended)
 
     def _ended(self, call: asyncio.Future[None]) -> None:
@@ -314,7 +312,7 @@ class _PendingResult:
         """Replace the handle, which has not accepted the result, and send the result through the connection."""
         self.is_settled = True
         _failed_to_send(self.tables, self.record, "the result of an attempt", error)
-        self._watch_for(self.tables.limits.completion, _PendingResult._unanswered)
+        self._watch_for(self.tables.limits.completion, PendingResult._unanswered)
         self._resend()
 
     def abandon(self) -> None:
@@ -323,7 +321,7 @@ class _PendingResult:
         """
         self.record.calls.discard(self)
 
-    def _watch_for(self, limit: float, overdue: Callable[[_PendingResult], object]) -> None:
+    def _watch_for(self, limit: float, overdue: Callable[[PendingResult], object]) -> None:
         if self.deadlines is not None:
             self.deadlines.forget(self)
         self.deadlines = self.tables.patience(limit)
@@ -333,12 +331,12 @@ class _PendingResult:
         self.is_settled = True
         limits = self.tables.limits
         if limits.completion > limits.resend:  # otherwise the caller was notified earlier
-            self._watch_for(limits.completion - limits.resend, _PendingResult._unanswered)
+            self._watch_for(limits.completion - limits.resend, PendingResult._unanswered)
         self._resend()
 
     def _resend(self) -> None:
         is_local = isinstance(self.item, ActivityTask) and self.item.is_local
-        request = None if is_local else _as_request(self.result)
+        request = None if is_local else completion_request(self.result)
         if request is None:
             self._finish()
             return
@@ -358,7 +356,7 @@ class _PendingResult:
         then, self.then = self.then, _nothing
         limits = self.tables.limits
         if not self.is_settled and limits.resend > limits.completion:
-            self._watch_for(limits.resend - limits.completion, _PendingResult._overdue)
+            self._watch_for(limits.resend - limits.completion, PendingResult._overdue)
         _unanswered(self.tables, "the result of an attempt", then)
 
 
@@ -385,7 +383,8 @@ async def _send_again(tables: HandleTables, record: HandleRecord, request: Compl
         await sleep(pause)
 
 
-def _as_request(result: ActivityResult) -> CompleteActivity | None:
+def completion_request(result: ActivityResult) -> CompleteActivity | None:
+    """Return the client request that reports a result; None if a client will complete the activity."""
     match result:
         case ActivityOk():
             return CompleteActivity(token=result.token, result=result.result)

@@ -206,11 +206,11 @@ class Application:
         """Whether no queue is served and the tree has stopped."""
         return not self._services and self.tree is None
 
-    def attempt_cancelled(self, queue: str, generation: int, cancel: ActivityCancel) -> None:
+    def attempt_cancelled(self, record: HandleRecord, cancel: ActivityCancel) -> None:
         """Cancel an attempt whose cancellation no poll can deliver."""
-        services = self._services.get(queue)
+        services = self._services.get(record.queue)
         if services is not None:
-            services.executor.cancel(cancel.token, cancel.reason, generation)
+            services.executor.cancel(cancel.token, cancel.reason, record.generation)
 
     def run_evicted(self, record: HandleRecord, run_id: str) -> None:
         """Drop a run that a handle has evicted without a poll."""
@@ -228,11 +228,11 @@ class Application:
         else:
             self.dispatch.activity(services, record, item)
 
-    def handle_ended(self, queue: str, generation: int) -> None:
-        """Drop the state of a handle that has ended."""
-        services = self._services.get(queue)
+    def handle_ended(self, record: HandleRecord) -> None:
+        """Drop the state of a handle that has ended, and of all older handles of its queue."""
+        services = self._services.get(record.queue)
         if services is not None:
-            services.forget(generation)
+            services.lanes.forget_older(record.generation + 1)
 
     def reserve(self, plan: Plan) -> QueueServices:
         """Return new services for a queue. From now on no other worker of this client can serve the queue."""

@@ -19,14 +19,13 @@ from hourglass._supervision import (
     Context,
     Down,
     NotRunning,
-    Process,
     SpecError,
     StartFailed,
     SupervisionError,
     Supervisor,
 )
 from hourglass._supervision.spec import Start
-from hourglass._worker.handles.handles import HandleRecord
+from hourglass._worker.handles.handles import HandleEvents, HandleRecord
 from hourglass._worker.handles.holder import AlreadyRegistered, BridgeHolder, WorkerNotRegistered
 from hourglass._worker.tree.application import Application
 from hourglass._worker.tree.services import QueueServices, child_id
@@ -44,17 +43,6 @@ _PASSING = (
     WorkerNotRegistered,
     AlreadyRegistered,
 )  # a part of the worker was down at that moment
-
-
-class ProcessOwner:
-    """A process whose death the holder can watch."""
-
-    def __init__(self, process: Process) -> None:
-        self._process = process
-
-    def add_death_callback(self, callback: Callable[[], object], /) -> Callable[[], object]:
-        """Call `callback` when the process dies."""
-        return self._process.monitor(lambda _: callback()).cancel
 
 
 async def _for_ever() -> None:
@@ -84,11 +72,13 @@ def bridge_holder(app: Application) -> Start:
             shared=app.shared,
             tables=app.tables,
             limits=app.limits,
-            on_attempt_cancelled=app.attempt_cancelled,
-            on_handle_ended=app.handle_ended,
-            on_run_evicted=app.run_evicted,
-            on_item=app.item_arrived,
-            on_too_many_abandoned=lambda: app.distrust("too many handles were abandoned"),
+            events=HandleEvents(
+                attempt_cancelled=app.attempt_cancelled,
+                ended=app.handle_ended,
+                run_evicted=app.run_evicted,
+                item_arrived=app.item_arrived,
+                too_many_abandoned=lambda: app.distrust("too many handles were abandoned"),
+            ),
         )
         await holder.start()
         # A cascade does not wait for handles to drain: the next holder finds the handles in the tables and continues
@@ -107,7 +97,11 @@ def worker(app: Application, services: QueueServices) -> ChildSpec:
     async def body(context: Context) -> None:
         holder = app.holder
         queue = services.queue
-        await holder.register_worker(queue, services.plan.config, ProcessOwner(context.process))
+
+        def watch_death(callback: Callable[[], object]) -> Callable[[], object]:
+            return context.process.monitor(lambda _: callback()).cancel
+
+        await holder.register_worker(queue, services.plan.config, watch_death)
         context.on_terminate(lambda: _farewell(app, services, holder, context))
         app.registry.register(queue, context.process)
         workflows = _poll_loop(services, holder.serve_activations, app.dispatch.activation)

@@ -153,10 +153,6 @@ class QueueServices:
             self.lanes.drop(state)
         record.runs.evicted(run_id)
 
-    def forget(self, generation: int) -> None:
-        """Drop all runs of a handle that has ended, and of all older handles."""
-        self.lanes.forget_older(generation + 1)
-
 
 def child_id(queue: str) -> str:
     """Return a queue's name as a path segment: engines allow slashes in it."""
