@@ -28,11 +28,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
 from time import time as wall_time
-from typing import Protocol
 
 from hourglass._evaluator.commands import TaskFailed
 from hourglass._evaluator.definition import WorkflowDefinition
-from hourglass._worker.health.incidents import DEATHS, LOCAL_DEATHS, Incident, hang
+from hourglass._worker.health.incidents import DEATHS, LOCAL_DEATHS, Incident, Incidents, hang
 from hourglass._worker.health.parked import task_failed
 from hourglass._worker.health.stacks import HungStack
 
@@ -42,24 +41,6 @@ _LONGEST_BACK_OFF = 6 * 3600.0
 _MOST_RUNS = 1000
 _EPIDEMIC = 2  # distinct runs of one workflow that each stopped a process
 _MOST_DIGESTS = 1000
-
-
-class IncidentRecord(Protocol):
-    """The incidents of a target, across processes."""
-
-    fresh: list[Incident]
-
-    def current(self) -> list[Incident]:
-        """Return the incidents that still count."""
-        ...
-
-    def add(self, incident: Incident) -> None:
-        """Record a run that hung in this process."""
-        ...
-
-    def forget(self, *run_ids: str) -> None:
-        """Remove the entries of runs that have made progress."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -103,7 +84,7 @@ class Quarantine:
 
     def __init__(
         self,
-        record: IncidentRecord | None = None,
+        record: Incidents | None = None,
         *,
         back_off: float = BACK_OFF,
         clock: Callable[[], float] = monotonic,

@@ -77,7 +77,7 @@ class Stoppable(Protocol):
         """Raise `LaneStopped` in the thread, if that is safe now and can help."""
         ...
 
-    def wait_ended(self, timeout: float) -> bool:
+    def join(self, timeout: float) -> bool:
         """Wait for the thread to end. Return whether it has ended. Must not be called on the control loop."""
         ...
 

@@ -191,14 +191,10 @@ class Lane:
         self._put(STOP)
 
     def join(self, timeout: float) -> bool:
-        """Wait for the thread to end after `stop`. Return whether the thread has ended."""
+        """Wait for the thread to end after `stop` or `abandon`. Return whether the thread has ended."""
         if self._thread.ident is not None:
             self._thread.join(timeout)
         return not self._thread.is_alive()
-
-    def wait_ended(self, timeout: float) -> bool:
-        """Wait for the thread of an abandoned lane to end. Return whether the thread has ended."""
-        return self.join(timeout)
 
     def abandon(self, at: Work | None = None) -> Remains | None:
         """Take all work from the lane. Verdicts that are already waiting are delivered, later ones are dropped.

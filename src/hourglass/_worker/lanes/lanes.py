@@ -131,7 +131,7 @@ class LaneSet:
         """
         ended = [lane.join(timeout) for lane in self._places.lanes()]
         limit = min(timeout, _ABANDONED_JOIN_LIMIT)
-        ended += [lane.wait_ended(limit) for lane in self._stopper.abandoned()]
+        ended += [lane.join(limit) for lane in self._stopper.abandoned()]
         return all(ended)
 
     def kill(self, name: str) -> None:
