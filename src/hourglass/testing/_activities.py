@@ -18,12 +18,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 from hourglass._contract.handle import ActivityOk, ActivityResult, ActivityTask
 from hourglass._embedded import VirtualClock
 from hourglass._worker.activities.activity_loop import LoopWork
-from hourglass._worker.activities.attempts import Attempt, attempt_name
+from hourglass._worker.activities.attempts import Attempt, AttemptWork, attempt_name
 from hourglass._worker.activities.executors import RunnerStatistics
 from hourglass._worker.activities.invocation import call_plainly
 from hourglass._worker.activities.outcomes import ended_by, failed, stopped
@@ -153,11 +153,8 @@ class EnvironmentMailbox(Mailbox):
             super().post(callback, argument)
 
 
-class SleepingFake:
+class SleepingFake(AttemptWork):
     """A fake activity attempt that waits until its virtual duration has passed."""
-
-    is_process: ClassVar[bool] = False
-    is_foreign: ClassVar[bool] = False
 
     def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt
@@ -165,14 +162,6 @@ class SleepingFake:
     def cancel(self, reason: str) -> None:
         """End the attempt as cancelled."""
         self._attempt.finish_threadsafe(stopped(self._attempt.task, reason))
-
-    def abandon(self) -> bool:
-        """Return True, because there is no thread to release."""
-        return True
-
-    def stack(self) -> str:
-        """Return "", because no code is running."""
-        return ""
 
 
 class EnvironmentRunner:

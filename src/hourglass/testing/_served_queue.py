@@ -27,7 +27,7 @@ from hourglass._evaluator.events import Activation
 from hourglass._evaluator.specs import Payloads
 from hourglass._supervision import Job, Process, ProcessState, Reports, TaskSupervisor
 from hourglass._supervision.node import GRACE, Node
-from hourglass._worker.activities.attempts import Attempt, Waiter
+from hourglass._worker.activities.attempts import Attempt, Report
 from hourglass._worker.activities.executors import ActivityExecutor
 from hourglass._worker.activities.publishing import ProgressSender
 from hourglass._worker.activities.reporting import ResultSender
@@ -65,32 +65,23 @@ class EnvironmentExecutor(ActivityExecutor):
     steps: StepAdder
     loop: QuietLoop
 
-    def begin(self, task: ActivityTask, waiter: Waiter, generation: int = 0) -> Attempt:
-        """Start an attempt."""
-        return super().begin(task, _SteppedWaiter(self, waiter), generation)
+    def begin(self, task: ActivityTask, report: Report, generation: int = 0) -> Attempt:
+        """Start an attempt. If it runs on another thread, its result becomes a step; otherwise the result is reported
+        immediately. A result that a fault loses is never reported.
+        """
+        return super().begin(task, partial(self._executed, report), generation)
 
+    def _executed(self, report: Report, result: ActivityResult) -> None:
+        running = self.runner.ended(result)
 
-class _SteppedWaiter:
-    """Forwards the result of an attempt. If the attempt ran on another thread, the result becomes a step; otherwise it is
-    forwarded immediately. A result that a fault loses is never forwarded.
-    """
-
-    def __init__(self, executor: EnvironmentExecutor, waiter: Waiter) -> None:
-        self._executor = executor
-        self._waiter = waiter
-
-    def executed(self, result: ActivityResult) -> None:
-        executor = self._executor
-        running = executor.runner.ended(result)
-
-        def report() -> None:
+        def report_result() -> None:
             if running is None or not running.fault.result_lost:
-                executor.loop.call(self._waiter.executed, result)
+                self.loop.call(report, result)
 
         if running is not None and running.is_elsewhere:
-            executor.steps.add(Step("ended", running.name, report))
+            self.steps.add(Step("ended", running.name, report_result))
         else:
-            report()
+            report_result()
 
 
 class EnvironmentJobs(TaskSupervisor):

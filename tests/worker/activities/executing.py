@@ -20,17 +20,6 @@ from hourglass.converter import ApplicationFailure, Converter, default_converter
 Beats = list[tuple[bytes, Payloads]]
 
 
-class _Outcome:
-    """The result of an attempt; whoever awaits it may be cancelled."""
-
-    def __init__(self) -> None:
-        self.future: asyncio.Future[ActivityResult] = asyncio.get_running_loop().create_future()
-
-    def executed(self, result: ActivityResult) -> None:
-        if not self.future.done():
-            self.future.set_result(result)
-
-
 class AwaitedExecutor(ActivityExecutor):
     """An activity executor whose attempts can be awaited."""
 
@@ -53,12 +42,12 @@ class AwaitedExecutor(ActivityExecutor):
 
     async def execute(self, task: ActivityTask) -> ActivityResult:
         """Run an attempt to its end. If this call is cancelled, the attempt is abandoned."""
-        waiter = _Outcome()
-        begun = self.begin(task, waiter)
+        outcome: asyncio.Future[ActivityResult] = asyncio.get_running_loop().create_future()
+        begun = self.begin(task, lambda result: None if outcome.done() else outcome.set_result(result))
         try:
-            return await waiter.future
+            return await outcome
         finally:
-            if waiter.future.cancelled():
+            if outcome.cancelled():
                 self.abandon(begun)
 
 

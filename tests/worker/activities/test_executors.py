@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -222,10 +221,11 @@ async def executing(**options: Any) -> AsyncIterator[tuple[AwaitedExecutor, Beat
             yield executor, beats
     finally:
         executor.stop()
-        thread = executor.runner.loop.current._thread
-        if thread is not None:
-            await asyncio.to_thread(thread.join, 10)
-            assert not thread.is_alive()
+        ident = executor.runner.loop.current._thread_id
+        for thread in threading.enumerate():
+            if thread.ident == ident:
+                await asyncio.to_thread(thread.join, 10)
+                assert not thread.is_alive()
 
 
 def run(activity_type: str, *args: object, **facts: object) -> object:
@@ -390,8 +390,7 @@ async def test_later_attempt_cancels_the_earlier_attempt_of_the_same_activity():
 async def test_abandoned_attempt_reports_no_result():
     async with executing() as (executor, _):
         results = []
-        waiter = SimpleNamespace(executed=results.append)
-        running = executor.begin(attempt("ignores_cancellation"), waiter)
+        running = executor.begin(attempt("ignores_cancellation"), results.append)
         await begun()
         executor.abandon(running)
         left = executor.running, running.over, running.context.cancel_reason

@@ -68,11 +68,6 @@ near = st.integers(-30, 30).map(lambda tenths: HEARTBEAT_PAUSE + tenths / 10_000
 pauses = st.one_of(near, st.floats(0, 0.02), st.just(HEARTBEAT_PAUSE))
 
 
-class _Listener:
-    def executed(self, result: object) -> None:
-        pass
-
-
 @pytest.mark.parametrize("name", ["heartbeats", "heartbeats_async"])
 @settings(max_examples=cases(3, 60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(drawn_pauses=st.lists(pauses, min_size=4, max_size=8))
@@ -114,7 +109,7 @@ def test_heartbeat_whose_delay_rounds_to_zero_is_sent(sinces: list[float]) -> No
             ended=lambda *_: None,
         )
         task: ActivityTask = attempt("heartbeats")
-        attempt_in_progress = Attempt(task, _Listener(), around, 0)
+        attempt_in_progress = Attempt(task, lambda _: None, around, 0)
         for number, since in enumerate(sinces):
             # Pretend that the last heartbeat was sent `since` seconds ago.
             attempt_in_progress._last_heartbeat = (

@@ -315,20 +315,14 @@ def stays() -> None:
     print(os.getpid(), flush=True)
     activity.wait_cancelled()
 
-class Outcome:
-    def __init__(self):
-        self.future = asyncio.get_running_loop().create_future()
-    def executed(self, result):
-        self.future.set_result(result)
-
 def start(name):
     async def main():
         resolver = Resolver(activities=[where, started, stays])
         executor = ActivityExecutor(Equipment(), lambda *_: None, worker_runner(resolver, default_converter, max_threads=1))
         try:
-            outcome = Outcome()
-            executor.begin(ActivityTask(token=b"t", activity_id="1", activity_type=name), outcome)
-            return await outcome.future
+            outcome = asyncio.get_running_loop().create_future()
+            executor.begin(ActivityTask(token=b"t", activity_id="1", activity_type=name), outcome.set_result)
+            return await outcome
         finally:
             executor.stop()
     return asyncio.run(main())

@@ -545,22 +545,14 @@ async def test_async_activity_is_cancelled_when_its_attempt_is_abandoned():
         assert executor.running == 0
 
 
-class ResultCollector:
-    def __init__(self) -> None:
-        self.results = []
-
-    def executed(self, result):
-        self.results.append(result)
-
-
 @pytest.mark.parametrize("is_local", [False, True])
 async def test_abandoning_an_attempt_does_not_affect_another_with_the_same_token(is_local):
     async with executing() as (executor, _):
-        first, second = ResultCollector(), ResultCollector()
+        first, second = [], []
         facts = {"token": b"same", "is_local": is_local}
-        old = executor.begin(attempt("hangs", **facts), first, 1)
+        old = executor.begin(attempt("hangs", **facts), first.append, 1)
         await begun()
-        new = executor.begin(attempt("hangs", activity_id="2", **facts), second, 2)
+        new = executor.begin(attempt("hangs", activity_id="2", **facts), second.append, 2)
         await begun()
         executor.abandon(old)
         executor.cancel(b"same", "CANCELLED", 1)
@@ -568,7 +560,6 @@ async def test_abandoning_an_attempt_does_not_affect_another_with_the_same_token
         executor.cancel(b"same", "CANCELLED", 2)
         asked = new.context.cancel_reason
         place.go.set()
-        await until(lambda: second.results)
-        first, second = first.results, value(second.results[0])
+        await until(lambda: second)
     assert seen == (1, True, False, "WORKER_SHUTDOWN", None)
-    assert (asked, first, second) == ("CANCELLED", [], "late")
+    assert (asked, first, value(second[0])) == ("CANCELLED", [], "late")

@@ -22,18 +22,21 @@ import logging
 import threading
 from collections.abc import Callable, Coroutine, Generator
 from traceback import StackSummary
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from hourglass import _forks
 from hourglass._forks import ForkStage, at_fork
 from hourglass._loops import new_event_loop
 from hourglass._worker import cpus
+from hourglass._worker.activities.attempts import AttemptWork
 from hourglass._worker.activities.invocation import end_fork
-from hourglass._worker.activities.program_loop import BorrowedLoop
+from hourglass._worker.activities.program_loop import ActivityLoop, BorrowedLoop
 from hourglass._worker.daemon_executor import DaemonExecutor
-from hourglass._worker.health.debuggers import is_debugged
-from hourglass._worker.health.stacks import author_stack, frame_of, take_stack
+from hourglass._worker.health.stacks import author_stack
+
+if TYPE_CHECKING:
+    from hourglass._worker.activities.runners import WorkerRunner
 
 T = TypeVar("T")
 
@@ -43,7 +46,7 @@ logger = logging.getLogger("hourglass.worker")
 _running: dict[int, asyncio.AbstractEventLoop] = {}
 
 
-class LoopThread:
+class LoopThread(ActivityLoop):
     """An event loop in its own daemon thread, for coroutines of user code."""
 
     def __init__(self, name: str, mark: Callable[[], object] = lambda: None) -> None:
@@ -52,10 +55,8 @@ class LoopThread:
         self._mark = mark
         self._marks: WeakKeyDictionary[asyncio.Task[Any], object] = WeakKeyDictionary()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
+        self._thread_id = None
         self._lock = threading.Lock()
-        self._stopping = False
-        self._answered = True
 
     def submit(
         self, start: Callable[[], Coroutine[Any, Any, None]], started: Callable[[asyncio.Task[None]], None]
@@ -66,52 +67,15 @@ class LoopThread:
         loop = self._loop or self._ensure()
         loop.call_soon_threadsafe(lambda: started(loop.create_task(start())))
 
-    def call_soon(self, callback: Callable[[], object]) -> None:
-        """Call a function in the loop's thread, if the loop is running."""
-        if self._loop is not None and not self._stopping:
-            with contextlib.suppress(RuntimeError):  # closed in the meantime
-                self._loop.call_soon_threadsafe(callback)
-
     def stop(self) -> None:
         """Cancel all tasks and stop the loop, without waiting for either."""
         if self._loop is not None and not self._stopping:
             self._stopping = True
             self._loop.call_soon_threadsafe(self._loop.stop)
 
-    def answers(self) -> bool:
-        """Whether the loop has executed the callback that the previous call of this method scheduled. If so,
-        schedule another callback.
-        """
-        if self._loop is None or self._stopping:
-            return True
-        if self._answered:
-            self._answered = False
-            self.call_soon(self._answer)
-            return True
-        return False
-
-    def stack(self) -> str:
-        """Return the current stack of the loop's thread as text. It contains only the author's frames, the
-        innermost last.
-        """
-        return take_stack(frame_of(self._ident)).text
-
-    @property
-    def is_debugged(self) -> bool:
-        """Whether a debugger stops the loop's thread at a breakpoint."""
-        return self._ident is not None and is_debugged(self._ident, frame_of(self._ident))
-
-    def running(self) -> asyncio.Task[Any] | None:
-        """Return the task that the loop is executing now, if any."""
-        return None if self._loop is None else asyncio.current_task(self._loop)
-
     def creator_of(self, task: asyncio.Task[Any] | None) -> object:
         """Return the value that `mark` returned when the task was created, or None if it is unknown."""
         return None if task is None else self._marks.get(task)
-
-    @property
-    def _ident(self) -> int | None:
-        return None if self._thread is None else self._thread.ident
 
     def _make_task(
         self,
@@ -126,19 +90,15 @@ class LoopThread:
             self._marks[task] = mark
         return task
 
-    def _answer(self) -> None:
-        self._answered = True
-
     def _ensure(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._loop is None:
                 self._loop = new_event_loop()
                 self._loop.set_task_factory(self._make_task)
                 self._loop.set_default_executor(DaemonExecutor(f"{self._name}-thread"))
-                self._thread = threading.Thread(
-                    target=self._run, args=(self._loop,), name=self._name, daemon=True
-                )
-                self._thread.start()
+                thread = threading.Thread(target=self._run, args=(self._loop,), name=self._name, daemon=True)
+                thread.start()
+                self._thread_id = thread.ident
             return self._loop
 
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -171,11 +131,8 @@ class LoopThread:
             loop.run_until_complete(loop.shutdown_asyncgens())
 
 
-class LoopWork:
+class LoopWork(AttemptWork):
     """An attempt on an activity loop. asyncio can cancel the attempt."""
-
-    is_process: ClassVar[bool] = False
-    is_foreign: ClassVar[bool] = False
 
     def __init__(self, loop: LoopThread | BorrowedLoop) -> None:
         self.loop = loop
@@ -198,10 +155,6 @@ class LoopWork:
         if self.task is not None and self._claimed.locked():
             self.task.cancel()
 
-    def abandon(self) -> bool:
-        """Do nothing, because the attempt occupies no thread."""
-        return True
-
     def stack(self) -> str:
         """Return the attempt's stack, from the outermost coroutine to the innermost."""
         if self.task is None:
@@ -216,29 +169,13 @@ class LoopWork:
         return author_stack(StackSummary.extract(reversed(frames))).text
 
 
-class LoopUser(Protocol):
-    """The owner of the tasks on the watched loops (the activity executor). Called on the control loop."""
-
-    def uses(self, loop: LoopThread | None) -> bool:
-        """Whether there are attempts on this loop, or on any loop if `loop` is None."""
-        ...
-
-    def blocked(self, loop: LoopThread, seconds: float) -> None:
-        """Handle a loop that was found to be blocked. Called once, after `current` was replaced, if possible."""
-        ...
-
-    def still_blocked(self, loop: LoopThread, seconds: float) -> None:
-        """Handle a loop that is still blocked. Called on each tick."""
-        ...
-
-
 class WatchedLoop:
     """The current activity loop and the replaced loops. The control loop watches all of them."""
 
     def __init__(
         self,
         name: str,
-        user: LoopUser,
+        user: WorkerRunner,
         *,
         interval: float,
         limit: float,

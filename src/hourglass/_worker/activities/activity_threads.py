@@ -28,11 +28,12 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from enum import Enum, auto
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
 
 from hourglass import _forks
+from hourglass._worker.activities.attempts import AttemptWork
 from hourglass._worker.activities.invocation import end_fork
 from hourglass._worker.health.stacks import frame_of, take_stack
 
@@ -48,7 +49,7 @@ class _ThreadState(Enum):
     OVER = auto()
 
 
-class PooledJob(msgspec.Struct, eq=False):
+class PooledJob(msgspec.Struct, AttemptWork, eq=False):
     """A job that was submitted to a pool. Only the pool changes its state."""
 
     pool: ThreadPool
@@ -56,12 +57,6 @@ class PooledJob(msgspec.Struct, eq=False):
     arguments: tuple[Any, ...]
     state: _ThreadState = _ThreadState.WAITING
     pool_thread: _PoolThread | None = None
-
-    is_process: ClassVar[bool] = False
-    is_foreign: ClassVar[bool] = False
-
-    def cancel(self, reason: str) -> None:
-        """Do nothing, because the job itself must check for cancellation."""
 
     def abandon(self) -> bool:
         """Give up this job; see `ThreadPool.abandon`."""
@@ -286,13 +281,12 @@ class ThreadPool:
             self._wake_one()
 
 
-class OwnThread:
+class OwnThread(AttemptWork):
     """A job in a thread of the author's executor (`Worker(activity_executor=…)`). The thread cannot be
     interrupted or replaced.
     """
 
-    is_process: ClassVar[bool] = False
-    is_foreign: ClassVar[bool] = True
+    is_foreign = True
 
     def __init__(self) -> None:
         self._thread: int | None = None
@@ -318,9 +312,6 @@ class OwnThread:
 
         self._future = executor.submit(run)
         self._future.add_done_callback(ended)
-
-    def cancel(self, reason: str) -> None:
-        """Do nothing, because the job itself must check for cancellation."""
 
     def abandon(self) -> bool:
         """Cancel the job if it has not begun. A running job keeps its thread, which belongs to the author's

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from time import monotonic
-from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, TypeVar, get_type_hints
 
 from hourglass._contract.handle import ActivityResult, ActivityTask, context_of
 from hourglass._evaluator.options import RetryPolicy, policy_from
@@ -27,6 +27,9 @@ from hourglass.activity import Info
 from hourglass.activity._context import ActivityContext, Equipment
 from hourglass.converter import Converter, Payload, in_context
 
+if TYPE_CHECKING:
+    from hourglass._worker.activities.publishing import ProgressSender
+
 logger = logging.getLogger("hourglass.worker")
 
 HEARTBEAT_PAUSE = 0.1
@@ -34,63 +37,38 @@ HEARTBEAT_PAUSE = 0.1
 
 T = TypeVar("T")
 Heartbeat: TypeAlias = Callable[[bytes, Payloads], None]
+Report: TypeAlias = Callable[[ActivityResult], object]
+"""The receiver of an attempt's result. Called once per attempt."""
 AttemptKey: TypeAlias = bytes | tuple[int, bytes]
 """The task token. For a local activity, the token together with the generation of its handle, because each
 handle numbers its local activities from one.
 """
 
 
-class AttemptWork(Protocol):
+class AttemptWork:
     """The execution of an attempt in a thread, on an event loop or in a process. Must be used on the control
-    loop. No method blocks.
+    loop. No method blocks. The defaults are those of code that occupies no thread and cannot be inspected.
     """
 
-    is_process: ClassVar[bool]
+    __slots__ = ()
+
+    is_process: ClassVar[bool] = False
     """Whether the attempt executes in a process. A process can be killed at any time, and the attempt's end is
     then reported as usual.
     """
-    is_foreign: ClassVar[bool]
+    is_foreign: ClassVar[bool] = False
     """Whether the thread belongs to the author's executor. Such a thread is never given up."""
 
     def cancel(self, reason: str) -> None:
         """Deliver a cancellation. The attempt's context has already been notified."""
-        ...
 
     def abandon(self) -> bool:
         """Release the thread or process of an attempt that has not ended. Return False if that is not possible."""
-        ...
+        return True
 
     def stack(self) -> str:
         """Return the current stack (the author's frames only), or "" if it is not accessible."""
-        ...
-
-
-class ItemPublisher(Protocol):
-    """The sender of the items that attempts publish. Must be used on the control loop. No method blocks."""
-
-    def publish(self, attempt: Attempt, name: str, value: Payload) -> None:
-        """Send an item of an attempt to the engine."""
-        ...
-
-    def carried(self, task: ActivityTask) -> Payloads:
-        """Return the payloads to append to a heartbeat, for engines that store published items in the heartbeat
-        details.
-        """
-        ...
-
-    def end(
-        self, task: ActivityTask, result: ActivityResult, then: Callable[[ActivityResult], object]
-    ) -> None:
-        """Send the remaining items of an attempt that has ended, then call `then` with its result."""
-        ...
-
-
-class Waiter(Protocol):
-    """The receiver of an attempt's result: the worker's dispatch."""
-
-    def executed(self, result: ActivityResult) -> object:
-        """Receive the result of an attempt. Called once per attempt."""
-        ...
+        return ""
 
 
 class TimerHandle(Protocol):
@@ -130,7 +108,7 @@ class AttemptSurroundings:
     mailbox: Mailbox
     timers: Timers
     heartbeat: Heartbeat
-    publisher: ItemPublisher | None = None
+    publisher: ProgressSender | None = None
     ended: Callable[[Attempt, ActivityResult], object]
 
 
@@ -176,17 +154,17 @@ class Attempt:
         "identity",
         "key",
         "over",
+        "report",
         "since",
         "task",
-        "waiter",
         "work",
     )
 
     def __init__(
-        self, task: ActivityTask, waiter: Waiter, around: AttemptSurroundings, generation: int
+        self, task: ActivityTask, report: Report, around: AttemptSurroundings, generation: int
     ) -> None:
         self.task = task
-        self.waiter = waiter
+        self.report = report
         self.generation = generation
         self.identity = (task.workflow_id, task.run_id, task.activity_id)
         """The identity of the activity, which is equal for all of its attempts."""

@@ -32,13 +32,13 @@ from hourglass._worker.activities.attempts import (
     AttemptKey,
     AttemptSurroundings,
     Heartbeat,
-    ItemPublisher,
     LoopTimers,
+    Report,
     Timers,
-    Waiter,
 )
 from hourglass._worker.activities.automatic_heartbeats import AutomaticHeartbeats
 from hourglass._worker.activities.outcomes import stopped
+from hourglass._worker.activities.publishing import ProgressSender
 from hourglass._worker.activity_metrics import ActivityMetrics
 from hourglass._worker.mailbox import Mailbox
 from hourglass.activity import ActivityDefinition
@@ -133,20 +133,7 @@ class AttemptRunner(Protocol):
         ...
 
 
-class AttemptTable(Protocol):
-    """The interface of an executor for its runner."""
-
-    @property
-    def attempts(self) -> dict[AttemptKey, Attempt]:
-        """All attempts in progress."""
-        ...
-
-    def cancel_attempt(self, attempt: Attempt, reason: str) -> None:
-        """Cancel an attempt."""
-        ...
-
-
-MakeRunner: TypeAlias = Callable[[AttemptTable], AttemptRunner]
+MakeRunner: TypeAlias = "Callable[[ActivityExecutor], AttemptRunner]"
 
 
 class ActivityExecutor:
@@ -161,7 +148,7 @@ class ActivityExecutor:
         heartbeat_interval: float = HEARTBEAT_INTERVAL,
         limits: ExecutorLimits = ExecutorLimits(),
         metrics: ActivityMetrics | None = None,
-        publisher: ItemPublisher | None = None,
+        publisher: ProgressSender | None = None,
         mailbox: Mailbox | None = None,
         timers: Timers | None = None,
         is_quiet: bool = False,
@@ -229,11 +216,11 @@ class ActivityExecutor:
         """Return the state of the threads, processes and loops."""
         return self.runner.statistics()
 
-    def begin(self, task: ActivityTask, waiter: Waiter, generation: int = 0) -> Attempt:
-        """Start an attempt that a handle of this generation delivered. `waiter` receives the result once,
+    def begin(self, task: ActivityTask, report: Report, generation: int = 0) -> Attempt:
+        """Start an attempt that a handle of this generation delivered. `report` receives the result once,
         unless the attempt is abandoned.
         """
-        attempt = Attempt(task, waiter, self._around, generation)
+        attempt = Attempt(task, report, self._around, generation)
         if self._metrics is not None:
             self._metrics.began(task)
         earlier = self._latest.get(attempt.identity)
@@ -341,7 +328,7 @@ class ActivityExecutor:
             if type(result) is AttemptFailed and not self._is_quiet:
                 self._log_failure(attempt, result)
         finally:
-            attempt.waiter.executed(result)
+            attempt.report(result)
 
     def _log_failure(self, attempt: Attempt, result: AttemptFailed) -> None:
         if attempt.context.cancel_reason in _UNWANTED:

@@ -15,11 +15,10 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from typing import ClassVar
 
 from hourglass._contract.handle import ActivityResult, ActivityTask
 from hourglass._worker.activities.activity_threads import ThreadPool
-from hourglass._worker.activities.attempts import Attempt
+from hourglass._worker.activities.attempts import Attempt, AttemptWork
 from hourglass._worker.activities.child_process import ChildProcess
 from hourglass._worker.activities.outcomes import died, rejected, stopped
 from hourglass._worker.activities.process_names import converter_place, main_script, place_of
@@ -30,11 +29,10 @@ from hourglass.converter import Converter
 logger = logging.getLogger("hourglass.worker")
 
 
-class ProcessJob:
-    """The `AttemptWork` of a process activity: an attempt that runs in a child, or waits for a free child."""
+class ProcessJob(AttemptWork):
+    """An attempt of a process activity, which runs in a child or waits for a free child."""
 
-    is_process: ClassVar[bool] = True
-    is_foreign: ClassVar[bool] = False
+    is_process = True
 
     def __init__(self, attempt: Attempt) -> None:
         self.attempt = attempt
@@ -63,10 +61,6 @@ class ProcessJob:
         if child is not None:
             child.kill()
         return True
-
-    def stack(self) -> str:
-        """Return "", because the stacks of another process are not accessible."""
-        return ""
 
 
 class ProcessPool:

@@ -28,10 +28,13 @@ import logging
 import threading
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from hourglass._worker.health.debuggers import is_debugged
 from hourglass._worker.health.stacks import HungStack, frame_of, take_stack
+
+if TYPE_CHECKING:
+    from hourglass._worker.activities.runners import WorkerRunner
 
 logger = logging.getLogger("hourglass.worker")
 
@@ -69,15 +72,73 @@ class ProgramLoop:
         return cls(asyncio.get_running_loop(), threading.get_ident(), contextvars.copy_context(), on_closed)
 
 
-class BorrowedLoop:
-    """An adapter that gives the program's loop the interface of a `LoopThread`."""
+class ActivityLoop:
+    """An event loop that runs `async def` activities, as the control loop sees it."""
+
+    _loop: asyncio.AbstractEventLoop | None
+    _thread_id: int | None
+    _stopping = False
+    _answered = True
+
+    def call_soon(self, callback: Callable[[], object]) -> None:
+        """Call a function in the loop's thread, if the loop is running."""
+        if self._loop is not None and not self._stopping:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(callback)
+
+    def answers(self) -> bool:
+        """Whether the loop has executed the callback that the previous call of this method scheduled. If so,
+        schedule another callback.
+        """
+        if self._loop is None or self._stopping:
+            return True
+        if not self._answered:
+            return False
+        self._answered = False
+        self.call_soon(self._answer)
+        return True
+
+    def _answer(self) -> None:
+        self._thread_id = (
+            threading.get_ident()
+        )  # different threads may run the program's loop one after another
+        self._answered = True
+
+    @property
+    def position(self) -> HungStack:
+        """The current stack of the loop's thread, limited to the author's frames."""
+        return take_stack(frame_of(self._thread_id))
+
+    def stack(self) -> str:
+        """Return the current stack of the loop's thread as text. It contains only the author's frames, the
+        innermost last.
+        """
+        return self.position.text
+
+    @property
+    def is_debugged(self) -> bool:
+        """Whether a debugger stops the loop's thread at a breakpoint."""
+        return self._thread_id is not None and is_debugged(self._thread_id, frame_of(self._thread_id))
+
+    def running(self) -> asyncio.Task[Any] | None:
+        """Return the task that the loop is executing now, if any."""
+        return None if self._loop is None else asyncio.current_task(self._loop)
+
+    def creator_of(self, task: asyncio.Task[Any] | None) -> object:
+        """Return None: without a task factory, the creator of a task is unknown."""
+        return None
+
+
+class BorrowedLoop(ActivityLoop):
+    """The program's loop."""
+
+    _loop: asyncio.AbstractEventLoop
 
     def __init__(self, program: ProgramLoop) -> None:
         self._loop = program.loop
         self._variables = program.variables
-        self._thread = program.thread
+        self._thread_id = program.thread
         self._tasks = program.tasks
-        self._answered = True
 
     def submit(
         self, start: Callable[[], Coroutine[Any, Any, None]], started: Callable[[asyncio.Task[None]], None]
@@ -92,11 +153,6 @@ class BorrowedLoop:
         except RuntimeError:
             raise ProgramLoopClosed from None
 
-    def call_soon(self, callback: Callable[[], object]) -> None:
-        """Call a function in the loop's thread, unless the loop is closed."""
-        with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(callback)
-
     def stop(self) -> None:
         """Cancel the tasks of attempts. The loop itself keeps running."""
         self.call_soon(self._cancel_all)
@@ -105,38 +161,6 @@ class BorrowedLoop:
     def is_closed(self) -> bool:
         """Whether the program has closed the loop."""
         return self._loop.is_closed()
-
-    def answers(self) -> bool:
-        """Whether the loop has executed the callback that the previous call of this method scheduled. If so,
-        schedule another callback.
-        """
-        if not self._answered:
-            return False
-        self._answered = False
-        self.call_soon(self._answer)
-        return True
-
-    @property
-    def position(self) -> HungStack:
-        """The current stack of the loop's thread, limited to the author's frames."""
-        return take_stack(frame_of(self._thread))
-
-    def stack(self) -> str:
-        """Return the current stack of the loop's thread as text."""
-        return self.position.text
-
-    @property
-    def is_debugged(self) -> bool:
-        """Whether a debugger stops the loop's thread at a breakpoint."""
-        return is_debugged(self._thread, frame_of(self._thread))
-
-    def running(self) -> asyncio.Task[Any] | None:
-        """Return the task that the loop is executing now, if any."""
-        return asyncio.current_task(self._loop)
-
-    def creator_of(self, task: asyncio.Task[Any] | None) -> object:
-        """Return None, because the creator of a task is unknown without a task factory."""
-        return None
 
     def _begin(
         self, start: Callable[[], Coroutine[Any, Any, None]], started: Callable[[asyncio.Task[None]], None]
@@ -149,25 +173,9 @@ class BorrowedLoop:
     def _make_task(self, start: Callable[[], Coroutine[Any, Any, None]]) -> asyncio.Task[None]:
         return self._loop.create_task(start())
 
-    def _answer(self) -> None:
-        self._thread = threading.get_ident()  # different threads may run the loop one after another
-        self._answered = True
-
     def _cancel_all(self) -> None:
         for task in self._tasks:
             task.cancel()
-
-
-class ProgramLoopUser(Protocol):
-    """The owner of the tasks on the loop (the activity executor). Called on the control loop."""
-
-    def program_blocked(self, loop: BorrowedLoop, seconds: float) -> None:
-        """Handle a loop that was found to be blocked. Called once per blockage."""
-        ...
-
-    def program_closed(self, loop: BorrowedLoop) -> None:
-        """Handle a loop that was closed, so that its tasks cannot continue. Called once."""
-        ...
 
 
 class WatchedProgramLoop:
@@ -175,7 +183,7 @@ class WatchedProgramLoop:
 
     replacements = 0
 
-    def __init__(self, program: ProgramLoop, user: ProgramLoopUser) -> None:
+    def __init__(self, program: ProgramLoop, user: WorkerRunner) -> None:
         self.current = BorrowedLoop(program)
         self._on_closed = program.on_closed
         self._user = user

@@ -25,7 +25,12 @@ from hourglass._worker import cpus
 from hourglass._worker.activities.activity_loop import LoopThread, LoopWork, WatchedLoop
 from hourglass._worker.activities.activity_threads import OwnThread, ThreadPool
 from hourglass._worker.activities.attempts import Attempt, TaskContext
-from hourglass._worker.activities.executors import AttemptTable, ExecutorLimits, MakeRunner, RunnerStatistics
+from hourglass._worker.activities.executors import (
+    ActivityExecutor,
+    ExecutorLimits,
+    MakeRunner,
+    RunnerStatistics,
+)
 from hourglass._worker.activities.invocation import call_on_loop, call_plainly
 from hourglass._worker.activities.outcomes import (
     abandoned,
@@ -65,8 +70,8 @@ def worker_runner(
     """Return a factory of runners. `own` is the author's executor for `def` activities, and `program_loop` is
     the loop for `async def` activities. By default, both kinds run in threads of the worker.
     """
-    return lambda table: WorkerRunner(
-        table,
+    return lambda executor: WorkerRunner(
+        executor,
         resolver,
         converter,
         max_threads=max_threads,
@@ -81,7 +86,7 @@ class WorkerRunner:
 
     def __init__(
         self,
-        table: AttemptTable,
+        executor: ActivityExecutor,
         resolver: Resolver,
         converter: Converter,
         *,
@@ -91,7 +96,7 @@ class WorkerRunner:
         program_loop: ProgramLoop | None,
     ) -> None:
         reject_in_script()
-        self._table = table
+        self._executor = executor
         self._resolver = resolver
         self._own = own
         self._limits = limits
@@ -180,11 +185,11 @@ class WorkerRunner:
     def _start_process(self, attempt: Attempt, definition: ActivityDefinition) -> None:
         attempt.work = self._processes.submit(attempt, definition)
         if attempt.context.cancel_reason is not None:  # cancelled before its activity was looked up
-            self._table.cancel_attempt(attempt, attempt.context.cancel_reason)
+            self._executor.cancel_attempt(attempt, attempt.context.cancel_reason)
         timeout = attempt.task.spec.start_to_close_timeout
         if timeout:
             attempt.after(
-                timeout + self._limits.late, partial(self._table.cancel_attempt, attempt, "TIMED_OUT")
+                timeout + self._limits.late, partial(self._executor.cancel_attempt, attempt, "TIMED_OUT")
             )
 
     def _start_coroutine(self, attempt: Attempt, definition: ActivityDefinition) -> None:
@@ -213,7 +218,7 @@ class WorkerRunner:
         """Whether there are attempts on this activity loop, or on any loop if `loop` is None."""
         return any(
             isinstance(attempt.work, LoopWork) and loop in (None, attempt.work.loop)
-            for attempt in self._table.attempts.values()
+            for attempt in self._executor.attempts.values()
         )
 
     def blocked(self, loop: LoopThread, seconds: float) -> None:
@@ -282,7 +287,7 @@ class WorkerRunner:
     def _on_loop(self, loop: LoopThread | BorrowedLoop) -> list[tuple[Attempt, LoopWork]]:
         return [
             (attempt, attempt.work)
-            for attempt in self._table.attempts.values()
+            for attempt in self._executor.attempts.values()
             if isinstance(attempt.work, LoopWork) and attempt.work.loop is loop
         ]
 

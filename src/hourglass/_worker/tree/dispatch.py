@@ -210,7 +210,7 @@ class Execution(Work):
         """Submit the attempt to the executor."""
         self._attempt = None
         try:
-            self._attempt = self.services.executor.begin(self.item, self, self.record.generation)
+            self._attempt = self.services.executor.begin(self.item, self.executed, self.record.generation)
         except Exception as error:
             self.finish(error)
 
@@ -233,12 +233,11 @@ class Execution(Work):
 
     async def _report(self, result: ActivityResult) -> None:
         """Report the result through the handle, or through the client if the handle is gone."""
-
-        async def complete(result: ActivityResult) -> None:
-            record = self.record
+        record = self.record
+        try:
             await self.dispatch.holder.complete_activity(record.queue, record.generation, result)
-
-        await self.services.sender.send(self.item, result, complete)
+        except WorkerNotRegistered as error:
+            await self.services.sender.send(self.item, result, error)
 
     def on_failure(self, reason: Exit) -> None:
         """Report the attempt as failed if the job ended without a report."""
