@@ -14,7 +14,7 @@ import asyncio
 from collections import OrderedDict
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, Protocol
+from typing import Final
 
 BACKLOG: Final = 64
 """The number of connections that the kernel queues. asyncio accepts up to this number in a single step, before
@@ -58,22 +58,12 @@ class Timeouts:
 
     def of(self, phase: RequestPhase) -> float | None:
         """Return the timeout of a phase, or None if the phase has no timeout."""
-        match phase:
-            case RequestPhase.HEAD:
-                return self.head
-            case RequestPhase.BODY:
-                return self.body
-            case RequestPhase.FLUSH:
-                return self.flush
-            case RequestPhase.ANSWER:
-                return None
-
-
-class Transport(Protocol):
-    """An asyncio transport."""
-
-    def abort(self) -> None:
-        """Close the connection immediately, without sending queued data."""
+        timeouts = {
+            RequestPhase.HEAD: self.head,
+            RequestPhase.BODY: self.body,
+            RequestPhase.FLUSH: self.flush,
+        }
+        return timeouts.get(phase)
 
 
 class ConnectionGate:
@@ -82,15 +72,15 @@ class ConnectionGate:
     def __init__(self, most: int | None = None, timeouts: Timeouts | None = None) -> None:
         self._most = most_connections() if most is None else most
         self._timeouts = timeouts or Timeouts()
-        self._phases: dict[Transport, RequestPhase] = {}
+        self._phases: dict[asyncio.WriteTransport, RequestPhase] = {}
         # The connections that wait for their peers, with their timers, in the order in which they began to
         # wait.
-        self._waiting: OrderedDict[Transport, asyncio.TimerHandle] = OrderedDict()
+        self._waiting: OrderedDict[asyncio.WriteTransport, asyncio.TimerHandle] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._phases)
 
-    def admit(self, connection: Transport) -> bool:
+    def admit(self, connection: asyncio.WriteTransport) -> bool:
         """Admit a new connection, or close it and return False if all are in use."""
         if len(self._phases) >= self._most:
             if not self._waiting:
@@ -100,7 +90,7 @@ class ConnectionGate:
         self.enter(connection, RequestPhase.HEAD)
         return True
 
-    def enter(self, connection: Transport, phase: RequestPhase) -> None:
+    def enter(self, connection: asyncio.WriteTransport, phase: RequestPhase) -> None:
         """Record the phase of a connection. Its timeout starts with the phase."""
         if self._phases.get(connection) is phase:
             return
@@ -111,7 +101,7 @@ class ConnectionGate:
             loop = asyncio.get_running_loop()
             self._waiting[connection] = loop.call_later(timeout, self._close, connection)
 
-    def leave(self, connection: Transport) -> None:
+    def leave(self, connection: asyncio.WriteTransport) -> None:
         """Remove a connection that has ended. Do nothing if it was not admitted."""
         self._cancel(connection)
         self._phases.pop(connection, None)
@@ -121,11 +111,11 @@ class ConnectionGate:
         for connection in list(self._phases):
             self._close(connection)
 
-    def _close(self, connection: Transport) -> None:
+    def _close(self, connection: asyncio.WriteTransport) -> None:
         self.leave(connection)
         connection.abort()
 
-    def _cancel(self, connection: Transport) -> None:
+    def _cancel(self, connection: asyncio.WriteTransport) -> None:
         timer = self._waiting.pop(connection, None)
         if timer is not None:
             timer.cancel()
