@@ -2,7 +2,7 @@
 
 `Task.cancel()` is only a request: it is passed to the awaited object, and has no effect until that object
 yields. A driver wraps the task's coroutine, resumes the coroutine itself and knows the awaited object, so that
-it can interrupt the wait at any time. Must not know: processes.
+it can interrupt the wait at any time.
 
 - `cancel` is asyncio's own.
 - `kill` raises `Killed` in the coroutine at its current await, in the next iteration of the event loop, in the
@@ -18,26 +18,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from contextvars import Context
-from typing import Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from hourglass._supervision.process import Process
 
 
 class Killed(BaseException):
     """Raised in the coroutine of a killed process. It is not caught by `except Exception`."""
-
-
-class DriverOwner(Protocol):
-    """The owner of a driver: the process whose coroutine it runs. It is notified when the coroutine ends."""
-
-    def ended(self, driver: TaskDriver, error: BaseException | None) -> None:
-        """Handle a coroutine that returned, or raised `error`."""
-
-    def lingers(self, driver: TaskDriver) -> None:
-        """Handle a coroutine that keeps running after it was killed."""
-
-    def discarded(self, driver: TaskDriver, error: BaseException | None) -> None:
-        """Handle a coroutine that was closed after it had lingered. `error` is the exception that it raised, if
-        any.
-        """
 
 
 class _Awaited:
@@ -83,7 +71,7 @@ class _Awaited:
 class TaskDriver(Coroutine[Any, Any, None]):
     """A coroutine run by a task that can kill it."""
 
-    def __init__(self, body: Coroutine[Any, Any, Any], owner: DriverOwner, name: str) -> None:
+    def __init__(self, body: Coroutine[Any, Any, Any], owner: Process, name: str) -> None:
         # used by the `repr` of the task
         self.__name__ = self.__qualname__ = getattr(body, "__qualname__", type(body).__name__)
         self._body = body

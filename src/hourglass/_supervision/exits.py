@@ -77,7 +77,6 @@ KILLED = Exit("killed")
 
 
 def crash(error: BaseException) -> Exit:
-    """Return the exit of a process that crashed with an exception."""
     return Exit("crash", error)
 
 

@@ -42,11 +42,9 @@ class LoopClock:
     """The running event loop's own clock."""
 
     def now(self) -> float:
-        """Return the loop's monotonic time."""
         return asyncio.get_running_loop().time()
 
     def call_later(self, delay: float, callback: Callable[[], object]) -> Cancellable:
-        """Schedule a call with a timer of the loop."""
         return asyncio.get_running_loop().call_later(delay, callback)
 
 
@@ -66,7 +64,6 @@ class Node:
         self._waiters: list[asyncio.Future[None]] = []
 
     def report(self, kind: ReportKind, path: str, reason: Exit | None = None, detail: str = "") -> None:
-        """Add a report with the current time."""
         self.reports.add(kind, path, self.clock.now(), reason, detail)
 
     def unwinds(self, driver: TaskDriver) -> None:

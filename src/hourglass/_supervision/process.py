@@ -83,7 +83,6 @@ class Monitor:
         self._callback = callback
 
     def cancel(self) -> None:
-        """Cancel the registration."""
         if self._process._monitors is not None:
             self._process._monitors.pop(self, None)
 
@@ -148,7 +147,6 @@ class Process:
 
     @property
     def alive(self) -> bool:
-        """Whether the process has not died yet."""
         return self.state is not ProcessState.DEAD
 
     @property
@@ -221,12 +219,10 @@ class Process:
         self._die(reason)
 
     def run(self, body: Coroutine[Any, Any, object], *, start_limit: float | None = None) -> None:
-        """Start the body."""
         self._set_timer(start_limit, self._start_overdue)
         self._body = TaskDriver(body, self, self.path)
 
     def has_started(self, value: Any) -> None:
-        """Mark the process as started."""
         if self.state is not ProcessState.STARTING:
             return  # the process is being stopped, or this is a repeated call
         self.started_at, self.value = self.node.clock.now(), value
@@ -311,7 +307,6 @@ class Process:
         self._notify_monitors(reason)
 
     def _notify_monitors(self, reason: Exit) -> None:
-        """Call the monitors."""
         if self._monitors:
             down = Down(self, reason)
             monitors, self._monitors = self._monitors, None
@@ -418,12 +413,10 @@ class Job(Process):
 
     @property
     def id(self) -> str:  # type: ignore[override]
-        """The name and number of the job."""
         return f"{self._name}-{self._number}"
 
     @property
     def path(self) -> str:  # type: ignore[override]
-        """The path of the job in the tree."""
         return f"{self.parent.path}/{self.id}" if self.parent else self.id
 
     def finish(self, error: BaseException | None = None) -> None:

@@ -49,13 +49,11 @@ class ProcessRegistry:
         self._entries[name] = (process, monitor)
 
     def unregister(self, name: Hashable) -> None:
-        """Remove a name, if it is registered."""
         entry = self._entries.pop(name, None)
         if entry is not None:
             entry[1].cancel()
 
     def whereis(self, name: Hashable) -> Process | None:
-        """Return the process with that name, or None."""
         entry = self._entries.get(name)
         return entry[0] if entry is not None else None
 

@@ -55,7 +55,6 @@ class ChildSlot:
         self._timer: Cancellable | None = None
 
     def fill(self, process: Process) -> None:
-        """Set the current process."""
         self.stop_waiting()
         self.process = process
 
@@ -65,7 +64,6 @@ class ChildSlot:
         self.process = None
 
     def is_filled_by(self, process: Process) -> bool:
-        """Return whether this process is the current one."""
         return self.process is process
 
     def next_delay(self, now: float) -> float:
@@ -85,7 +83,6 @@ class ChildSlot:
         self._timer = clock.call_later(delay, callback)
 
     def stop_waiting(self) -> None:
-        """Cancel the callback of `wait`."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
