@@ -42,7 +42,6 @@ LEVELS: dict[str, tuple[frozenset[str], ...]] = {
             {
                 *(
                     "portal",
-                    "portal_calls",
                     "mailbox",
                     "activity_metrics",
                     "daemon_executor",

@@ -11,7 +11,6 @@ Subpackages. Each imports only the subpackages listed above it:
 Modules shared by them:
 
 portal            calls from any thread or event loop into the control loop
-portal_calls      the two kinds of these calls: awaited on another loop, or blocking a thread
 mailbox           calls from other threads to an event loop, with a single wake-up for a burst
 daemon_executor   threads for blocking calls, which do not keep the process alive
 targets           the engine that a client connects to, from a str, the environment or a profile
