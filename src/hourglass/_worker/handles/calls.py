@@ -93,11 +93,9 @@ class Condition:
 
     @property
     def waiting(self) -> int:
-        """The number of waiters."""
         return len(self._waiters)
 
     def notify_all(self) -> None:
-        """Wake all waiters."""
         if not self._waiters:
             return
         waiters, self._waiters = self._waiters, set()

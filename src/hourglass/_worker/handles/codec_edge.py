@@ -161,7 +161,6 @@ class ContextBook:
         return self._attempts.get(token)
 
     def ended(self, token: bytes) -> None:
-        """Delete the context of an attempt that has ended."""
         self._attempts.pop(token, None)
 
 
@@ -433,29 +432,56 @@ def _failure(error: PayloadError) -> Failure:
     return Failure(message=str(error), info=ApplicationFailure(type=type(error).__name__))
 
 
-class CodecConnection:
-    """A `Connection` whose handles and requests pass through a codec."""
+class ConnectionWrapper:
+    """A `Connection` that forwards all calls to the connection `inner`."""
 
-    def __init__(self, inner: Connection, codec: Codec, converter: Converter) -> None:
-        self._inner = inner
-        self._codec = codec
-        self._converter = converter
-        self._book = ContextBook(inner.namespace) if wants_context(codec) else None
+    def __init__(self, inner: Connection) -> None:
+        self.inner = inner
 
     @property
     def target(self) -> str:
         """The target of the connection."""
-        return self._inner.target
+        return self.inner.target
 
     @property
     def namespace(self) -> str:
-        """The namespace of the connection."""
-        return self._inner.namespace
+        """The namespace of all requests."""
+        return self.inner.namespace
 
     @property
     def identity(self) -> str:
         """The client identity that is sent to the engine."""
-        return self._inner.identity
+        return self.inner.identity
+
+    async def call(self, request: Request[A]) -> A:
+        """Send a request and return its answer."""
+        return await self.inner.call(request)
+
+    async def open_handle(self, config: HandleConfig) -> Handle:
+        """Open a handle for a task queue."""
+        return await self.inner.open_handle(config)
+
+    def status(self) -> EngineStatus:
+        """Return the state of the engine, as far as this process knows it."""
+        return self.inner.status()
+
+    def metrics(self) -> list[Family]:
+        """Return the metrics that the engine records itself."""
+        return self.inner.metrics()
+
+    async def close(self) -> None:
+        """Close the connection."""
+        await self.inner.close()
+
+
+class CodecConnection(ConnectionWrapper):
+    """A `Connection` whose handles and requests pass through a codec."""
+
+    def __init__(self, inner: Connection, codec: Codec, converter: Converter) -> None:
+        super().__init__(inner)
+        self._codec = codec
+        self._converter = converter
+        self._book = ContextBook(inner.namespace) if wants_context(codec) else None
 
     async def call(self, request: Request[A]) -> A:
         """Send a request with encoded payloads, and return its decoded answer."""
@@ -465,22 +491,10 @@ class CodecConnection:
             context = self._book.of_attempt(token) or request_context(request, self.namespace)
             codec = codec if context is None else in_context(codec, context)
         sealed = await asyncio.to_thread(seal, request, codec, self._converter)
-        answer: A = await self._inner.call(sealed)
+        answer: A = await self.inner.call(sealed)
         return await asyncio.to_thread(unseal, answer, codec, self._converter)
 
     async def open_handle(self, config: HandleConfig) -> Handle:
         """Open a handle whose payloads pass through the codec."""
-        handle = await self._inner.open_handle(config)
+        handle = await self.inner.open_handle(config)
         return CodecHandle(handle, self._codec, self._converter, self._book)
-
-    def status(self) -> EngineStatus:
-        """Return the state of the engine, as far as this process knows it."""
-        return self._inner.status()
-
-    def metrics(self) -> list[Family]:
-        """Return the metrics that the engine records itself."""
-        return self._inner.metrics()
-
-    async def close(self) -> None:
-        """Close the connection."""
-        await self._inner.close()

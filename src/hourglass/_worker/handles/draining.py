@@ -162,7 +162,6 @@ def _can_continue(record: HandleRecord, drain: Drain, activation: Activation, no
 
 
 def _offer(tables: HandleTables, record: HandleRecord, item: Activation | ActivityItem) -> None:
-    """Pass an item on for dispatch."""
     notify(tables.events.item_arrived, record, item)
 
 

@@ -183,7 +183,6 @@ class HandleRecord:
             self.spare = None
 
     def apply_signal(self, signal: HandleSignal) -> None:
-        """Advance the handle's state."""
         self.state = advance(self.state, signal)
 
     def detach(self) -> None:
@@ -225,7 +224,6 @@ class Registration:
         return f"<Registration {self.queue!r}{' ended' if self.has_ended() else ''}>"
 
     def has_ended(self) -> bool:
-        """Whether the registration has ended."""
         return self._end is not None
 
     def check(self) -> None:
@@ -248,7 +246,6 @@ class Registration:
         return record
 
     def serve(self, record: HandleRecord) -> None:
-        """Make this handle serve the registration."""
         self.current, self.was_active = record, True
         self.changed.notify_all()
 
@@ -326,7 +323,6 @@ class HandleTables:
         return record
 
     def of_queue(self, queue: str) -> list[HandleRecord]:
-        """Return the handles of a queue, oldest first."""
         return [record for record in self.records.values() if record.queue == queue]
 
     def distrust(self) -> None:
@@ -382,7 +378,6 @@ class HandleTables:
         return self.shared or otherwise
 
     def set_limits(self, limits: HandleLimits) -> None:
-        """Set the limits for all handles."""
         self.limits = limits
         self.completing = self.patience(limits.completion)
         """The deadlines of completions that handles have not accepted yet."""

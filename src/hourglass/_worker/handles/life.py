@@ -25,7 +25,6 @@ class HandleState(Enum):
 
     @property
     def over(self) -> bool:
-        """Whether the state is final."""
         return self in (HandleState.CLOSED, HandleState.ABANDONED)
 
 
@@ -74,7 +73,9 @@ class HandleLimits:
     completion: float = 30.0
     """The maximum time that a caller waits for its completion to be accepted. The call itself is not cancelled."""
     resend: float = 5.0
-    """The time after which a result that the handle has not accepted is sent again through the connection."""
+    """The time, less than `completion`, after which a result that the handle has not accepted is sent again through the
+    connection.
+    """
     resending: float = 3600.0
     """The maximum time for retrying to send a result. Without retries the engine might never learn that the attempt has
     ended.

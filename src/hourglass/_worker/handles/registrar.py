@@ -183,11 +183,6 @@ def _text(error: BaseException) -> str:
     return f"{name}: {error}" if isinstance(error, HourglassError) else name
 
 
-def may_wait(tables: HandleTables, record: HandleRecord) -> bool:
-    """Whether a handle is healthy enough to wait for its worker."""
-    return record.healthy and tables.limits.adoption > 0
-
-
 def set_aside(tables: HandleTables, record: HandleRecord) -> None:
     """Make a healthy handle wait for its worker to return. Wake the handle's poll loops, which see that the
     registration has ended.
@@ -269,7 +264,8 @@ class Registrar:
             tables.unregistered.add(registration.queue)
         served = registration.finish(kind, message)
         for record in tables.of_queue(registration.queue):
-            if signal is HandleSignal.RECYCLED and record is served and may_wait(tables, record):
+            may_wait = record is served and record.healthy and tables.limits.adoption > 0
+            if signal is HandleSignal.RECYCLED and may_wait:
                 set_aside(tables, record)
             else:
                 begin_drain(tables, record, signal)

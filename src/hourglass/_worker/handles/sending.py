@@ -66,7 +66,6 @@ def _failed_to_send(tables: HandleTables, record: HandleRecord, what: str, error
 
 
 def _error_of(call: asyncio.Future[Any]) -> BaseException | None:
-    """Return the exception of a call that has ended."""
     return HandleBroken("the call was cancelled") if call.cancelled() else call.exception()
 
 
@@ -209,12 +208,7 @@ def fail_run(tables: HandleTables, record: HandleRecord, run_id: str, reason: st
         notify(tables.events.run_evicted, record, run_id)
         return
     tables.counters.forced_failures += 1
-    send_completion(tables, record, failed_task(run_id, reason))
-
-
-def failed_task(run_id: str, reason: str) -> TaskFailed:
-    """Return a completion that fails the task for a reason on our side, so that the engine retries it."""
-    return TaskFailed(run_id, _failure(reason))
+    send_completion(tables, record, TaskFailed(run_id, _failure(reason)))
 
 
 def _failure(reason: str) -> Failure:
@@ -284,15 +278,10 @@ class PendingResult:
 
     def follow(self, call: asyncio.Future[None]) -> None:
         """Wait for the handle's call to end, in a callback."""
-        tables = self.tables
         self.record.calls.add(self)
         # One deadline at a time: most results are accepted long before the first.
-        if tables.limits.resend < tables.limits.completion:
-            self.deadlines = tables.reporting
-            self.deadlines.watch(self, PendingResult._overdue)
-        else:
-            self.deadlines = tables.completing
-            self.deadlines.watch(self, PendingResult._unanswered)
+        self.deadlines = self.tables.reporting
+        self.deadlines.watch(self, PendingResult._overdue)
         call.add_done_callback(self._ended)
 
     def _ended(self, call: asyncio.Future[None]) -> None:
@@ -330,8 +319,7 @@ class PendingResult:
     def _overdue(self) -> None:
         self.is_settled = True
         limits = self.tables.limits
-        if limits.completion > limits.resend:  # otherwise the caller was notified earlier
-            self._watch_for(limits.completion - limits.resend, PendingResult._unanswered)
+        self._watch_for(limits.completion - limits.resend, PendingResult._unanswered)
         self._resend()
 
     def _resend(self) -> None:
@@ -354,9 +342,6 @@ class PendingResult:
 
     def _unanswered(self) -> None:
         then, self.then = self.then, _nothing
-        limits = self.tables.limits
-        if not self.is_settled and limits.resend > limits.completion:
-            self._watch_for(limits.resend - limits.completion, PendingResult._overdue)
         _unanswered(self.tables, "the result of an attempt", then)
 
 

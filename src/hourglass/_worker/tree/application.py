@@ -14,11 +14,10 @@ import logging
 from asyncio import sleep
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any
 
-from hourglass._contract.engine_status import EngineStatus
-from hourglass._contract.handle import ActivityCancel, ActivityItem, Handle, HandleConfig
-from hourglass._contract.service import Connection, Request
+from hourglass._contract.handle import ActivityCancel, ActivityItem
+from hourglass._contract.service import Connection
 from hourglass._evaluator.events import Activation
 from hourglass._supervision import (
     DynamicSupervisor,
@@ -32,7 +31,7 @@ from hourglass._supervision import (
     start_tree,
 )
 from hourglass._supervision.reports import log_report
-from hourglass._worker.handles.codec_edge import CodecConnection
+from hourglass._worker.handles.codec_edge import CodecConnection, ConnectionWrapper
 from hourglass._worker.handles.handles import HandleRecord
 from hourglass._worker.handles.holder import BridgeHolder, HandleLimits, HandleTables
 from hourglass._worker.tree.dispatch import Dispatch
@@ -44,51 +43,14 @@ from hourglass._worker.tree.sightings import SightLimits
 from hourglass._worker.tree.watchdog import WatchLimits
 from hourglass.converter import Codec, Converter
 from hourglass.errors import ServiceTimeoutError, UsageError
-from hourglass.metrics import Family
-
-A = TypeVar("A")
 
 
-class BorrowedConnection:
+class BorrowedConnection(ConnectionWrapper):
     """A client's `Connection`, lent to handles: closing this object leaves the client's connection open.
 
-    An engine in memory has only one connection. `lender`, the client's connection, can be replaced: later requests use
+    An engine in memory has only one connection. `inner`, the client's connection, can be replaced: later requests use
     the new connection.
     """
-
-    def __init__(self, lender: Connection) -> None:
-        self.lender = lender
-
-    @property
-    def target(self) -> str:
-        """The engine's address."""
-        return self.lender.target
-
-    @property
-    def namespace(self) -> str:
-        """The namespace of all requests."""
-        return self.lender.namespace
-
-    @property
-    def identity(self) -> str:
-        """The identity that the engine sees."""
-        return self.lender.identity
-
-    async def call(self, request: Request[A]) -> A:
-        """Send a request and return its answer."""
-        return await self.lender.call(request)
-
-    async def open_handle(self, config: HandleConfig) -> Handle:
-        """Open a handle for a task queue."""
-        return await self.lender.open_handle(config)
-
-    def status(self) -> EngineStatus:
-        """Return the state of the engine, as far as this process knows it."""
-        return self.lender.status()
-
-    def metrics(self) -> list[Family]:
-        """Return the metrics that the engine records itself."""
-        return self.lender.metrics()
 
     async def close(self) -> None:
         """Do nothing: the client closes its own connection."""
@@ -151,8 +113,7 @@ class Application:
 
     @property
     def raw(self) -> Connection:
-        """The client's own connection."""
-        return self._borrowed.lender
+        return self._borrowed.inner
 
     @property
     def holder(self) -> BridgeHolder:
@@ -170,7 +131,6 @@ class Application:
         return self._holder[0]
 
     def set_holder(self, holder: BridgeHolder, process: Process) -> None:
-        """Set the holder that has started."""
         self._holder = (holder, process)
         self.dispatch.holder = holder
 
@@ -264,14 +224,14 @@ class Application:
         Each queue gets a new handle immediately, and work in progress continues on the old handle. If a new handle
         cannot be opened, raise the error and switch back to the former client.
         """
-        former = self._borrowed.lender, self._connect, self._client
-        self._borrowed.lender, self._connect, self._client = connection, connect, client
+        former = self._borrowed.inner, self._connect, self._client
+        self._borrowed.inner, self._connect, self._client = connection, connect, client
         try:
             async with asyncio.timeout(_REPLACE_TIMEOUT):
                 for services in self.configured():
                     await self.holder.recycle(services.queue, "the worker's client was replaced")
         except BaseException as error:
-            self._borrowed.lender, self._connect, self._client = former
+            self._borrowed.inner, self._connect, self._client = former
             if isinstance(error, TimeoutError):
                 raise ServiceTimeoutError(
                     f"the new client opened no handle within {_REPLACE_TIMEOUT:g} s: the worker continues with the old client",
