@@ -140,8 +140,8 @@ def test_quarantine_records_hangs_and_progress_for_the_next_process() -> None:
     record = RecordedCalls()
     quarantine = Quarantine(record)
     quarantine.add("r", DEFINITION, HungStack("text", "place"))
-    quarantine.run_progressed("r")
-    quarantine.run_progressed("r")
+    quarantine.release("r")
+    quarantine.release("r")
     assert record.calls == [("add", "r", "body", "text", "place"), ("forget", "r")]
 
 

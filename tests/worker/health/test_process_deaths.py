@@ -320,7 +320,7 @@ def test_run_that_progresses_is_no_longer_suspect() -> None:
     assert quarantine.is_suspect("r")
     assert not quarantine.is_suspect("s")
     assert quarantine.held("r", DEFINITION) is None
-    quarantine.run_progressed("r")
+    quarantine.release("r")
     assert not quarantine.is_suspect("r")
     assert record.forgotten == ["r"]
 
@@ -337,10 +337,10 @@ def test_run_quarantined_for_a_local_activity_is_released_when_that_activity_end
     quarantine.restore([death(activity_id="1", times=2), death("s", activity_id="1", times=3)])
     assert quarantine.held("r", DEFINITION) is None
     assert quarantine.held("s", DEFINITION) is not None
-    quarantine.run_progressed("s")
-    quarantine.attempt_ended("s", "2")
+    quarantine.release("s")
+    quarantine.release("s", "2")
     assert quarantine.held("s", DEFINITION) is not None
-    quarantine.attempt_ended("s", "1")
+    quarantine.release("s", "1")
     assert quarantine.held("s", DEFINITION) is None
 
 

@@ -204,37 +204,6 @@ def new_definition(name="hangs"):
     return define_function(hangs, name, ())
 
 
-def test_run_is_quarantined_after_its_second_hang_in_the_same_code():
-    clock = Clock()
-    quarantine = Quarantine(back_off=10, clock=clock)
-    code, stack = new_definition(), HungStack("text", "place")
-    assert quarantine.add("r", code, stack) == 1
-    assert quarantine.held("r", code) is None
-    assert quarantine.add("r", code, stack) == 2
-    hang = quarantine.held("r", code)
-    assert hang is not None
-    assert (hang.times, hang.stack) == (2, stack)
-    assert quarantine.held("r", None) is None  # its code is not known yet
-    assert quarantine.held("s", code) is None
-    assert quarantine.held("r", new_definition()) is None
-    assert quarantine.held("r", code) is None  # forgotten
-
-
-def test_quarantined_run_is_retried_once_after_the_back_off():
-    clock = Clock()
-    quarantine = Quarantine(back_off=10, clock=clock)
-    code = new_definition()
-    for _ in range(2):
-        quarantine.add("r", code, HungStack())
-    clock.now += 10
-    assert quarantine.held("r", code) is None
-    assert quarantine.held("r", code) is not None
-    assert quarantine.add("r", code, HungStack()) == 3
-    quarantine.run_progressed("r")
-    assert quarantine.held("r", code) is None
-    assert len(quarantine) == 0
-
-
 def test_run_that_hangs_during_import_is_quarantined_until_the_back_off():
     clock = Clock()
     quarantine = Quarantine(back_off=10, clock=clock)
@@ -243,19 +212,6 @@ def test_run_that_hangs_during_import_is_quarantined_until_the_back_off():
     assert quarantine.held("r", None) is not None
     clock.now += 10
     assert quarantine.held("r", None) is None
-
-
-def test_workflow_is_quarantined_after_a_single_hang_while_too_many_threads_are_stuck():
-    clock = Clock()
-    quarantine = Quarantine(back_off=10, clock=clock)
-    code = new_definition()
-    quarantine.add("r", code, HungStack())
-    assert quarantine.held("s", code) is None
-    quarantine.distress = True
-    assert quarantine.held("s", code) is not None
-    assert quarantine.held("s", new_definition()) is None
-    clock.now += 10
-    assert quarantine.held("s", code) is None
 
 
 def test_quarantine_remembers_at_most_a_thousand_runs():

@@ -158,7 +158,6 @@ class Incidents:
             os.close(self._descriptor)
 
     def _change(self, change: Callable[[dict[str, Incident]], object]) -> None:
-        """Apply a change to the recorded incidents."""
         with suppress(OSError), self._locked():
             recorded = _read(self.folder)
             change(recorded)
@@ -389,7 +388,6 @@ def _state_folder(environ: Mapping[str, str]) -> Path:
 
 
 def _digests(stack: str) -> dict[str, str]:
-    """Return the digest of each file on a stack."""
     digests = {}
     for name in _STACK_FILE.findall(stack):
         digests[name] = ""

@@ -150,13 +150,19 @@ class Quarantine:
         held = self.runs.get(run_id)
         return held is not None and held.died and not held.activity_id
 
-    def run_progressed(self, run_id: str) -> None:
-        """Release a run whose code made progress. A run that is held because of a local activity stays held."""
-        self._release(run_id, "")
-
-    def attempt_ended(self, run_id: str, activity_id: str) -> None:
-        """Release a run that is held because of this local activity, which has ended without killing the process."""
-        self._release(run_id, activity_id)
+    def release(self, run_id: str, activity_id: str = "") -> None:
+        """Release a run whose code made progress, or with `activity_id` a run that is held because of this local
+        activity, which has ended without killing the process.
+        """
+        if not self.runs:
+            return
+        with self._lock:
+            held = self.runs.get(run_id)
+            if held is None or held.activity_id != activity_id:
+                return
+            del self.runs[run_id]
+        if self._record is not None:
+            self._record.forget(run_id)
 
     def held(self, run_id: str, definition: WorkflowDefinition | None) -> HeldRun | None:
         """Return the reason for not executing a run now, as a `HeldRun`; None if the run may be executed. `definition`
@@ -179,16 +185,6 @@ class Quarantine:
             if definition is None:
                 return None
             return self._held_in_epidemic(definition) or self._held_in_distress(definition)
-
-    def _release(self, run_id: str, activity_id: str) -> None:
-        if self.runs:
-            with self._lock:
-                held = self.runs.get(run_id)
-                if held is None or held.activity_id != activity_id:
-                    return
-                del self.runs[run_id]
-            if self._record is not None:
-                self._record.forget(run_id)
 
     def _held_back(self, run_id: str, held: HeldRun) -> HeldRun | None:
         now = self._clock()
@@ -224,7 +220,6 @@ class Quarantine:
 
 
 def rejection(run_id: str, held: HeldRun) -> TaskFailed:
-    """Return the failure of a task whose run is held."""
     if held.died:
         culprit = f"its local activity {held.activity_id}" if held.activity_id else "its code"
         text = (

@@ -176,11 +176,9 @@ class StateCache:
             self._owned.setdefault(owner, {})
 
     def count(self, owner: object) -> int:
-        """Return the number of states of an owner."""
         return len(self._owned.get(owner, ()))
 
     def owned(self, owner: object) -> list[Entry]:
-        """Return the states of an owner."""
         with self._lock:
             return list(self._owned.get(owner, _NOTHING).values())
 
@@ -366,7 +364,6 @@ class LiveRuns:
         return next(iter(self._runs), None)
 
     def discard(self, entry: Entry) -> None:
-        """Remove a run."""
         self._runs.pop(entry, None)
 
 

@@ -404,7 +404,6 @@ class Evaluations:
         return entry
 
     def _drop(self, entry: Entry) -> None:
-        """Drop the fibers of a run."""
         evaluated, self._executing = self._executing, entry
         if self._note is not None:
             self._note.write(entry.noted)

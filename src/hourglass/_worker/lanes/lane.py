@@ -133,7 +133,6 @@ class Lane:
 
     @property
     def counts(self) -> Counts:
-        """The counters so far."""
         return self.evaluations.counts
 
     @property
@@ -148,7 +147,6 @@ class Lane:
 
     @property
     def queued(self) -> int:
-        """The length of the queue."""
         return len(self._work)
 
     @property
@@ -164,7 +162,6 @@ class Lane:
         return 0 if self._phase is LanePhase.WORKING else 1 + self.evaluations.unwound
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     def submit(self, activation: Activation, reply: Reply, generation: int = 0) -> None:

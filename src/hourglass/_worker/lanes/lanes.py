@@ -83,7 +83,6 @@ class LaneSet:
         self._stopping = False
 
     def start(self) -> None:
-        """Start every lane."""
         for lane in self._places.lanes():
             lane.start()
 
@@ -99,8 +98,7 @@ class LaneSet:
             self._arm()
 
     def attempt_ended(self, run_id: str, activity_id: str) -> None:
-        """Report that a local activity of a run has ended."""
-        self._quarantine.attempt_ended(run_id, activity_id)
+        self._quarantine.release(run_id, activity_id)
 
     def forget(self, generation: int, run_id: str) -> None:
         """Remove a run from the table of places."""
@@ -168,7 +166,6 @@ class LaneSet:
         return [first, *(replace(counts, parked={}) for counts in remaining), self._relief.ended]
 
     def status(self) -> list[LaneStatus]:
-        """Return the state of each lane."""
         return [
             LaneStatus(
                 name=place.name,

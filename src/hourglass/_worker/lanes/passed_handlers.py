@@ -93,5 +93,4 @@ def _means(name: str, frame: FrameType, cause: BaseException) -> bool:
 
 
 def _names(kind: type[BaseException]) -> set[str]:
-    """Return the names of an exception class and of its subclasses."""
     return {kind.__name__}.union(*map(_names, kind.__subclasses__()))

@@ -28,12 +28,10 @@ class LanePlace:
 
     @property
     def name(self) -> str:
-        """The name of the lane."""
         return self.lane.name
 
     @property
     def has_work(self) -> bool:
-        """Whether the lane has work in progress or in its queue."""
         return self.lane.busy is not None or bool(self.lane.queued)
 
 
@@ -61,15 +59,12 @@ class Places:
         return name in self._places
 
     def lanes(self) -> list[Lane]:
-        """Return all lanes."""
         return [place.lane for place in self._places.values()]
 
     def usual(self) -> list[LanePlace]:
-        """Return the places that are not spare."""
         return [place for place in self if not place.spare]
 
     def staying(self) -> list[LanePlace]:
-        """Return the places that are not leaving."""
         return [place for place in self if not place.leaving]
 
     def has_work(self) -> bool:
@@ -77,7 +72,6 @@ class Places:
         return any(place.has_work for place in self._places.values())
 
     def add(self, place: LanePlace) -> LanePlace:
-        """Add a spare place."""
         self._places[place.name] = place
         return place
 

@@ -31,11 +31,9 @@ class RunLog:
         """Whether runs that start or end normally are logged."""
 
     def begun(self, started: RunStarted, run_id: str) -> None:
-        """Log the start of a run."""
         work_log.log_begun(started, run_id, self._task_queue)
 
     def closed(self, entry: Entry, activation: Activation) -> None:
-        """Log the end of a run."""
         live = entry.run.live
         if live is not None and live.started is not None:
             result, now_ns = entry.run.state.result, activation.timestamp_ns
@@ -53,7 +51,7 @@ class RunLog:
                 with suppress(Warning):  # filters may turn warnings into errors, which must not end a worker
                     warnings.warn(f"workflow {name} ({entry.workflow_id}): {notice}", category, stacklevel=2)
         if not only_queries:
-            self._quarantine.run_progressed(activation.run_id)
+            self._quarantine.release(activation.run_id)
         if self._parked.forget(activation.run_id):
             logger.info("run %s continues", activation.run_id)
 
@@ -65,7 +63,6 @@ class RunLog:
         return name
 
     def parked(self, entry: Entry, error: BaseException | None) -> None:
-        """Log that the code of a run has failed."""
         name = entry.run.definition.name
         self._parked.log_parked(name, entry.workflow_id, entry.key.run_id, error, self._task_queue)
 
