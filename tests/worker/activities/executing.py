@@ -12,7 +12,7 @@ from hourglass._contract.handle import ActivityOk, ActivityResult, ActivityTask,
 from hourglass._evaluator.specs import Payloads
 from hourglass._worker.activities.attempts import Heartbeat
 from hourglass._worker.activities.executors import HEARTBEAT_INTERVAL, ActivityExecutor, ExecutorLimits
-from hourglass._worker.activities.runners import worker_runner
+from hourglass._worker.activities.runners import WorkerRunner
 from hourglass._worker.resolver import Resolver
 from hourglass.activity._context import Equipment
 from hourglass.converter import ApplicationFailure, Converter, default_converter
@@ -37,8 +37,13 @@ class AwaitedExecutor(ActivityExecutor):
     ) -> None:
         resolver = activities if isinstance(activities, Resolver) else Resolver(activities=activities)
         equipment = Equipment(converter=converter, client=client, payload_limit=limits.payload_limit)
-        runner = worker_runner(resolver, converter, max_threads=max_threads, own=own, limits=limits)
-        super().__init__(equipment, heartbeat, runner, heartbeat_interval=beat_interval, limits=limits)
+
+        def make_runner(executor: ActivityExecutor) -> WorkerRunner:
+            return WorkerRunner(
+                executor, resolver, converter, max_threads=max_threads, own=own, limits=limits
+            )
+
+        super().__init__(equipment, heartbeat, make_runner, heartbeat_interval=beat_interval, limits=limits)
 
     async def execute(self, task: ActivityTask) -> ActivityResult:
         """Run an attempt to its end. If this call is cancelled, the attempt is abandoned."""

@@ -54,7 +54,7 @@ class Reversing(Converter):
 async def test_activity_process_is_started_once_and_reused():
     async with executing() as (executor, _):
         results = [await executor.execute(attempt("pid")) for _ in range(2)]
-        seen = executor.statistics()
+        seen = executor.runner.statistics()
     first, second = map(value, results)
     assert first == second != os.getpid()
     assert (seen.processes, seen.started_processes, seen.died_processes) == (1, 1, 0)
@@ -90,7 +90,7 @@ async def test_process_activity_receives_its_cancellation(tmp_path, name):
         running = asyncio.ensure_future(executor.execute(attempt(name, str(sign))))
         await until(sign.exists)
         executor.cancel(b"t", "CANCELLED")
-        result, seen = await running, executor.statistics()
+        result, seen = await running, executor.runner.statistics()
     if name == "waits":
         assert value(result) is True
     else:
@@ -116,7 +116,7 @@ async def test_activity_process_that_ignores_cancellation_is_killed_after_the_gr
         executor.cancel(b"t", reason)
         result = await running
         await until(lambda: _gone(process))
-        following, seen = value(await executor.execute(attempt("static", 1))), executor.statistics()
+        following, seen = value(await executor.execute(attempt("static", 1))), executor.runner.statistics()
     assert isinstance(result, AttemptCancelled)
     assert following == 2
     assert (seen.started_processes, seen.died_processes) == (2, 1)
@@ -297,7 +297,7 @@ import asyncio, os, sys
 from hourglass import activity
 from hourglass._contract.handle import ActivityTask
 from hourglass._worker.activities.executors import ActivityExecutor
-from hourglass._worker.activities.runners import worker_runner
+from hourglass._worker.activities.runners import WorkerRunner
 from hourglass.activity._context import Equipment
 from hourglass._worker.resolver import Resolver
 from hourglass.converter import default_converter
@@ -318,7 +318,8 @@ def stays() -> None:
 def start(name):
     async def main():
         resolver = Resolver(activities=[where, started, stays])
-        executor = ActivityExecutor(Equipment(), lambda *_: None, worker_runner(resolver, default_converter, max_threads=1))
+        runner = lambda executor: WorkerRunner(executor, resolver, default_converter, max_threads=1)
+        executor = ActivityExecutor(Equipment(), lambda *_: None, runner)
         try:
             outcome = asyncio.get_running_loop().create_future()
             executor.begin(ActivityTask(token=b"t", activity_id="1", activity_type=name), outcome.set_result)
@@ -403,7 +404,7 @@ def test_invalid_interpreter_flags_are_not_passed_to_an_activity_process(monkeyp
 async def test_oversized_message_from_an_activity_process_fails_its_attempt(length):
     async with executing() as (executor, _):
         first = await executor.execute(attempt("floods", length))
-        second, seen = await executor.execute(attempt("pid")), executor.statistics()
+        second, seen = await executor.execute(attempt("pid")), executor.runner.statistics()
     kind, hopeless, message = failure(first)
     assert (kind, hopeless) == ("FrameTooLarge", False)
     assert f"{length:,} bytes" in message

@@ -185,9 +185,9 @@ async def test_hung_activity_threads_are_replaced(reason, caplog):
             executor.cancel(item, reason)
         results = [await item for item in running]
         following = value(await waiting)
-        lost = executor.statistics(), executor.running
+        lost = executor.runner.statistics(), executor.running
         place.go.set()
-        await until(lambda: executor.statistics().lost_threads == 0)
+        await until(lambda: executor.runner.statistics().lost_threads == 0)
         after = value(await executor.execute(attempt("echo", "after")))
     assert all(isinstance(item, AttemptCancelled) for item in results)
     assert (following, after) == ("next", "after")
@@ -203,7 +203,7 @@ async def test_cancelled_activity_keeps_its_thread_for_clean_up():
         for _ in range(20):
             await asyncio.sleep(0)
         place.go.set()
-        assert (value(await running), executor.statistics().lost_threads) == ("late", 0)
+        assert (value(await running), executor.runner.statistics().lost_threads) == ("late", 0)
 
 
 async def test_hung_attempt_keeps_its_slot_at_the_limit_of_lost_threads(caplog):
@@ -218,7 +218,7 @@ async def test_hung_attempt_keeps_its_slot_at_the_limit_of_lost_threads(caplog):
         await running[0]
         executor.cancel(b"2", "TIMED_OUT")
         await until(lambda: "keeps its slot" in caplog.text)
-        statistics, in_progress = executor.statistics(), executor.running
+        statistics, in_progress = executor.runner.statistics(), executor.running
         place.go.set()
         second = await running[1]
     assert (statistics.lost_threads, in_progress) == (1, 1)
@@ -376,11 +376,11 @@ async def test_blocked_activity_loop_is_logged_with_its_stack_and_replaced(caplo
     async with executing(loop_tick=0.05, loop_limit=0.5) as (executor, _):
         running = asyncio.ensure_future(executor.execute(attempt("blocks")))
         await begun()
-        await until(lambda: executor.statistics().loop_blocked)
+        await until(lambda: executor.runner.statistics().loop_blocked)
         place.go.set()
         result = value(await running)
-        await until(lambda: not executor.statistics().loop_blocked)
-        statistics = executor.statistics()
+        await until(lambda: not executor.runner.statistics().loop_blocked)
+        statistics = executor.runner.statistics()
     assert (result, statistics.replaced_loops) == ("unblocked", 1)
     assert "activity blocks (1) of workflow w (run r) blocks its event loop" in caplog.text
     assert "place.go.wait()" in caplog.text
@@ -394,7 +394,7 @@ async def test_task_that_blocks_the_loop_is_attributed_to_its_activity(name, cap
     async with executing(loop_tick=0.01, loop_limit=0.02) as (executor, _):
         running = asyncio.ensure_future(executor.execute(attempt(name, activity_id="7")))
         await begun()
-        await until(lambda: executor.statistics().loop_blocked)
+        await until(lambda: executor.runner.statistics().loop_blocked)
         place.go.set()
         assert value(await running) == "unblocked"
     assert f"activity {name} (7) of workflow w (run r) blocks its event loop" in caplog.text
@@ -416,7 +416,7 @@ async def test_activities_leave_a_blocked_activity_loop():
         moved = [value(await item) for item in queued]
         following = value(await executor.execute(attempt("echo_async", "new", token=b"3", activity_id="3")))
         lost = await waiting
-        statistics, in_progress = executor.statistics(), executor.running
+        statistics, in_progress = executor.runner.statistics(), executor.running
         place.go.set()
         late = value(await blocked)
     assert moved == [str(n) for n in range(20)]
@@ -469,10 +469,11 @@ async def test_attempts_wait_for_the_last_loop_at_the_limit_of_blocked_loops(cap
             task = attempt("blocks", token=b"g%d" % number, activity_id=f"g{number}")
             blocked.append(asyncio.ensure_future(executor.execute(task)))
             await begun()
-            await until(lambda: executor.statistics().loop_blocked)
+            await until(lambda: executor.runner.statistics().loop_blocked)
             await until(
                 lambda n=number: (
-                    executor.statistics().replaced_loops > n or "are blocked: no other loop" in caplog.text
+                    executor.runner.statistics().replaced_loops > n
+                    or "are blocked: no other loop" in caplog.text
                 )
             )
         waiting = asyncio.ensure_future(executor.execute(attempt("echo_async", "late", token=b"w")))
@@ -480,7 +481,7 @@ async def test_attempts_wait_for_the_last_loop_at_the_limit_of_blocked_loops(cap
         late, ends, statistics = (
             value(await waiting),
             [value(await item) for item in blocked],
-            executor.statistics(),
+            executor.runner.statistics(),
         )
     assert (late, ends, statistics.replaced_loops) == ("late", ["unblocked"] * 2, 1)
     assert "1 activity loops are blocked: no other loop" in caplog.text

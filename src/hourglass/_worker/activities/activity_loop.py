@@ -146,7 +146,6 @@ class LoopWork(AttemptWork):
         return self._claimed.acquire(blocking=False)
 
     def cancel(self, reason: str) -> None:
-        """Cancel the attempt's task."""
         self.loop.call_soon(self._cancel)
 
     def _cancel(self) -> None:
@@ -202,7 +201,6 @@ class WatchedLoop:
 
     @property
     def blocked(self) -> bool:
-        """Whether a loop is blocked now."""
         return any(missed >= self._limit_ticks for missed in self._missed.values())
 
     def watch(self) -> None:

@@ -314,7 +314,6 @@ def attempt_name(task: ActivityTask) -> str:
 
 
 def info_of(task: ActivityTask, converter: Converter) -> Info:
-    """Return the `Info` of an attempt."""
     return Info(
         activity_id=task.activity_id,
         activity_type=task.activity_type,

@@ -103,12 +103,10 @@ class ChildProcess:
 
     @property
     def alive(self) -> bool:
-        """Whether the process has not ended."""
         return self._process.poll() is None
 
     @property
     def pid(self) -> int:
-        """The process id."""
         return self._process.pid
 
     def wake(self) -> None:

@@ -207,15 +207,6 @@ class ActivityExecutor:
                     stacks.append(f"activity {attempt.task.activity_id}\n{stack}")
         return "\n".join(stacks)
 
-    @property
-    def trouble(self) -> str:
-        """The reason why `async def` activities make no progress, or "" if they can run."""
-        return self.runner.trouble
-
-    def statistics(self) -> RunnerStatistics:
-        """Return the state of the threads, processes and loops."""
-        return self.runner.statistics()
-
     def begin(self, task: ActivityTask, report: Report, generation: int = 0) -> Attempt:
         """Start an attempt that a handle of this generation delivered. `report` receives the result once,
         unless the attempt is abandoned.

@@ -55,7 +55,6 @@ class ProcessJob(AttemptWork):
             child.wake()
 
     def abandon(self) -> bool:
-        """Kill the child."""
         self.killed_for = self.reason or "GIVEN_UP"
         child = self.child
         if child is not None:
@@ -79,7 +78,6 @@ class ProcessPool:
 
     @property
     def size(self) -> int:
-        """The number of children."""
         return len(self._idle) + len(self._busy)
 
     def submit(self, attempt: Attempt, definition: ActivityDefinition) -> ProcessJob:

@@ -83,7 +83,6 @@ class Done(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
     @property
     def result(self) -> ActivityResult | None:
-        """The result that is set."""
         return self.ok or self.failed or self.cancelled or self.deferred
 
 
@@ -95,7 +94,6 @@ to_parent = msgspec.msgpack.Decoder(ToParent)
 
 
 def done(number: int, result: ActivityResult) -> Done:
-    """Return a result as a message."""
     match result:
         case ActivityOk():
             return Done(number=number, ok=result)
@@ -147,7 +145,6 @@ class ProcessChannel:
         return self._frames()
 
     def close(self) -> None:
-        """Close the connection."""
         self.sock.close()
 
     def _frames(self) -> list[bytes]:

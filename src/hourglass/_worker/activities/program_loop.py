@@ -159,7 +159,6 @@ class BorrowedLoop(ActivityLoop):
 
     @property
     def is_closed(self) -> bool:
-        """Whether the program has closed the loop."""
         return self._loop.is_closed()
 
     def _begin(
@@ -194,7 +193,6 @@ class WatchedProgramLoop:
 
     @property
     def blocked(self) -> bool:
-        """Whether the loop is blocked now."""
         return self._missed >= _BLOCKED_AFTER
 
     @property
@@ -211,7 +209,6 @@ class WatchedProgramLoop:
         return ""
 
     def watch(self) -> None:
-        """Start the checks of the loop."""
         if self._timer is None and not self._over:
             self._timer = asyncio.get_running_loop().call_later(_INTERVAL, self._tick)
 

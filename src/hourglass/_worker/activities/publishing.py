@@ -87,7 +87,6 @@ class _Items:
 
     @property
     def next(self) -> int:
-        """The number of the next item."""
         return self.first + len(self.values)
 
     def add(self, value: Payload) -> None:
@@ -113,7 +112,6 @@ class _Items:
         return self.first + sum(sent_at < now - _RECENT for sent_at in self.sent_at)
 
     def mark_sent(self, end: int, now: float) -> None:
-        """Mark all items with a lower number as sent."""
         for index in range(self.sent - self.first, end - self.first):
             self.sent_at[index] = now
         self.sent = max(self.sent, end)

@@ -28,7 +28,6 @@ from hourglass._worker.activities.attempts import Attempt, TaskContext
 from hourglass._worker.activities.executors import (
     ActivityExecutor,
     ExecutorLimits,
-    MakeRunner,
     RunnerStatistics,
 )
 from hourglass._worker.activities.invocation import call_on_loop, call_plainly
@@ -58,29 +57,6 @@ logger = logging.getLogger("hourglass.worker")
 _CLOSED = "the event loop on which its worker was started is closed"
 
 
-def worker_runner(
-    resolver: Resolver,
-    converter: Converter,
-    *,
-    max_threads: int,
-    limits: ExecutorLimits = ExecutorLimits(),
-    own: Executor | None = None,
-    program_loop: ProgramLoop | None = None,
-) -> MakeRunner:
-    """Return a factory of runners. `own` is the author's executor for `def` activities, and `program_loop` is
-    the loop for `async def` activities. By default, both kinds run in threads of the worker.
-    """
-    return lambda executor: WorkerRunner(
-        executor,
-        resolver,
-        converter,
-        max_threads=max_threads,
-        limits=limits,
-        own=own,
-        program_loop=program_loop,
-    )
-
-
 class WorkerRunner:
     """The runner of one executor. Must be used on the control loop."""
 
@@ -91,10 +67,13 @@ class WorkerRunner:
         converter: Converter,
         *,
         max_threads: int,
-        limits: ExecutorLimits,
-        own: Executor | None,
-        program_loop: ProgramLoop | None,
+        limits: ExecutorLimits = ExecutorLimits(),
+        own: Executor | None = None,
+        program_loop: ProgramLoop | None = None,
     ) -> None:
+        """`own` is the author's executor for `def` activities, and `program_loop` is the loop for `async def`
+        activities. By default, both kinds run in threads of the worker.
+        """
         reject_in_script()
         self._executor = executor
         self._resolver = resolver

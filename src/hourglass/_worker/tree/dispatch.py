@@ -27,20 +27,20 @@ from hourglass._contract.handle import (
     ActivityItem,
     ActivityResult,
     ActivityTask,
-    AttemptFailed,
 )
-from hourglass._evaluator.commands import Completion, Succeeded, TaskFailed
+from hourglass._evaluator.commands import Completion, Succeeded
 from hourglass._evaluator.events import Activation, is_eviction
 from hourglass._supervision import Exit, Job, TaskSupervisor
 from hourglass._worker.activities.attempts import Attempt
 from hourglass._worker.activities.executors import ActivityExecutor
+from hourglass._worker.activities.outcomes import failed
 from hourglass._worker.activities.reporting import ResultSender
 from hourglass._worker.handles.handles import HandleRecord, HandleTables
 from hourglass._worker.handles.holder import BridgeHolder, WorkerNotRegistered
 from hourglass._worker.handles.sending import send_completion, send_result
 from hourglass._worker.health.lane_notes import LaneNote, LaneNotes, packed
+from hourglass._worker.health.parked import task_failed
 from hourglass._worker.lanes.evaluation import Verdict
-from hourglass.converter import ApplicationFailure, Failure
 
 logger = logging.getLogger("hourglass.worker")
 
@@ -183,9 +183,7 @@ class Evaluation(Work):
             # An eviction is only acknowledged, so it cannot fail.
             answer: Completion = Succeeded(run_id)
         else:
-            answer = TaskFailed(
-                run_id, _failure("EvaluationDied", f"the evaluation of this task ended: {reason}")
-            )
+            answer = task_failed(run_id, "EvaluationDied", f"the evaluation of this task ended: {reason}")
         self._start_completing(self._complete_instead(answer))
 
     async def _complete_instead(self, completion: Completion) -> None:
@@ -215,7 +213,6 @@ class Execution(Work):
             self.finish(error)
 
     def executed(self, result: ActivityResult) -> None:
-        """Report the result of the attempt."""
         if self.exit is not None:
             return  # a task has reported the attempt instead
         record = self.record
@@ -243,8 +240,8 @@ class Execution(Work):
         """Report the attempt as failed if the job ended without a report."""
         if self._attempt is not None:  # only this attempt: another may have arrived with the same token
             self.services.executor.abandon(self._attempt)
-        failed = _failure("AttemptDied", f"the process that made this attempt ended: {reason}")
-        self._start_completing(self._report(AttemptFailed(self.item.token, failed)))
+        result = failed(self.item, "AttemptDied", f"the process that made this attempt ended: {reason}")
+        self._start_completing(self._report(result))
 
 
 class LocalExecution(Execution):
@@ -286,10 +283,6 @@ class LocalExecution(Execution):
 
 def _error_of(task: asyncio.Task[None]) -> BaseException | None:
     return None if task.cancelled() else task.exception()
-
-
-def _failure(kind: str, message: str) -> Failure:
-    return Failure(message=message, info=ApplicationFailure(type=kind))
 
 
 _STOP = 1.0  # seconds for a task to end after its cancellation

@@ -284,7 +284,6 @@ def _lane(services: QueueServices, name: str) -> Start:
 
 
 async def hide_lanes(app: Application, services: QueueServices) -> None:
-    """Remove the lanes of a queue from the tree."""
     for name in services.lanes.names():
         try:
             await app.lanes.terminate_child(_lane_id(services, name))

@@ -17,7 +17,7 @@ from hourglass._worker import interpreter
 from hourglass._worker.activities.executors import ActivityExecutor, ExecutorLimits
 from hourglass._worker.activities.publishing import ProgressSender
 from hourglass._worker.activities.reporting import HeartbeatSender, ResultSender
-from hourglass._worker.activities.runners import worker_runner
+from hourglass._worker.activities.runners import WorkerRunner
 from hourglass._worker.activity_metrics import ActivityMetrics
 from hourglass._worker.handles.handles import HandleRecord
 from hourglass._worker.handles.holder import BridgeHolder, WorkerNotRegistered
@@ -99,7 +99,8 @@ class QueueServices:
             HeartbeatSender(
                 self._heartbeat, service, self._cancel, codec=plan.codec, converter=plan.converter
             ),
-            worker_runner(
+            lambda executor: WorkerRunner(
+                executor,
                 plan.resolver,
                 plan.converter,
                 max_threads=plan.config.max_concurrent_activities

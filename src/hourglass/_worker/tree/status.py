@@ -124,7 +124,7 @@ def _queue(app: Application, services: QueueServices) -> dict[str, Any]:
         # A handle that waits for its worker's restart has polls outstanding, but no loop that receives their results.
         "polling": any(_polls(record) for record in active if record.spare is None),
         "healthy": not services.lanes.too_many_stuck,
-        "trouble": services.executor.trouble,
+        "trouble": services.executor.runner.trouble,
         "generation": max((record.generation for record in active), default=0),
         "open_activations": sum(len(record.runs.open) for record in active),
         "open_attempts": sum(len(record.attempts.open) for record in active),
@@ -186,7 +186,6 @@ class StatusServer:
         logger.info("status on http://%s/status", self.address)
 
     async def stop(self) -> None:
-        """Stop serving."""
         await self._server.stop()
 
     def _check(self, request: HttpRequest) -> HttpResponse | int:

@@ -79,7 +79,7 @@ _PER_QUEUE: tuple[tuple[str, Kind, str, Read], ...] = (
         "hourglass_lost_threads",
         "gauge",
         "Threads that hang in abandoned activity attempts.",
-        lambda _, services: services.executor.statistics().lost_threads,
+        lambda _, services: services.executor.runner.statistics().lost_threads,
     ),
     ("hourglass_polls", "gauge", "Outstanding polls.", _polls_out),
 )

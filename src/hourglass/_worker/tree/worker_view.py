@@ -77,7 +77,6 @@ class WorkerLife:
             return former
 
     def stopped(self) -> None:
-        """Mark the worker as stopped."""
         with self._lock:
             self.state = "stopped"
         self.over.set()
