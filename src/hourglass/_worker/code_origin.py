@@ -35,12 +35,10 @@ _PACKAGES = _paths("purelib", "platlib")
 
 
 def is_ours(file: str) -> bool:
-    """Whether a file belongs to Hourglass."""
     return file.startswith(_OURS) and file != _WRAPPERS
 
 
 def is_package(file: str) -> bool:
-    """Whether a file belongs to an installed package."""
     return file.startswith(_PACKAGES)
 
 

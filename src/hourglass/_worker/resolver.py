@@ -135,12 +135,10 @@ class Resolver:
 
     @property
     def has_workflows(self) -> bool:
-        """Whether the worker may have workflows."""
         return bool(self._workflows.entries or self._workflows.dynamic or self._roots)
 
     @property
     def has_activities(self) -> bool:
-        """Whether the worker may have activities."""
         return bool(self._activities.entries or self._activities.dynamic or self._roots)
 
     @property
@@ -355,7 +353,6 @@ def place(obj: object) -> str:
 
 
 def _module_of(obj: object) -> object:
-    """Return the name of an object's module, or None if it is unknown."""
     try:
         return getattr(obj, "__module__", None)
     except Exception:

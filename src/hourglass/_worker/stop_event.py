@@ -21,7 +21,6 @@ class StopEvent(threading.Event):
         self._bell: SimpleQueue[None] = SimpleQueue()
 
     def is_set(self) -> bool:
-        """Return whether the event is set."""
         return self._is_set
 
     def set(self) -> None:

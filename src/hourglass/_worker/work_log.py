@@ -64,7 +64,6 @@ def logs_runs() -> bool:
 
 
 def log_begun(started: RunStarted, run_id: str, queue: str) -> None:
-    """Log the start of a run."""
     again = f", attempt {started.attempt}" if started.attempt > 1 else ""
     runs.info(
         "%s %s starts%s",
