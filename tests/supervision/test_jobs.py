@@ -39,16 +39,6 @@ async def test_job_is_in_the_tree_until_it_finishes(world: World) -> None:
 
 
 @on_both_loops
-async def test_failed_job_is_reported_as_a_crash(world: World) -> None:
-    _, tasks = await start_tasks(world)
-    job = tasks.spawn_job(Job)
-    job.finish(Boom())
-    assert job.exit is not None
-    assert (job.exit.kind, type(job.exit.error)) == ("crash", Boom)
-    assert world.reported("exited") == ["App/Tasks/job-1"]
-
-
-@on_both_loops
 async def test_finishing_a_killed_job_has_no_effect(world: World) -> None:
     tree, tasks = await start_tasks(world)
     job = tasks.spawn_job(Job)

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from hourglass._supervision.exits import KILLED, NORMAL, SHUTDOWN, Exit, crash
 from hourglass._supervision.policy import (
     Decision,
-    Escalate,
     Intensity,
     NoRestart,
     RestartChildren,
@@ -71,38 +70,6 @@ def test_restart_decision_follows_restart_kind_exit_and_strategy(
     result = decision(kinds, 1, EXITS[reason], strategy)
     stop, start = CASCADE[strategy]
     assert result == (RestartChildren(stop, start, (100.0,)) if RESTARTED[kind, reason] else NoRestart())
-
-
-def test_restart_cascade_does_not_restart_temporary_siblings() -> None:
-    kinds: list[RestartKind] = ["temporary", "permanent", "temporary", "transient"]
-    assert decision(kinds, 1, CRASH, "one_for_all") == RestartChildren((3, 2, 0), (1, 3), (100.0,))
-    assert decision(kinds, 1, CRASH, "rest_for_one") == RestartChildren((3, 2), (1, 3), (100.0,))
-
-
-def test_restart_beyond_the_intensity_escalates() -> None:
-    limit = Intensity(3, 5.0)
-    assert decision(["permanent"], 0, CRASH, history=(99.0, 99.5), limit=limit) == RestartChildren(
-        (), (0,), (99.0, 99.5, 100.0)
-    )
-    assert decision(["permanent"], 0, CRASH, history=(99.0, 99.5, 99.9), limit=limit) == Escalate()
-
-
-def test_restarts_outside_the_intensity_window_do_not_count() -> None:
-    limit = Intensity(2, 5.0)
-    assert decision(["permanent"], 0, CRASH, history=(1.0, 94.9, 95.0), limit=limit) == RestartChildren(
-        (), (0,), (95.0, 100.0)
-    )
-
-
-def test_every_restart_escalates_if_max_restarts_is_zero() -> None:
-    limit = Intensity(0, 5.0)
-    assert decision(["permanent"], 0, NORMAL, limit=limit) == Escalate()
-    assert decision(["transient"], 0, NORMAL, limit=limit) == NoRestart()
-
-
-def test_restarts_with_backoff_do_not_count_towards_the_intensity() -> None:
-    result = decision(["permanent"], 0, CRASH, history=(99.0,), limit=Intensity(0, 5.0), counted=False)
-    assert result == RestartChildren((), (0,), (99.0,))
 
 
 def test_restart_backoff_doubles_up_to_its_maximum() -> None:
