@@ -14,10 +14,10 @@ import time
 
 import pytest
 
-from hourglass import RetryPolicy, activity, workflow
+from hourglass import activity, workflow
 from hourglass._worker.tree.application import Application
 from hourglass.client import AsyncClient, Client
-from hourglass.errors import ActivityError, DefinitionError, UsageError, WorkflowFailedError
+from hourglass.errors import DefinitionError, UsageError
 from hourglass.worker import Worker
 
 pytestmark = pytest.mark.usefixtures("each_event_loop")
@@ -25,10 +25,7 @@ pytestmark = pytest.mark.usefixtures("each_event_loop")
 
 class Place:
     def __init__(self) -> None:
-        self.begun = threading.Event()
-        self.go = threading.Event()
         self.fixed = False
-        self.attempts = 0
 
 
 place = Place()
@@ -37,8 +34,6 @@ place = Place()
 @pytest.fixture(autouse=True)
 def _fresh_place():
     place.__init__()
-    yield
-    place.go.set()
 
 
 @pytest.fixture
@@ -58,22 +53,6 @@ async def increase(number: int) -> int:
     return number + 1
 
 
-@activity.defn(retry_policy=RetryPolicy(initial_interval=0.01, maximum_attempts=3))
-def flaky(fails: int) -> int:
-    place.attempts += 1
-    if place.attempts <= fails:
-        raise ConnectionError("not yet")
-    return place.attempts
-
-
-@activity.defn(retry_policy=RetryPolicy(maximum_attempts=1))
-def waits_for_cancel() -> None:
-    place.begun.set()
-    while True:
-        activity.heartbeat("here")
-        place.go.wait(0.001)
-
-
 class Shop:
     def __init__(self, name: str) -> None:
         self.name = name
@@ -90,11 +69,6 @@ def sums(number: int) -> int:
 
 
 @workflow.defn
-def retries(fails: int) -> int:
-    return flaky(fails)
-
-
-@workflow.defn
 def greets(who: str) -> str:
     return Shop.greet(who)
 
@@ -102,14 +76,6 @@ def greets(who: str) -> str:
 @workflow.defn
 def local_sum(number: int) -> int:
     return double.local(number)
-
-
-@workflow.defn
-def cancels_activity() -> str:
-    task = waits_for_cancel.start()
-    workflow.sleep(0.05)
-    task.cancel()
-    return type(task.exception()).__name__
 
 
 @workflow.defn
@@ -124,8 +90,8 @@ def reads_clock() -> float:
     return time.time()
 
 
-EVERYTHING = [sums, retries, greets, local_sum, cancels_activity, buggy, reads_clock]
-ACTIVITIES = [double, increase, flaky, waits_for_cancel, Shop("Bob")]
+EVERYTHING = [sums, greets, local_sum, buggy, reads_clock]
+ACTIVITIES = [double, increase, Shop("Bob")]
 
 
 def worker(client, **options) -> Worker:
@@ -140,22 +106,6 @@ def test_worker_runs_workflows_with_and_without_a_cache(client, cached):
         assert [handle.result(timeout=30) for handle in handles] == [n * 2 + 6 for n in range(30)]
 
 
-def test_activity_methods_run_on_the_workers_instance(client):
-    with worker(client):
-        assert client.execute_workflow(greets, "Ann", id="w") == "Bob greets Ann"
-
-
-def test_activity_is_retried_and_finally_fails_its_workflow(client):
-    with worker(client):
-        assert client.execute_workflow(retries, 2, id="good") == 3
-        place.attempts = 0
-        with pytest.raises(WorkflowFailedError) as caught:
-            client.execute_workflow(retries, 5, id="bad")
-    assert isinstance(caught.value.cause, ActivityError)
-    assert caught.value.cause.cause is not None
-    assert "not yet" in str(caught.value.cause.cause)
-
-
 def test_parked_run_is_logged_and_continues_with_fixed_code(client, caplog):
     with worker(client) as working:
         handle = client.start_workflow(buggy, id="w")
@@ -166,11 +116,6 @@ def test_parked_run_is_logged_and_continues_with_fixed_code(client, caplog):
         assert working.statistics().parked == {}
         assert working.statistics().failed_tasks >= 1
     assert "is parked: KeyError at" in caplog.text
-
-
-def test_running_activity_is_cancelled_by_its_workflow(client):
-    with worker(client):
-        assert client.execute_workflow(cancels_activity, id="w") == "ActivityError"
 
 
 def test_watcher_logs_clock_reads_if_everything_is_verified(client, caplog):
@@ -297,7 +242,7 @@ def test_shutdown_that_exceeds_its_limit_continues_in_the_background(client, mon
         continued.set()
 
     monkeypatch.setattr(Application, "_stop_worker", hangs)
-    worker = Worker(client, "left", workflows=[retries], graceful_shutdown_timeout=0).start()
+    worker = Worker(client, "left", workflows=[sums], graceful_shutdown_timeout=0).start()
     worker.shutdown()
     assert worker.statistics().state == "stopped"
     assert "did not end in time and was abandoned" in caplog.text

@@ -1,11 +1,10 @@
-"""Activities under a worker, on the memory engine and on a server: processes, and completion by clients."""
+"""Activities under a worker, on the memory engine and on a server: processes, limits and blocked loops."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import os
-import queue
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,8 +17,6 @@ from hourglass.errors import ActivityError, ApplicationError
 from hourglass.worker import Worker
 
 pytestmark = pytest.mark.usefixtures("each_event_loop")
-
-tokens: queue.SimpleQueue[activity.Info] = queue.SimpleQueue()
 
 
 @activity.defn(executor="process")
@@ -47,12 +44,6 @@ def too_large() -> str:
     return "x" * 3_000_000
 
 
-@activity.defn(heartbeat_timeout=None)
-def completed_by_a_client() -> str:
-    tokens.put(activity.info())
-    activity.complete_async()
-
-
 @workflow.defn
 def in_processes(sign: str) -> list[object]:
     return [process_id() > 0, dies_once(sign)[0]]
@@ -74,14 +65,6 @@ def returns_too_much() -> str:
     except ActivityError as error:
         cause = error.cause
         return f"{cause.type}: {cause.message}" if isinstance(cause, ApplicationError) else repr(cause)
-
-
-@workflow.defn
-def waits_for_a_client() -> str:
-    try:
-        return completed_by_a_client()
-    except ActivityError as error:
-        return f"failed: {error.cause}"
 
 
 class Gates:
@@ -121,8 +104,8 @@ def is_blocked() -> str:
     return blocks()
 
 
-WORKFLOWS = [waits_for, is_blocked, in_processes, runs_too_long, returns_too_much, waits_for_a_client]
-ACTIVITIES = [patient, blocks, process_id, dies_once, too_slow, too_large, completed_by_a_client]
+WORKFLOWS = [waits_for, is_blocked, in_processes, runs_too_long, returns_too_much]
+ACTIVITIES = [patient, blocks, process_id, dies_once, too_slow, too_large]
 
 
 @pytest.fixture(params=["memory", pytest.param("server", marks=pytest.mark.server)])
@@ -155,40 +138,6 @@ def test_oversized_activity_result_fails_with_its_size_and_limit(working: Client
     message = start(working, returns_too_much).result(timeout=60)
     assert message.startswith("EncodeError")
     assert "more than the limit of 2,097,152" in message
-
-
-def test_client_completes_an_activity_by_its_token(working: Client) -> None:
-    handle = start(working, waits_for_a_client)
-    token = tokens.get(timeout=60).task_token
-    working.get_activity_handle(token=token).complete("by token")
-    assert handle.result(timeout=60) == "by token"
-
-
-def test_client_completes_or_fails_an_activity_by_workflow_and_activity_id(working: Client) -> None:
-    handle = start(working, waits_for_a_client)
-    info = tokens.get(timeout=60)
-    by_ids = {
-        "workflow_id": info.workflow_id,
-        "run_id": info.workflow_run_id,
-        "activity_id": info.activity_id,
-    }
-    working.get_activity_handle(**by_ids).complete("by ids")
-    assert handle.result(timeout=60) == "by ids"
-
-    handle = start(working, waits_for_a_client)
-    info = tokens.get(timeout=60)
-    working.get_activity_handle(workflow_id=handle.id, activity_id=info.activity_id).fail(
-        ApplicationError("declined", non_retryable=True)
-    )
-    assert handle.result(timeout=60) == "failed: declined"
-
-
-def test_client_heartbeats_an_activity_and_learns_whether_it_is_cancelled(working: Client) -> None:
-    handle = start(working, waits_for_a_client)
-    outside_handle = working.get_activity_handle(token=tokens.get(timeout=60).task_token)
-    assert outside_handle.heartbeat("alive") is False
-    outside_handle.complete("kept")
-    assert handle.result(timeout=60) == "kept"
 
 
 def test_activity_that_blocks_its_event_loop_does_not_delay_other_activities(

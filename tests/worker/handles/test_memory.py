@@ -36,25 +36,6 @@ def holder_of(connection: EngineConnection, tables: HandleTables | None = None) 
     return BridgeHolder(same, shared=connection, tables=tables, limits=LIMITS)
 
 
-def test_workflows_complete_through_a_holder_in_memory() -> None:
-    async def body() -> None:
-        connection = await connect_memory()
-        holder = holder_of(connection)
-        await holder.start()
-        worker = LoopsOverHolder(holder, "q")
-        await worker.start()
-        for number in range(20):
-            await start_workflow(connection, "q", f"w{number}")
-        assert [await outcome(connection, f"w{number}") for number in range(20)] == [ALL] * 20
-        assert worker.executed == 20 * STEPS
-        await worker.stop()
-        counters = holder.tables.counters
-        assert (counters.abandoned, counters.fenced, counters.closed) == (0, 0, 1)
-        await connection.close()
-
-    run(body)
-
-
 def test_cancelled_poll_loops_and_recycles_lose_no_workflow() -> None:
     async def body() -> None:
         rng = random.Random(7)
