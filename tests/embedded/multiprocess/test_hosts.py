@@ -24,14 +24,12 @@ from hourglass._contract import activities as ac
 from hourglass._contract import service as s
 from hourglass._contract import workflows as wf
 from hourglass._contract.handle import ActivityOk, HandleBroken, HandleConfig, Shutdown
-from hourglass._embedded.activations.handle import EngineHandle
 from hourglass._embedded.clock import Bell
 from hourglass._embedded.multiprocess import calls, following, unix_socket, wire, worker_peer
 from hourglass._embedded.multiprocess.calls import was_carried_out
 from hourglass._embedded.multiprocess.connection import FileConnection, connect_file
 from hourglass._embedded.multiprocess.ownership import FileLock
 from hourglass._embedded.multiprocess.remote import ForeignProtocol
-from hourglass._embedded.multiprocess.serving import OwnerInfo, OwnerServer
 from hourglass._embedded.runs.run import AttemptToken
 from hourglass._embedded.store.sqlite.store import SQLITE
 from hourglass._evaluator.commands import CompleteRun, ScheduleActivity, Succeeded
@@ -47,6 +45,7 @@ from hourglass.errors import (
 )
 
 from .hosts import hosts, look_every
+from .owner_server import serve
 
 
 def run(body: Callable[[], Awaitable[None]]) -> None:
@@ -472,18 +471,13 @@ async def test_connection_of_a_dead_owner_is_abandoned(
     async def silent(request: s.Request[Any]) -> Any:
         await asyncio.Event().wait()
 
-    def no_worker(process_id: int, namespace: int, process_key: int, config: HandleConfig) -> EngineHandle:
-        raise ServiceError("no worker may work here", status="PERMISSION_DENIED")
-
-    server = OwnerServer(OwnerInfo(str(tmp_path / "a.db"), "default", 1, 1, silent, no_worker, silent))
-    await server.start()  # without the lock, as if another process had inherited the connections
-    async with hosts(tmp_path / "a.db", 1) as (client,):
+    # Without the lock, as if another process had inherited the connections.
+    async with serve(tmp_path / "a.db", silent) as server, hosts(tmp_path / "a.db", 1) as (client,):
         counting = asyncio.create_task(client.calls.call(wf.CountWorkflows()))
         while not server.peers:  # noqa: ASYNC110
             await asyncio.sleep(0)
         server.stop_listening()
         assert (await counting).count == 0
-    server.disconnect_all()
 
 
 async def test_connections_of_a_process_share_an_engine(tmp_path: Path) -> None:
