@@ -20,7 +20,7 @@ from hourglass._evaluator import words as engine_words
 from hourglass._evaluator.apply import APPLY
 from hourglass._history.words import COMMAND_OF
 from hourglass._temporal.activations import _COMMANDS
-from hourglass._temporal.calls import sending
+from hourglass._temporal.calls import nothing, sending
 from hourglass._temporal.connection import CALLS
 
 from . import source
@@ -135,4 +135,4 @@ def test_request_field_that_its_rpc_message_lacks_is_rejected() -> None:
     with pytest.raises(
         TypeError, match=r"PauseWorkflowExecutionRequest has no field for SignalWorkflow\.signal_name"
     ):
-        sending({SignalWorkflow: PauseWorkflowExecutionRequest})
+        sending({SignalWorkflow: (PauseWorkflowExecutionRequest, nothing)})

@@ -97,8 +97,10 @@ def test_deployment_description_lists_versions_newest_first() -> None:
         summary.deployment_version.deployment_name = "shop"
         summary.deployment_version.build_id = build_id
         summary.create_time.seconds = 10 + at
-    call = calls_deployments.describe(dp.DescribeDeployment(deployment_name="shop"), SCOPE)
-    result = call.read(answer.SerializeToString())
+    call = calls_deployments.ON_DEPLOYMENTS[dp.DescribeDeployment](
+        dp.DescribeDeployment(deployment_name="shop"), SCOPE
+    )
+    result = call.read(answer)
     assert result.current is None
     assert [(described.version.build_id, described.status) for described in result.versions] == [
         ("2", "CURRENT"),
@@ -106,4 +108,4 @@ def test_deployment_description_lists_versions_newest_first() -> None:
     ]
     info.routing_config.current_deployment_version.deployment_name = "shop"
     info.routing_config.current_deployment_version.build_id = "2"
-    assert call.read(answer.SerializeToString()).current == WorkerDeploymentVersion("shop", "2")
+    assert call.read(answer).current == WorkerDeploymentVersion("shop", "2")

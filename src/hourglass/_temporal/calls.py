@@ -8,6 +8,7 @@ contain the calls about schedules, standalone activities and worker versions. `c
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, NamedTuple
@@ -57,18 +58,40 @@ class CallScope(NamedTuple):
     identity: str
 
 
+def nothing(answer: Any) -> sv.Nothing:
+    """Return the result of a call that has none."""
+    return sv.Nothing()
+
+
 class Rpc(NamedTuple):
-    """One RPC. `late` is the answer to return after a timeout, for long polls that often end without an event.
-    Without `retry`, an unreachable server causes an error immediately and not after `timeout`.
+    """One RPC, identified by the type of its message. `late` is the answer to return after a timeout, for long polls that
+    often end without an event. Without `retry`, an unreachable server causes an error immediately and not after `timeout`.
     """
 
-    rpc: str
     message: Message
-    read: Callable[[bytes], Any]
+    read: Callable[[Any], Any] = nothing
     timeout: float = ORDINARY
     late: Any = None
     retry: bool = True
-    service: str = "workflow"
+
+
+class RpcKind(NamedTuple):
+    """The name of an RPC, its service, and the class of its answer."""
+
+    name: str
+    service: str
+    answer: Any
+
+
+@cache
+def rpc_kind(message: Any) -> RpcKind:
+    """Return the RPC of a class of messages. `StartActivityRequest` belongs to `start_activity` and `StartActivityResponse`."""
+    stem, module = message.__name__.removesuffix("Request"), message.__module__
+    return RpcKind(
+        name=re.sub(r"(?<!^)(?=[A-Z])", "_", stem).lower(),
+        service="operator" if ".operatorservice." in module else "workflow",
+        answer=getattr(sys.modules[module], f"{stem}Response"),
+    )
 
 
 def message_of(kind: Any, request: sv.Request[Any], scope: CallScope) -> Any:
@@ -98,15 +121,17 @@ def _shared_fields(kind: Any, request: type[sv.Request[Any]]) -> tuple[tuple[str
 
 
 def sending(
-    messages: Mapping[type[sv.Request[Any]], Any],
+    calls: Mapping[type[sv.Request[Any]], tuple[Any, Callable[[Any], Any]]],
 ) -> dict[type[sv.Request[Any]], Callable[[Any, CallScope], Rpc]]:
-    """Return translations for requests without an answer whose fields all exist in the message. Raise
+    """Return translations for requests whose fields all exist in the message, with the parsers of their answers. Raise
     `TypeError` for a field that the message does not have.
     """
-    return {request: _sender(request, kind) for request, kind in messages.items()}
+    return {request: _sender(request, kind, read) for request, (kind, read) in calls.items()}
 
 
-def _sender(request: type[sv.Request[Any]], kind: Any) -> Callable[[Any, CallScope], Rpc]:
+def _sender(
+    request: type[sv.Request[Any]], kind: Any, read: Callable[[Any], Any]
+) -> Callable[[Any, CallScope], Rpc]:
     names, run = _shared_fields(kind, request)
     placed = {*names, *sv.Request.__struct_fields__, *(("workflow_id", "run_id") if run else ())}
     for field in request.__struct_fields__:
@@ -114,13 +139,7 @@ def _sender(request: type[sv.Request[Any]], kind: Any) -> Callable[[Any, CallSco
             raise TypeError(
                 f"{kind.__name__} has no field for {request.__name__}.{field}: write a function for this request"
             )
-    rpc = re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__.removesuffix("Request")).lower()
-    return lambda request, scope: Rpc(rpc, message_of(kind, request, scope), no_answer)
-
-
-def no_answer(data: bytes) -> sv.Nothing:
-    """Return the result of a call that has none."""
-    return sv.Nothing()
+    return lambda request, scope: Rpc(message_of(kind, request, scope), read)
 
 
 def put_execution(execution: Any, workflow_id: str, run_id: str) -> None:
@@ -137,12 +156,12 @@ def start(request: wf.StartWorkflow, scope: CallScope) -> Rpc:
         put_start(message, request, scope)
         put_callbacks(message, request)
         message.request_eager_execution = request.request_eager_start
-        return Rpc("start_workflow_execution", message, _started)
+        return Rpc(message, _started)
     message = ws.SignalWithStartWorkflowExecutionRequest()
     put_start(message, request, scope)
     message.signal_name = request.signal_name
     put_payloads(message.signal_input.payloads, request.signal_arguments)
-    return Rpc("signal_with_start_workflow_execution", message, _signalled)
+    return Rpc(message, _started)
 
 
 def put_start(message: Any, request: wf.StartWorkflow, scope: CallScope) -> None:
@@ -182,13 +201,7 @@ def put_callbacks(message: Any, request: Any) -> None:
         attached.attach_request_id = attached.attach_completion_callbacks = attached.attach_links = True
 
 
-def _started(data: bytes) -> wf.Started:
-    answer = ws.StartWorkflowExecutionResponse.FromString(data)
-    return wf.Started(answer.run_id, answer.started)
-
-
-def _signalled(data: bytes) -> wf.Started:
-    answer = ws.SignalWithStartWorkflowExecutionResponse.FromString(data)
+def _started(answer: Any) -> wf.Started:
     return wf.Started(answer.run_id, answer.started)
 
 
@@ -198,7 +211,7 @@ def signal(request: wf.SignalWorkflow, scope: CallScope) -> Rpc:
     put_payloads(message.input.payloads, request.arguments)
     if request.headers:
         put_payload_map(message.header.fields, request.headers)
-    return Rpc("signal_workflow_execution", message, no_answer)
+    return Rpc(message)
 
 
 def query(request: wf.QueryWorkflow, scope: CallScope) -> Rpc:
@@ -210,11 +223,10 @@ def query(request: wf.QueryWorkflow, scope: CallScope) -> Rpc:
     if request.headers:
         put_payload_map(message.query.header.fields, request.headers)
     message.query_reject_condition = int(request.reject_condition)
-    return Rpc("query_workflow", message, _answered, PATIENT)
+    return Rpc(message, _answered, PATIENT)
 
 
-def _answered(data: bytes) -> wf.QueryAnswer:
-    answer = ws.QueryWorkflowResponse.FromString(data)
+def _answered(answer: Any) -> wf.QueryAnswer:
     rejected = wf.WorkflowStatus.UNSPECIFIED
     if answer.HasField("query_rejected"):
         rejected = wf.WorkflowStatus(answer.query_rejected.status)
@@ -226,20 +238,14 @@ def terminate(request: wf.TerminateWorkflow, scope: CallScope) -> Rpc:
     message = message_of(ws.TerminateWorkflowExecutionRequest, request, scope)
     if request.details:
         put_payloads(message.details.payloads, request.details)
-    return Rpc("terminate_workflow_execution", message, no_answer)
+    return Rpc(message)
 
 
 def update(request: wf.UpdateWorkflow, scope: CallScope) -> Rpc:
     """Request an update. The server delays its answer until the update has reached the requested stage, or for
     20 s.
     """
-    return Rpc(
-        "update_workflow_execution",
-        _update_message(request, scope),
-        lambda data: _state(ws.UpdateWorkflowExecutionResponse.FromString(data), request),
-        LONG_POLL,
-        _nothing_yet(request),
-    )
+    return _until_stage(_update_message(request, scope), request)
 
 
 def poll_update(request: wf.PollUpdate, scope: CallScope) -> Rpc:
@@ -250,13 +256,14 @@ def poll_update(request: wf.PollUpdate, scope: CallScope) -> Rpc:
     put_execution(message.update_ref.workflow_execution, request.workflow_id, request.run_id)
     message.update_ref.update_id = request.update_id
     message.wait_policy.lifecycle_stage = int(request.wait_stage)
-    return Rpc(
-        "poll_workflow_execution_update",
-        message,
-        lambda data: _state(ws.PollWorkflowExecutionUpdateResponse.FromString(data), request),
-        LONG_POLL,
-        _nothing_yet(request),
+    return _until_stage(message, request)
+
+
+def _until_stage(message: Any, request: wf.UpdateWorkflow | wf.PollUpdate) -> Rpc:
+    open_still = wf.UpdateState(
+        update_id=request.update_id, workflow_id=request.workflow_id, run_id=request.run_id
     )
+    return Rpc(message, lambda answer: _state(answer, request), LONG_POLL, open_still)
 
 
 def update_with_start(request: wf.UpdateWithStart, scope: CallScope) -> Rpc:
@@ -265,12 +272,13 @@ def update_with_start(request: wf.UpdateWithStart, scope: CallScope) -> Rpc:
     put_start(message.operations.add().start_workflow, request.start, scope)
     message.operations.add().update_workflow.CopyFrom(_update_message(request.update, scope))
 
-    def read(data: bytes) -> wf.UpdateStarted:
-        first, second = ws.ExecuteMultiOperationResponse.FromString(data).responses
-        started = wf.Started(first.start_workflow.run_id, first.start_workflow.started)
-        return wf.UpdateStarted(started, _state(second.update_workflow, request.update))
+    def read(answer: Any) -> wf.UpdateStarted:
+        first, second = answer.responses
+        return wf.UpdateStarted(
+            _started(first.start_workflow), _state(second.update_workflow, request.update)
+        )
 
-    return Rpc("execute_multi_operation", message, read, LONG_POLL)
+    return Rpc(message, read, LONG_POLL)
 
 
 def reset(request: wf.ResetWorkflow, scope: CallScope) -> Rpc:
@@ -281,12 +289,7 @@ def reset(request: wf.ResetWorkflow, scope: CallScope) -> Rpc:
         message.reset_reapply_exclude_types.append(ResetReapplyExcludeType.RESET_REAPPLY_EXCLUDE_TYPE_SIGNAL)
     if not request.reapply_updates:
         message.reset_reapply_exclude_types.append(ResetReapplyExcludeType.RESET_REAPPLY_EXCLUDE_TYPE_UPDATE)
-    return Rpc(
-        "reset_workflow_execution",
-        message,
-        lambda data: wf.Started(ws.ResetWorkflowExecutionResponse.FromString(data).run_id),
-        ORDINARY,
-    )
+    return Rpc(message, lambda answer: wf.Started(answer.run_id))
 
 
 def _update_message(request: wf.UpdateWorkflow, scope: CallScope) -> Any:
@@ -319,10 +322,6 @@ def _state(answer: Any, request: wf.UpdateWorkflow | wf.PollUpdate) -> wf.Update
     )
 
 
-def _nothing_yet(request: wf.UpdateWorkflow | wf.PollUpdate) -> wf.UpdateState:
-    return wf.UpdateState(update_id=request.update_id, workflow_id=request.workflow_id, run_id=request.run_id)
-
-
 def update_options(request: wf.UpdateWorkflowOptions, scope: CallScope) -> Rpc:
     """Change the options of a run."""
     message = message_of(ws.UpdateWorkflowExecutionOptionsRequest, request, scope)
@@ -334,7 +333,7 @@ def update_options(request: wf.UpdateWorkflowOptions, scope: CallScope) -> Rpc:
             setattr(options.priority, name, getattr(spec, name))
     if request.versioning_override is not None:
         put_override(options.versioning_override, request.versioning_override)
-    return Rpc("update_workflow_execution_options", message, no_answer)
+    return Rpc(message)
 
 
 def put_time_skipping(message: Any, config: wf.TimeSkippingConfig) -> None:
@@ -353,7 +352,7 @@ def skip_time(request: wf.SkipTime, scope: CallScope) -> Rpc:
     if request.fast_forward_id:
         config.fast_forward_config.id = request.fast_forward_id
         put_seconds(config.fast_forward_config.duration, request.seconds)
-    return Rpc("update_workflow_execution_options", message, no_answer)
+    return Rpc(message)
 
 
 _REACHED, _FAILED = 2, 3  # values of Temporal's FastForwardPollingResult
@@ -366,92 +365,69 @@ def wait_for_fast_forward(request: wf.WaitForFastForward, scope: CallScope) -> R
     )
     put_execution(message.workflow_execution, request.workflow_id, "")
 
-    def read(data: bytes) -> wf.FastForwarded:
-        answer = ws.PollWorkflowExecutionTimeSkippingResponse.FromString(data)
+    def read(answer: Any) -> wf.FastForwarded:
         result = answer.fast_forward_polling_result
         over = result in (_REACHED, _FAILED)
         return wf.FastForwarded(over, result == _REACHED, answer.failed_reason)
 
-    return Rpc(
-        "poll_workflow_execution_time_skipping", message, read, LONG_POLL, wf.FastForwarded(over=False)
-    )
-
-
-# For each outcome, the RPC and message that address the activity by token, and those that address it by ids.
-_ENDS: dict[str, tuple[tuple[str, type[Any]], tuple[str, type[Any]]]] = {
-    "completed": (
-        ("respond_activity_task_completed", ws.RespondActivityTaskCompletedRequest),
-        ("respond_activity_task_completed_by_id", ws.RespondActivityTaskCompletedByIdRequest),
-    ),
-    "failed": (
-        ("respond_activity_task_failed", ws.RespondActivityTaskFailedRequest),
-        ("respond_activity_task_failed_by_id", ws.RespondActivityTaskFailedByIdRequest),
-    ),
-    "canceled": (
-        ("respond_activity_task_canceled", ws.RespondActivityTaskCanceledRequest),
-        ("respond_activity_task_canceled_by_id", ws.RespondActivityTaskCanceledByIdRequest),
-    ),
-}
+    return Rpc(message, read, LONG_POLL, wf.FastForwarded(over=False))
 
 
 def complete(request: ac.CompleteActivity, scope: CallScope) -> Rpc:
     """Complete an activity with the failure of the request, if there is one, or else with its cancellation, or
     else with its result.
     """
+    message: Any
     if request.failure is not None:
-        rpc, message = _address("failed", request, scope)
+        message = _addressed(
+            ws.RespondActivityTaskFailedRequest, ws.RespondActivityTaskFailedByIdRequest, request, scope
+        )
         put_failure(message.failure, request.failure)
         put_payloads(message.last_heartbeat_details.payloads, request.last_heartbeat_details)
     elif request.cancelled:
-        rpc, message = _address("canceled", request, scope)
+        message = _addressed(
+            ws.RespondActivityTaskCanceledRequest, ws.RespondActivityTaskCanceledByIdRequest, request, scope
+        )
         put_payloads(message.details.payloads, request.cancelled_details)
     else:
-        rpc, message = _address("completed", request, scope)
+        message = _addressed(
+            ws.RespondActivityTaskCompletedRequest, ws.RespondActivityTaskCompletedByIdRequest, request, scope
+        )
         if request.result is not None:
             put_payload(message.result.payloads.add(), request.result)
-    return Rpc(rpc, message, lambda data: sv.Nothing())
+    return Rpc(message)
 
 
-def _address(end: str, request: ac.CompleteActivity, scope: CallScope) -> tuple[str, Any]:
-    rpc, kind = _ENDS[end][0 if request.token else 1]
-    message = kind()
-    _put_address(message, request, scope)
-    return rpc, message
-
-
-def _put_address(message: Any, request: ac.CompleteActivity | ac.HeartbeatActivity, scope: CallScope) -> None:
-    message.namespace = scope.namespace
-    message.identity = request.identity or scope.identity
+def _addressed(
+    by_token: Any, by_id: Any, request: ac.CompleteActivity | ac.HeartbeatActivity, scope: CallScope
+) -> Any:
+    """Return a message about an activity, which the request identifies by its token or by its ids."""
+    identity = request.identity or scope.identity
     if request.token:
-        message.task_token = request.token
-        return
-    message.workflow_id = request.workflow_id
-    message.run_id = request.run_id
-    message.activity_id = request.activity_id
+        return by_token(namespace=scope.namespace, identity=identity, task_token=request.token)
+    return by_id(
+        namespace=scope.namespace,
+        identity=identity,
+        workflow_id=request.workflow_id,
+        run_id=request.run_id,
+        activity_id=request.activity_id,
+    )
 
 
 def reset_activity(request: ac.ResetActivity, scope: CallScope) -> Rpc:
     """Reset an activity, so that its attempts start from the first."""
     message = message_of(ws.ResetActivityRequest, request, scope)
     message.id = request.activity_id
-    return Rpc("reset_activity", message, no_answer)
+    return Rpc(message)
 
 
 def heartbeat(request: ac.HeartbeatActivity, scope: CallScope) -> Rpc:
     """Send a heartbeat of an activity."""
-    rpc = "record_activity_task_heartbeat"
-    message: Any = ws.RecordActivityTaskHeartbeatRequest()
-    if not request.token:
-        rpc, message = "record_activity_task_heartbeat_by_id", ws.RecordActivityTaskHeartbeatByIdRequest()
-    _put_address(message, request, scope)
+    message = _addressed(
+        ws.RecordActivityTaskHeartbeatRequest, ws.RecordActivityTaskHeartbeatByIdRequest, request, scope
+    )
     put_payloads(message.details.payloads, request.details)
-    return Rpc(rpc, message, _beat)
-
-
-def _beat(data: bytes) -> ac.HeartbeatAnswer:
-    # Both answers have the same fields with the same numbers.
-    answer = ws.RecordActivityTaskHeartbeatResponse.FromString(data)
-    return ac.HeartbeatAnswer(answer.cancel_requested)
+    return Rpc(message, lambda answer: ac.HeartbeatAnswer(answer.cancel_requested))
 
 
 PUBLISHING_PAUSE = 0.2
@@ -468,7 +444,7 @@ def publish(request: PublishProgress, scope: CallScope) -> Rpc:
     carried = carrier(CarriedProgress(request.attempt, request.published))
     put_payloads(message.details.payloads, (*without_carrier(request.details), carried))
     taken = ProgressTaken(pause=PUBLISHING_PAUSE, keeps=False)
-    return Rpc("record_activity_task_heartbeat", message, lambda data: taken)
+    return Rpc(message, lambda answer: taken)
 
 
 CHANGE_CALLS: dict[type[sv.Request[Any]], Callable[[Any, CallScope], Rpc]] = {
@@ -489,10 +465,10 @@ CHANGE_CALLS: dict[type[sv.Request[Any]], Callable[[Any, CallScope], Rpc]] = {
     wf.ResetWorkflow: reset,
     **sending(
         {
-            wf.CancelWorkflow: ws.RequestCancelWorkflowExecutionRequest,
-            wf.PauseWorkflow: ws.PauseWorkflowExecutionRequest,
-            wf.UnpauseWorkflow: ws.UnpauseWorkflowExecutionRequest,
-            wf.DeleteWorkflow: ws.DeleteWorkflowExecutionRequest,
+            wf.CancelWorkflow: (ws.RequestCancelWorkflowExecutionRequest, nothing),
+            wf.PauseWorkflow: (ws.PauseWorkflowExecutionRequest, nothing),
+            wf.UnpauseWorkflow: (ws.UnpauseWorkflowExecutionRequest, nothing),
+            wf.DeleteWorkflow: (ws.DeleteWorkflowExecutionRequest, nothing),
         }
     ),
 }

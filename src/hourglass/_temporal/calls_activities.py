@@ -8,14 +8,13 @@ from collections.abc import Callable
 from typing import Any
 
 import temporalio.api.workflowservice.v1 as ws
-from temporalio.api.enums.v1 import PendingActivityState
 
 from hourglass._contract import activities as ac
 from hourglass._contract import service as sv
 from hourglass._contract import workflows as wf
-from hourglass._temporal.calls import LONG_POLL, CallScope, Rpc, message_of, put_callbacks, sending
+from hourglass._temporal.calls import LONG_POLL, CallScope, Rpc, message_of, nothing, put_callbacks, sending
 from hourglass._temporal.calls_deployments import version_in
-from hourglass._temporal.calls_views import group_from
+from hourglass._temporal.calls_views import PENDING_STATES, counted
 from hourglass._temporal.protos import (
     failure_from,
     nanos_from,
@@ -28,10 +27,6 @@ from hourglass._temporal.protos import (
     put_seconds,
 )
 from hourglass._temporal.specs import ACTIVITY_INFO, ACTIVITY_OPTIONS, ACTIVITY_START
-
-_STATES: dict[int, str] = {
-    number: name.removeprefix("PENDING_ACTIVITY_STATE_") for name, number in PendingActivityState.items()
-}
 
 
 def start(request: ac.StartActivity, scope: CallScope) -> Rpc:
@@ -58,12 +53,7 @@ def start(request: ac.StartActivity, scope: CallScope) -> Rpc:
     if request.start_delay:
         put_seconds(message.start_delay, request.start_delay)
     put_callbacks(message, request)
-
-    def read(data: bytes) -> wf.Started:
-        answer = ws.StartActivityExecutionResponse.FromString(data)
-        return wf.Started(answer.run_id, answer.started)
-
-    return Rpc("start_activity_execution", message, read)
+    return Rpc(message, lambda answer: wf.Started(answer.run_id, answer.started))
 
 
 def wait(request: ac.WaitForActivity, scope: CallScope) -> Rpc:
@@ -71,8 +61,8 @@ def wait(request: ac.WaitForActivity, scope: CallScope) -> Rpc:
     message = message_of(ws.PollActivityExecutionRequest, request, scope)
     still_open = ac.ActivityOutcome(closed=False)
 
-    def read(data: bytes) -> ac.ActivityOutcome:
-        outcome: Any = ws.PollActivityExecutionResponse.FromString(data).outcome
+    def read(answer: Any) -> ac.ActivityOutcome:
+        outcome = answer.outcome
         match outcome.WhichOneof("value"):
             case "result":
                 return ac.ActivityOutcome(result=payloads_from(outcome.result.payloads))
@@ -81,30 +71,23 @@ def wait(request: ac.WaitForActivity, scope: CallScope) -> Rpc:
             case _:
                 return still_open
 
-    return Rpc("poll_activity_execution", message, read, LONG_POLL, still_open)
+    return Rpc(message, read, LONG_POLL, still_open)
 
 
 def describe(request: ac.DescribeActivity, scope: CallScope) -> Rpc:
     """Return the description of a standalone activity."""
-    message = ws.DescribeActivityExecutionRequest(
-        namespace=scope.namespace,
-        activity_id=request.activity_id,
-        run_id=request.run_id,
-        include_input=True,
-        include_heartbeat_details=True,
-        include_last_failure=True,
-    )
-    return Rpc("describe_activity_execution", message, _described)
+    message = message_of(ws.DescribeActivityExecutionRequest, request, scope)
+    message.include_input = message.include_heartbeat_details = message.include_last_failure = True
+    return Rpc(message, _described)
 
 
-def _described(data: bytes) -> ac.ActivityDescription:
-    answer: Any = ws.DescribeActivityExecutionResponse.FromString(data)
+def _described(answer: Any) -> ac.ActivityDescription:
     info = answer.info
     notes = info.user_metadata
     return ac.ActivityDescription(
         summary=_summary(info),
         spec=ACTIVITY_INFO.get(info),
-        state=_STATES.get(info.run_state, "") if info.run_state else "",
+        state=PENDING_STATES.get(info.run_state, "") if info.run_state else "",
         attempt=info.attempt,
         arguments=payloads_from(answer.input.payloads),
         heartbeat_details=payloads_from(info.heartbeat_details.payloads),
@@ -152,36 +135,13 @@ def update_options(request: ac.UpdateActivityOptions, scope: CallScope) -> Rpc:
     if not request.restore_original:
         ACTIVITY_OPTIONS.put(message.activity_options, request.spec)
         message.update_mask.paths.extend(dict.fromkeys(_PATHS.get(name, name) for name in request.fields))
-
-    def read(data: bytes) -> ac.ActivityOptionsNow:
-        answer = ws.UpdateActivityExecutionOptionsResponse.FromString(data)
-        return ac.ActivityOptionsNow(ACTIVITY_OPTIONS.get(answer.activity_options))
-
-    return Rpc("update_activity_execution_options", message, read)
+    return Rpc(message, lambda answer: ac.ActivityOptionsNow(ACTIVITY_OPTIONS.get(answer.activity_options)))
 
 
-def list_activities(request: ac.ListActivities, scope: CallScope) -> Rpc:
-    """Return a page of standalone activities."""
-    message = message_of(ws.ListActivityExecutionsRequest, request, scope)
-
-    def read(data: bytes) -> ac.ActivityPage:
-        answer = ws.ListActivityExecutionsResponse.FromString(data)
-        return ac.ActivityPage(
-            tuple(_summary(execution) for execution in answer.executions), answer.next_page_token
-        )
-
-    return Rpc("list_activity_executions", message, read)
-
-
-def count(request: ac.CountActivities, scope: CallScope) -> Rpc:
-    """Return the number of matching standalone activities."""
-    message = ws.CountActivityExecutionsRequest(namespace=scope.namespace, query=request.query)
-    return Rpc("count_activity_executions", message, _counted)
-
-
-def _counted(data: bytes) -> wf.Count:
-    answer = ws.CountActivityExecutionsResponse.FromString(data)
-    return wf.Count(answer.count, tuple(group_from(group) for group in answer.groups))
+def _listed(answer: Any) -> ac.ActivityPage:
+    return ac.ActivityPage(
+        tuple(_summary(execution) for execution in answer.executions), answer.next_page_token
+    )
 
 
 ON_ACTIVITIES: dict[type[sv.Request[Any]], Callable[[Any, CallScope], Rpc]] = {
@@ -189,15 +149,15 @@ ON_ACTIVITIES: dict[type[sv.Request[Any]], Callable[[Any, CallScope], Rpc]] = {
     ac.WaitForActivity: wait,
     ac.DescribeActivity: describe,
     ac.UpdateActivityOptions: update_options,
-    ac.ListActivities: list_activities,
-    ac.CountActivities: count,
     **sending(
         {
-            ac.CancelActivity: ws.RequestCancelActivityExecutionRequest,
-            ac.TerminateActivity: ws.TerminateActivityExecutionRequest,
-            ac.DeleteActivity: ws.DeleteActivityExecutionRequest,
-            ac.PauseActivity: ws.PauseActivityExecutionRequest,
-            ac.UnpauseActivity: ws.UnpauseActivityExecutionRequest,
+            ac.ListActivities: (ws.ListActivityExecutionsRequest, _listed),
+            ac.CountActivities: (ws.CountActivityExecutionsRequest, counted),
+            ac.CancelActivity: (ws.RequestCancelActivityExecutionRequest, nothing),
+            ac.TerminateActivity: (ws.TerminateActivityExecutionRequest, nothing),
+            ac.DeleteActivity: (ws.DeleteActivityExecutionRequest, nothing),
+            ac.PauseActivity: (ws.PauseActivityExecutionRequest, nothing),
+            ac.UnpauseActivity: (ws.UnpauseActivityExecutionRequest, nothing),
         }
     ),
 }

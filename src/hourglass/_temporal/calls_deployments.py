@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import temporalio.api.workflowservice.v1 as ws
 from temporalio.api.enums.v1 import WorkerDeploymentVersionStatus, WorkerVersioningMode
 
 from hourglass._contract import deployments as dp
-from hourglass._contract import service as sv
 from hourglass._evaluator.specs import VersioningBehavior, WorkerDeploymentVersion
-from hourglass._temporal.calls import CallScope, Rpc, message_of
+from hourglass._temporal.calls import sending
 from hourglass._temporal.protos import nanos_from, version_from
 
 _STATUSES: dict[int, str] = {
@@ -21,39 +19,15 @@ _STATUSES: dict[int, str] = {
 _VERSIONED = WorkerVersioningMode.WORKER_VERSIONING_MODE_VERSIONED
 
 
-def set_current(request: dp.SetCurrentVersion, scope: CallScope) -> Rpc:
-    """Make a version the current version of its deployment."""
-    message = message_of(ws.SetWorkerDeploymentCurrentVersionRequest, request, scope)
-
-    def read(data: bytes) -> dp.CurrentVersionSet:
-        answer: Any = ws.SetWorkerDeploymentCurrentVersionResponse.FromString(data)
-        return dp.CurrentVersionSet(version_in(answer, "previous_deployment_version"))
-
-    return Rpc("set_worker_deployment_current_version", message, read)
+def _current_set(answer: Any) -> dp.CurrentVersionSet:
+    return dp.CurrentVersionSet(version_in(answer, "previous_deployment_version"))
 
 
-def set_ramping(request: dp.SetRampingVersion, scope: CallScope) -> Rpc:
-    """Make a version the ramping version of its deployment."""
-    message = message_of(ws.SetWorkerDeploymentRampingVersionRequest, request, scope)
-
-    def read(data: bytes) -> dp.RampingVersionSet:
-        answer: Any = ws.SetWorkerDeploymentRampingVersionResponse.FromString(data)
-        previous = version_in(answer, "previous_deployment_version")
-        return dp.RampingVersionSet(previous, answer.previous_percentage)
-
-    return Rpc("set_worker_deployment_ramping_version", message, read)
+def _ramping_set(answer: Any) -> dp.RampingVersionSet:
+    return dp.RampingVersionSet(version_in(answer, "previous_deployment_version"), answer.previous_percentage)
 
 
-def describe(request: dp.DescribeDeployment, scope: CallScope) -> Rpc:
-    """Return the description of a deployment."""
-    message = ws.DescribeWorkerDeploymentRequest(
-        namespace=scope.namespace, deployment_name=request.deployment_name
-    )
-    return Rpc("describe_worker_deployment", message, _described)
-
-
-def _described(data: bytes) -> dp.DeploymentInfo:
-    answer: Any = ws.DescribeWorkerDeploymentResponse.FromString(data)
+def _described(answer: Any) -> dp.DeploymentInfo:
     info = answer.worker_deployment_info
     routing = info.routing_config
     versions = tuple(
@@ -74,11 +48,13 @@ def _described(data: bytes) -> dp.DeploymentInfo:
     )
 
 
-ON_DEPLOYMENTS: dict[type[sv.Request[Any]], Callable[[Any, CallScope], Rpc]] = {
-    dp.SetCurrentVersion: set_current,
-    dp.SetRampingVersion: set_ramping,
-    dp.DescribeDeployment: describe,
-}
+ON_DEPLOYMENTS = sending(
+    {
+        dp.SetCurrentVersion: (ws.SetWorkerDeploymentCurrentVersionRequest, _current_set),
+        dp.SetRampingVersion: (ws.SetWorkerDeploymentRampingVersionRequest, _ramping_set),
+        dp.DescribeDeployment: (ws.DescribeWorkerDeploymentRequest, _described),
+    }
+)
 
 
 def version_in(message: Any, field: str) -> WorkerDeploymentVersion | None:

@@ -14,7 +14,7 @@ from hourglass._contract import schedules as sc
 from hourglass._contract import service as sv
 from hourglass._contract import workflows as wf
 from hourglass._contract.cron import FIELDS
-from hourglass._temporal.calls import PATIENT, CallScope, Rpc, message_of, no_answer, sending
+from hourglass._temporal.calls import PATIENT, CallScope, Rpc, message_of, nothing, sending
 from hourglass._temporal.protos import (
     nanos_from,
     payload_map_from,
@@ -209,15 +209,14 @@ def create(request: sc.CreateSchedule, scope: CallScope) -> Rpc:
         put_payload_map(message.memo.fields, request.memo)
     if request.search_attributes:
         put_payload_map(message.search_attributes.indexed_fields, request.search_attributes)
-    return Rpc("create_schedule", message, no_answer)
+    return Rpc(message)
 
 
 def describe(request: sc.DescribeSchedule, scope: CallScope) -> Rpc:
     """Return the description of a schedule. The server reads the description from an internal workflow."""
     message = ws.DescribeScheduleRequest(namespace=scope.namespace, schedule_id=request.schedule_id)
 
-    def read(data: bytes) -> sc.ScheduleDetails:
-        answer = ws.DescribeScheduleResponse.FromString(data)
+    def read(answer: Any) -> sc.ScheduleDetails:
         return sc.ScheduleDetails(
             schedule_id=request.schedule_id,
             schedule=schedule_from(answer.schedule),
@@ -227,14 +226,14 @@ def describe(request: sc.DescribeSchedule, scope: CallScope) -> Rpc:
             conflict_token=answer.conflict_token,
         )
 
-    return Rpc("describe_schedule", message, read, PATIENT)
+    return Rpc(message, read, PATIENT)
 
 
 def update(request: sc.UpdateSchedule, scope: CallScope) -> Rpc:
     """Replace a schedule. A server silently ignores a request with a stale conflict token."""
     message = message_of(ws.UpdateScheduleRequest, request, scope)
     put_schedule(message.schedule, request.schedule)
-    return Rpc("update_schedule", message, no_answer)
+    return Rpc(message)
 
 
 def patch(request: sc.PatchSchedule, scope: CallScope) -> Rpc:
@@ -247,22 +246,17 @@ def patch(request: sc.PatchSchedule, scope: CallScope) -> Rpc:
     _put_backfill(message.patch, request.backfill)
     message.patch.pause = request.pause or ""
     message.patch.unpause = request.unpause or ""
-    return Rpc("patch_schedule", message, no_answer)
+    return Rpc(message)
 
 
 def listing(request: sc.ListSchedules, scope: CallScope) -> Rpc:
     """Return a page of schedules."""
-    message = ws.ListSchedulesRequest(
-        namespace=scope.namespace,
-        maximum_page_size=request.page_size,
-        next_page_token=request.next_page_token,
-        query=request.query,
-    )
-    return Rpc("list_schedules", message, _listed)
+    message = message_of(ws.ListSchedulesRequest, request, scope)
+    message.maximum_page_size = request.page_size
+    return Rpc(message, _listed)
 
 
-def _listed(data: bytes) -> sc.SchedulePage:
-    answer = ws.ListSchedulesResponse.FromString(data)
+def _listed(answer: Any) -> sc.SchedulePage:
     return sc.SchedulePage(tuple(_summary(entry) for entry in answer.schedules), answer.next_page_token)
 
 
@@ -294,6 +288,6 @@ ON_SCHEDULES: dict[type[sv.Request[Any]], Callable[[Any, CallScope], Rpc]] = {
     sc.DescribeSchedule: describe,
     sc.UpdateSchedule: update,
     sc.PatchSchedule: patch,
-    **sending({sc.DeleteSchedule: ws.DeleteScheduleRequest}),
+    **sending({sc.DeleteSchedule: (ws.DeleteScheduleRequest, nothing)}),
     sc.ListSchedules: listing,
 }

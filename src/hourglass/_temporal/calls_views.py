@@ -5,7 +5,7 @@ calls about namespaces, Nexus endpoints and search attributes. Pure.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import temporalio.api.enums.v1 as enums
@@ -16,9 +16,7 @@ from temporalio.api.operatorservice.v1 import (
     CreateNexusEndpointRequest,
     DeleteNexusEndpointRequest,
     ListNexusEndpointsRequest,
-    ListNexusEndpointsResponse,
     ListSearchAttributesRequest,
-    ListSearchAttributesResponse,
 )
 
 from hourglass._contract import deployments as dp
@@ -27,7 +25,16 @@ from hourglass._contract import workflows as wf
 from hourglass._contract.engine_status import QueueStats
 from hourglass._contract.progress import ProgressRead, PublishedItem, ReadProgress, carried_by, new_items
 from hourglass._evaluator.specs import ParentClosePolicy
-from hourglass._temporal.calls import LONG_POLL, ORDINARY, PATIENT, CallScope, Rpc, put_execution
+from hourglass._temporal.calls import (
+    LONG_POLL,
+    ORDINARY,
+    PATIENT,
+    CallScope,
+    Rpc,
+    message_of,
+    nothing,
+    sending,
+)
 from hourglass._temporal.calls_deployments import behavior_of, poller_version, run_version, version_in
 from hourglass._temporal.histories import event_to_json
 from hourglass._temporal.protos import (
@@ -41,95 +48,57 @@ from hourglass._temporal.protos import (
 from hourglass.converter import decode_search_attribute
 from hourglass.errors import NamespaceNotFoundError
 
-RPC = "get_workflow_execution_history"
-
 
 def wait_for_close(request: wf.WaitForClose, scope: CallScope) -> Rpc:
     """Wait until a run closes. If the run is still open after 20 s, the server answers without a result."""
-    message: Any = ws.GetWorkflowExecutionHistoryRequest(
-        namespace=scope.namespace,
-        wait_new_event=True,
-        history_event_filter_type=HistoryEventFilterType.HISTORY_EVENT_FILTER_TYPE_CLOSE_EVENT,
-        skip_archival=True,
-    )
-    put_execution(message.execution, request.workflow_id, request.run_id)
+    message = message_of(ws.GetWorkflowExecutionHistoryRequest, request, scope)
+    message.wait_new_event = message.skip_archival = True
+    message.history_event_filter_type = HistoryEventFilterType.HISTORY_EVENT_FILTER_TYPE_CLOSE_EVENT
     open_still = wf.StillOpen(request.run_id)
-    return Rpc(RPC, message, lambda data: _outcome(data, open_still), LONG_POLL, open_still)
+    return Rpc(message, lambda answer: _outcome(answer.history.events, open_still), LONG_POLL, open_still)
 
 
-def _outcome(data: bytes, open_still: wf.StillOpen) -> wf.Outcome:
-    events = ws.GetWorkflowExecutionHistoryResponse.FromString(data).history.events
-    if not events:
-        return open_still
-    event = events[-1]
-    kind = event.WhichOneof("attributes")
+def _outcome(events: Sequence[Any], open_still: wf.StillOpen) -> wf.Outcome:
+    kind = events[-1].WhichOneof("attributes") if events else None
     read = _OUTCOMES.get(kind)
-    return open_still if kind is None or read is None else read(getattr(event, kind))
-
-
-def _completed(end: Any) -> wf.Outcome:
-    return wf.RunCompleted(payloads_from(end.result.payloads), end.new_execution_run_id)
-
-
-def _failed(end: Any) -> wf.Outcome:
-    return wf.RunFailed(failure_from(end.failure), end.new_execution_run_id)
-
-
-def _canceled(end: Any) -> wf.Outcome:
-    return wf.RunCanceled(payloads_from(end.details.payloads))
-
-
-def _terminated(end: Any) -> wf.Outcome:
-    return wf.RunTerminated(end.reason, payloads_from(end.details.payloads))
-
-
-def _timed_out(end: Any) -> wf.Outcome:
-    return wf.RunTimedOut(end.new_execution_run_id)
-
-
-def _continued(end: Any) -> wf.Outcome:
-    return wf.RunContinued(end.new_execution_run_id)
+    return open_still if kind is None or read is None else read(getattr(events[-1], kind))
 
 
 _OUTCOMES: dict[str | None, Callable[[Any], wf.Outcome]] = {
-    "workflow_execution_completed_event_attributes": _completed,
-    "workflow_execution_failed_event_attributes": _failed,
-    "workflow_execution_canceled_event_attributes": _canceled,
-    "workflow_execution_terminated_event_attributes": _terminated,
-    "workflow_execution_timed_out_event_attributes": _timed_out,
-    "workflow_execution_continued_as_new_event_attributes": _continued,
+    "workflow_execution_completed_event_attributes": lambda end: wf.RunCompleted(
+        payloads_from(end.result.payloads), end.new_execution_run_id
+    ),
+    "workflow_execution_failed_event_attributes": lambda end: wf.RunFailed(
+        failure_from(end.failure), end.new_execution_run_id
+    ),
+    "workflow_execution_canceled_event_attributes": lambda end: wf.RunCanceled(
+        payloads_from(end.details.payloads)
+    ),
+    "workflow_execution_terminated_event_attributes": lambda end: wf.RunTerminated(
+        end.reason, payloads_from(end.details.payloads)
+    ),
+    "workflow_execution_timed_out_event_attributes": lambda end: wf.RunTimedOut(end.new_execution_run_id),
+    "workflow_execution_continued_as_new_event_attributes": lambda end: wf.RunContinued(
+        end.new_execution_run_id
+    ),
 }
 
 
 def history(request: wf.GetHistory, scope: CallScope) -> Rpc:
     """Return a page of history events, or wait for new events."""
     if request.newest_first:
-        return _newest_first(request, scope)
-    message: Any = ws.GetWorkflowExecutionHistoryRequest(
-        namespace=scope.namespace,
-        next_page_token=request.next_page_token,
-        maximum_page_size=request.page_size,
-        wait_new_event=request.wait_new,
-        skip_archival=request.wait_new,
-    )
+        message = message_of(ws.GetWorkflowExecutionHistoryReverseRequest, request, scope)
+        message.maximum_page_size = request.page_size
+        return Rpc(message, _page)
+    message = message_of(ws.GetWorkflowExecutionHistoryRequest, request, scope)
+    message.maximum_page_size = request.page_size
+    message.wait_new_event = message.skip_archival = request.wait_new
     message.history_event_filter_type = int(request.event_filter)
-    put_execution(message.execution, request.workflow_id, request.run_id)
     late = wf.HistoryPage((), request.next_page_token) if request.wait_new else None
-    return Rpc(RPC, message, _page, LONG_POLL if request.wait_new else ORDINARY, late)
+    return Rpc(message, _page, LONG_POLL if request.wait_new else ORDINARY, late)
 
 
-def _newest_first(request: wf.GetHistory, scope: CallScope) -> Rpc:
-    message: Any = ws.GetWorkflowExecutionHistoryReverseRequest(
-        namespace=scope.namespace,
-        next_page_token=request.next_page_token,
-        maximum_page_size=request.page_size,
-    )
-    put_execution(message.execution, request.workflow_id, request.run_id)
-    return Rpc("get_workflow_execution_history_reverse", message, _page)
-
-
-def _page(data: bytes) -> wf.HistoryPage:
-    answer = ws.GetWorkflowExecutionHistoryResponse.FromString(data)
+def _page(answer: Any) -> wf.HistoryPage:
     return wf.HistoryPage(
         tuple(event_to_json(event) for event in answer.history.events), answer.next_page_token
     )
@@ -138,36 +107,32 @@ def _page(data: bytes) -> wf.HistoryPage:
 def describe_namespace(request: dp.DescribeNamespace, scope: CallScope) -> Rpc:
     """Return the description of the namespace. Used to check that the server answers and has the namespace."""
 
-    def read(data: bytes) -> dp.Namespace:
-        info = ws.DescribeNamespaceResponse.FromString(data).namespace_info
-        if (
-            info.state == enums.NamespaceState.NAMESPACE_STATE_DELETED
-        ):  # a deleted namespace is marked before it disappears
+    def read(answer: Any) -> dp.Namespace:
+        info = answer.namespace_info
+        # A deleted namespace is marked before it disappears.
+        if info.state == enums.NamespaceState.NAMESPACE_STATE_DELETED:
             raise NamespaceNotFoundError(
                 f"the namespace {scope.namespace!r} is being deleted on the server", status="NOT_FOUND"
             )
         return dp.Namespace(info.name)
 
-    message = ws.DescribeNamespaceRequest(namespace=scope.namespace)
-    return Rpc("describe_namespace", message, read, retry=False)
+    return Rpc(ws.DescribeNamespaceRequest(namespace=scope.namespace), read, retry=False)
 
 
 def last_seen(request: dp.LastSeen, scope: CallScope) -> Rpc:
     """Return when an identity was last seen among the pollers of a queue."""
 
-    def read(data: bytes) -> dp.Sighting:
-        answer = ws.DescribeTaskQueueResponse.FromString(data)
+    def read(answer: Any) -> dp.Sighting:
         ours = [poller for poller in answer.pollers if poller.identity == request.polled_by]
         return dp.Sighting(max((our.last_access_time.ToNanoseconds() for our in ours), default=0))
 
-    return Rpc("describe_task_queue", _describe(request.task_queue, request.activities, scope), read)
+    return Rpc(_describe(request, scope), read)
 
 
 def pollers(request: dp.GetPollers, scope: CallScope) -> Rpc:
     """Return all pollers of a queue."""
 
-    def read(data: bytes) -> dp.Pollers:
-        answer = ws.DescribeTaskQueueResponse.FromString(data)
+    def read(answer: Any) -> dp.Pollers:
         workers = tuple(
             dp.Poller(poller.identity, poller.last_access_time.ToNanoseconds(), poller_version(poller))
             for poller in answer.pollers
@@ -177,9 +142,9 @@ def pollers(request: dp.GetPollers, scope: CallScope) -> Rpc:
         stats = _stats(answer) if request.stats else None
         return dp.Pollers(workers, current=current, stats=stats, ramping=ramping)
 
-    message = _describe(request.task_queue, request.activities, scope)
+    message = _describe(request, scope)
     message.report_stats = request.stats
-    return Rpc("describe_task_queue", message, read)
+    return Rpc(message, read)
 
 
 def _stats(answer: ws.DescribeTaskQueueResponse) -> QueueStats | None:
@@ -195,33 +160,21 @@ def _stats(answer: ws.DescribeTaskQueueResponse) -> QueueStats | None:
     )
 
 
-def _describe(task_queue: str, activities: bool, scope: CallScope) -> ws.DescribeTaskQueueRequest:
+def _describe(request: dp.LastSeen | dp.GetPollers, scope: CallScope) -> ws.DescribeTaskQueueRequest:
+    kind = "ACTIVITY" if request.activities else "WORKFLOW"
     message = ws.DescribeTaskQueueRequest(
-        namespace=scope.namespace,
-        task_queue_type=(
-            enums.TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY
-            if activities
-            else enums.TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW
-        ),
+        namespace=scope.namespace, task_queue_type=enums.TaskQueueType.Value(f"TASK_QUEUE_TYPE_{kind}")
     )
-    message.task_queue.name = task_queue
+    message.task_queue.name = request.task_queue
     return message
 
 
-_STATES: dict[int, str] = {
+PENDING_STATES: dict[int, str] = {
     number: name.removeprefix("PENDING_ACTIVITY_STATE_") for name, number in PendingActivityState.items()
 }
 
 
-def describe(request: wf.DescribeWorkflow, scope: CallScope) -> Rpc:
-    """Return the description of a run."""
-    message: Any = ws.DescribeWorkflowExecutionRequest(namespace=scope.namespace)
-    put_execution(message.execution, request.workflow_id, request.run_id)
-    return Rpc("describe_workflow_execution", message, _described)
-
-
-def _described(data: bytes) -> wf.Description:
-    answer: Any = ws.DescribeWorkflowExecutionResponse.FromString(data)
+def _described(answer: Any) -> wf.Description:
     info = answer.workflow_execution_info
     metadata = answer.execution_config.user_metadata
     return wf.Description(
@@ -258,7 +211,7 @@ def _pending(activity: Any) -> wf.PendingActivity:
     return wf.PendingActivity(
         activity_id=activity.activity_id,
         activity_type=activity.activity_type.name,
-        state=_STATES.get(activity.state, str(activity.state)),
+        state=PENDING_STATES.get(activity.state, str(activity.state)),
         task_queue=activity.activity_options.task_queue.name,
         attempt=activity.attempt,
         maximum_attempts=activity.maximum_attempts,
@@ -307,35 +260,16 @@ def _status(number: int) -> wf.WorkflowStatus:
         return wf.WorkflowStatus.UNSPECIFIED  # from a newer server
 
 
-def listing(request: wf.ListWorkflows, scope: CallScope) -> Rpc:
-    """Return a page of runs."""
-    message = ws.ListWorkflowExecutionsRequest(
-        namespace=scope.namespace,
-        page_size=request.page_size,
-        next_page_token=request.next_page_token,
-        query=request.query,
-    )
-    return Rpc("list_workflow_executions", message, _listed)
-
-
-def _listed(data: bytes) -> wf.Page:
-    answer = ws.ListWorkflowExecutionsResponse.FromString(data)
+def _listed(answer: Any) -> wf.Page:
     return wf.Page(tuple(_summary(info) for info in answer.executions), answer.next_page_token)
 
 
-def count(request: wf.CountWorkflows, scope: CallScope) -> Rpc:
-    """Return the number of matching runs."""
-    message = ws.CountWorkflowExecutionsRequest(namespace=scope.namespace, query=request.query)
-    return Rpc("count_workflow_executions", message, _counted)
+def counted(answer: Any) -> wf.Count:
+    """Return a count, and its groups."""
+    return wf.Count(answer.count, tuple(_group_from(group) for group in answer.groups))
 
 
-def _counted(data: bytes) -> wf.Count:
-    answer = ws.CountWorkflowExecutionsResponse.FromString(data)
-    return wf.Count(answer.count, tuple(group_from(group) for group in answer.groups))
-
-
-def group_from(group: Any) -> wf.CountGroup:
-    """Return a group of a count."""
+def _group_from(group: Any) -> wf.CountGroup:
     values = tuple(decode_search_attribute(payload_from(value)) for value in group.group_values)
     return wf.CountGroup(values, group.count)
 
@@ -344,7 +278,7 @@ def create_namespace(request: dp.CreateNamespace, scope: CallScope) -> Rpc:
     """Create a namespace."""
     message: Any = ws.RegisterNamespaceRequest(namespace=request.name, description=request.description)
     put_seconds(message.workflow_execution_retention_period, request.retention)
-    return Rpc("register_namespace", message, lambda data: sv.Nothing())
+    return Rpc(message)
 
 
 def create_nexus_endpoint(request: dp.CreateNexusEndpoint, scope: CallScope) -> Rpc:
@@ -357,25 +291,23 @@ def create_nexus_endpoint(request: dp.CreateNexusEndpoint, scope: CallScope) -> 
     if request.description:
         spec.description.data = json.dumps(request.description).encode()
         spec.description.metadata["encoding"] = b"json/plain"
-    return Rpc("create_nexus_endpoint", message, lambda data: sv.Nothing(), service="operator")
+    return Rpc(message)
 
 
 def find_nexus_endpoint(request: dp.FindNexusEndpoint, scope: CallScope) -> Rpc:
     """Return a Nexus endpoint."""
 
-    def read(data: bytes) -> dp.NexusEndpoint:
-        for endpoint in ListNexusEndpointsResponse.FromString(data).endpoints:
+    def read(answer: Any) -> dp.NexusEndpoint:
+        for endpoint in answer.endpoints:
             return dp.NexusEndpoint(id=endpoint.id, version=endpoint.version)
         return dp.NexusEndpoint()
 
-    message = ListNexusEndpointsRequest(name=request.name)
-    return Rpc("list_nexus_endpoints", message, read, service="operator")
+    return Rpc(ListNexusEndpointsRequest(name=request.name), read)
 
 
 def delete_nexus_endpoint(request: dp.DeleteNexusEndpoint, scope: CallScope) -> Rpc:
     """Delete a Nexus endpoint."""
-    message = DeleteNexusEndpointRequest(id=request.id, version=request.version)
-    return Rpc("delete_nexus_endpoint", message, lambda data: sv.Nothing(), service="operator")
+    return Rpc(DeleteNexusEndpointRequest(id=request.id, version=request.version))
 
 
 def add_search_attributes(request: dp.AddSearchAttributes, scope: CallScope) -> Rpc:
@@ -383,19 +315,18 @@ def add_search_attributes(request: dp.AddSearchAttributes, scope: CallScope) -> 
     message: Any = AddSearchAttributesRequest(namespace=scope.namespace)
     for name, kind in request.types.items():
         message.search_attributes[name] = _NUMBERS[kind]
-    return Rpc("add_search_attributes", message, lambda data: sv.Nothing(), PATIENT, service="operator")
+    return Rpc(message, nothing, PATIENT)
 
 
 def list_search_attributes(request: dp.ListSearchAttributes, scope: CallScope) -> Rpc:
     """Return the search attributes that users have created."""
-    message = ListSearchAttributesRequest(namespace=scope.namespace)
     names = {number: name for name, number in _NUMBERS.items()}
 
-    def read(data: bytes) -> dp.SearchAttributeTypes:
-        attributes = ListSearchAttributesResponse.FromString(data).custom_attributes
+    def read(answer: Any) -> dp.SearchAttributeTypes:
+        attributes = answer.custom_attributes
         return dp.SearchAttributeTypes({name: names.get(number, "") for name, number in attributes.items()})
 
-    return Rpc("list_search_attributes", message, read, service="operator")
+    return Rpc(ListSearchAttributesRequest(namespace=scope.namespace), read)
 
 
 _NUMBERS = {"Text": 1, "Keyword": 2, "Int": 3, "Double": 4, "Bool": 5, "Datetime": 6, "KeywordList": 7}
@@ -409,12 +340,10 @@ about heartbeats.
 
 def read_progress(request: ReadProgress, scope: CallScope) -> Rpc:
     """Return the progress that the heartbeats of a run's activities carry."""
-    message: Any = ws.DescribeWorkflowExecutionRequest(namespace=scope.namespace)
-    put_execution(message.execution, request.workflow_id, request.run_id)
+    message = message_of(ws.DescribeWorkflowExecutionRequest, request, scope)
     seen = {position.activity_id: (position.attempt, position.next) for position in request.seen}
 
-    def read(data: bytes) -> ProgressRead:
-        answer: Any = ws.DescribeWorkflowExecutionResponse.FromString(data)
+    def read(answer: Any) -> ProgressRead:
         items: list[PublishedItem] = []
         is_any = False
         for pending in answer.pending_activities:
@@ -426,13 +355,17 @@ def read_progress(request: ReadProgress, scope: CallScope) -> Rpc:
                 )
         return ProgressRead(tuple(items), _SOON if is_any else _LATER)
 
-    return Rpc("describe_workflow_execution", message, read)
+    return Rpc(message, read)
 
 
 VIEW_CALLS: dict[type[sv.Request[Any]], Callable[[Any, CallScope], Rpc]] = {
-    wf.DescribeWorkflow: describe,
-    wf.ListWorkflows: listing,
-    wf.CountWorkflows: count,
+    **sending(
+        {
+            wf.DescribeWorkflow: (ws.DescribeWorkflowExecutionRequest, _described),
+            wf.ListWorkflows: (ws.ListWorkflowExecutionsRequest, _listed),
+            wf.CountWorkflows: (ws.CountWorkflowExecutionsRequest, counted),
+        }
+    ),
     wf.WaitForClose: wait_for_close,
     wf.GetHistory: history,
     dp.CreateNamespace: create_namespace,

@@ -69,13 +69,9 @@ CALLS: dict[type[sv.Request[Any]], Callable[[Any, calls.CallScope], calls.Rpc]] 
 async def perform(client: core.Ref, request: sv.Request[Any], scope: calls.CallScope, target: str) -> Any:
     """Send a request and return the answer. Raise `ServiceError` (or a subclass) or `QueryFailedError` on failure."""
     if isinstance(request, wf.ImportWorkflow):
-
-        async def send(rpc: str, message: Any, timeout: float) -> bytes:
-            call = calls.Rpc(rpc, message, bytes, timeout, retry=not rpc.startswith("poll_"))
-            data: bytes = await _send(client, call, request, scope, target)
-            return data
-
-        return await importing.import_workflow(send, request, scope)
+        return await importing.import_workflow(
+            lambda call: _send(client, call, request, scope, target), request, scope
+        )
     if isinstance(request, wf.ExecuteWorkflow):
         start = msgspec.structs.replace(
             request.start, rpc_timeout=request.rpc_timeout, rpc_metadata=request.rpc_metadata
@@ -88,26 +84,26 @@ async def perform(client: core.Ref, request: sv.Request[Any], scope: calls.CallS
     if plan is None:
         raise InternalError(f"no Temporal RPC for the request {type(request).__name__}")
     call = plan(request, scope)
-    data = await _send(client, call, request, scope, target)
-    return data if data is call.late else call.read(data)
+    answer = await _send(client, call, request, scope, target)
+    return answer if answer is call.late else call.read(answer)
 
 
 async def _send(
     client: core.Ref, call: calls.Rpc, request: sv.Request[Any], scope: calls.CallScope, target: str
 ) -> Any:
-    """Send a message and return the answer's bytes, or `call.late` if it is set and the call times out."""
-    timeout = call.timeout if request.rpc_timeout is None else request.rpc_timeout
+    """Send a message and return the server's answer, or `call.late` if it is set and the call times out."""
+    kind = calls.rpc_kind(type(call.message))
     try:
-        data = call.message.SerializeToString()
-        return await core.call(
+        data = await core.call(
             client,
-            call.rpc,
-            data,
-            timeout,
+            kind.name,
+            call.message.SerializeToString(),
+            call.timeout if request.rpc_timeout is None else request.rpc_timeout,
             retry=call.retry,
             metadata=request.rpc_metadata or NO_METADATA,
-            service=call.service,
+            service=kind.service,
         )
+        return kind.answer.FromString(data)
     except TimeoutError:
         if call.late is not None:
             return call.late

@@ -32,39 +32,29 @@ COMMANDS: dict[int, str] = {
 }
 """The event types that result from a command of the workflow, each with the name of the command."""
 
-_INPUTS = frozenset(
-    map(
-        kind_of,
-        (
-            "WORKFLOW_EXECUTION_SIGNALED",
-            "WORKFLOW_EXECUTION_CANCEL_REQUESTED",
-            "ACTIVITY_TASK_COMPLETED",
-            "ACTIVITY_TASK_FAILED",
-            "ACTIVITY_TASK_CANCELED",
-            "TIMER_FIRED",
-        ),
-    )
+
+def _kinds_of(*names: str) -> frozenset[int]:
+    return frozenset(map(kind_of, names))
+
+
+ENDS = _kinds_of("ACTIVITY_TASK_COMPLETED", "ACTIVITY_TASK_FAILED", "ACTIVITY_TASK_CANCELED")
+"""The events that end an activity and that an import can reproduce."""
+
+_INPUTS = ENDS | _kinds_of(
+    "WORKFLOW_EXECUTION_SIGNALED", "WORKFLOW_EXECUTION_CANCEL_REQUESTED", "TIMER_FIRED"
 )
 """Events delivered to a run that an import can reproduce."""
 
-ENDS = frozenset(map(kind_of, ("ACTIVITY_TASK_COMPLETED", "ACTIVITY_TASK_FAILED", "ACTIVITY_TASK_CANCELED")))
-"""The events that end an activity and that an import can reproduce."""
-
-_IGNORED = frozenset(
-    map(
-        kind_of,
-        (
-            "WORKFLOW_EXECUTION_STARTED",
-            "WORKFLOW_TASK_SCHEDULED",
-            "WORKFLOW_TASK_STARTED",
-            "WORKFLOW_TASK_FAILED",
-            "WORKFLOW_TASK_TIMED_OUT",
-            "ACTIVITY_TASK_STARTED",
-            "WORKFLOW_EXECUTION_PAUSED",
-            "WORKFLOW_EXECUTION_UNPAUSED",
-            "WORKFLOW_EXECUTION_OPTIONS_UPDATED",
-        ),
-    )
+_IGNORED = _kinds_of(
+    "WORKFLOW_EXECUTION_STARTED",
+    "WORKFLOW_TASK_SCHEDULED",
+    "WORKFLOW_TASK_STARTED",
+    "WORKFLOW_TASK_FAILED",
+    "WORKFLOW_TASK_TIMED_OUT",
+    "ACTIVITY_TASK_STARTED",
+    "WORKFLOW_EXECUTION_PAUSED",
+    "WORKFLOW_EXECUTION_UNPAUSED",
+    "WORKFLOW_EXECUTION_OPTIONS_UPDATED",
 )
 COMPLETED = kind_of("WORKFLOW_TASK_COMPLETED")
 SCHEDULED = kind_of("ACTIVITY_TASK_SCHEDULED")
