@@ -21,9 +21,9 @@ from temporalio.bridge.proto.workflow_activation import WorkflowActivation, Work
 from hourglass._evaluator import commands as cmd
 from hourglass._evaluator import events as ev
 from hourglass._evaluator.events import Activation, AnyEvent
+from hourglass._temporal.failures import put_failure
 from hourglass._temporal.protos import (
     payload_from,
-    put_failure,
     put_nanos,
     put_payload,
     put_payloads,

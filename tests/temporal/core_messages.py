@@ -13,7 +13,7 @@ from temporalio.bridge.proto.workflow_completion import WorkflowActivationComple
 from hourglass._contract import handle as hd
 from hourglass._evaluator import commands as cmd
 from hourglass._evaluator import events as ev
-from hourglass._temporal import activations, handle, histories, protos
+from hourglass._temporal import activations, failures, handle, histories, protos
 from hourglass.converter import Failure, Payload
 
 
@@ -56,12 +56,12 @@ def read_payload(message: Any) -> Payload:
 
 def failure_message(failure: Failure) -> Any:
     message = FailureMessage()
-    protos.put_failure(message, failure)
+    failures.put_failure(message, failure)
     return message
 
 
 def read_failure(message: Any) -> Failure:
-    return protos.failure_from(message)
+    return failures.failure_from(message)
 
 
 def duration_message(seconds: float) -> Duration:

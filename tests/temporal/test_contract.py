@@ -62,6 +62,7 @@ def test_every_bridge_name_used_by_core_has_a_checked_signature() -> None:
     source = Path(core.__file__).read_text()
     touched = set(re.findall(r"_rust(?:\.envconfig)?\.(\w+)", source))
     touched |= set(re.findall(r"\.get\(\)\)?\.(\w+)\(", source))
+    touched |= set(re.findall(r'"(call_\w+_service)"', source))
     listed = {path[-1] for path in SIGNATURES}
     assert touched - {"PollShutdownError", "RPCError"} == listed
 

@@ -5,7 +5,8 @@ configs          the settings objects that Core reads
 slots            adapter for custom slot suppliers
 telemetry        Core's log, its metrics, and worker heartbeats
 core             the only access to Core: bytes in and out
-protos           values to and from protobuf: payloads, durations, times, versions, failures
+protos           values to and from protobuf: payloads, durations, times, versions
+failures         failures to and from protobuf
 specs            specs of activities, starts and children to and from protobuf
 activations      Core's activations to ours, our completions to Core's
 handle           a worker's handle over Core; activity tasks and results; replays

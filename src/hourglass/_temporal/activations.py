@@ -1,5 +1,5 @@
-"""Translation of workflow tasks: from Core's activations to ours, and from our completions to Core's. Pure. One
-small function per kind of job and per kind of command.
+"""Translation of workflow tasks: from Core's activations to ours, and from our completions to Core's. Pure. The
+tables at the end of each part name the function for each kind of job and of command.
 
 A job of an unknown kind is rejected by name, because evaluating a workflow without one of its events would be
 worse. Commands are sent in the order of issue. Core itself moves the terminal command to the end, and old
@@ -25,13 +25,12 @@ from hourglass._evaluator.commands import Command, Completion, Succeeded
 from hourglass._evaluator.events import Activation, AnyEvent
 from hourglass._evaluator.specs import WorkerDeploymentVersion
 from hourglass._temporal import specs
+from hourglass._temporal.failures import failure_from, put_failure
 from hourglass._temporal.protos import (
-    failure_from,
     nanos_from,
     payload_from,
     payload_map_from,
     payloads_from,
-    put_failure,
     put_nanos,
     put_payload,
     put_payload_map,
@@ -40,6 +39,7 @@ from hourglass._temporal.protos import (
     seconds_from,
 )
 from hourglass._temporal.specs import STARTED, local_bytes, remote_bytes
+from hourglass.converter import Failure
 from hourglass.errors import HourglassError
 
 
@@ -163,10 +163,6 @@ def _started(job: Any) -> AnyEvent:
     )
 
 
-def _timer(job: Any) -> AnyEvent:
-    return ev.TimerFired(job.seq)
-
-
 def _activity(job: Any) -> AnyEvent:
     result = job.result
     kind = result.WhichOneof("status")
@@ -240,12 +236,8 @@ def _nexus(job: Any) -> AnyEvent:
     return ev.NexusFailed(job.seq, failure_from(getattr(job.result, kind)))
 
 
-def _external_signal(job: Any) -> AnyEvent:
-    return ev.ExternalSignalResolved(job.seq, failure_from(job.failure) if job.HasField("failure") else None)
-
-
-def _external_cancel(job: Any) -> AnyEvent:
-    return ev.ExternalCancelResolved(job.seq, failure_from(job.failure) if job.HasField("failure") else None)
+def _failure_of(job: Any) -> Failure | None:
+    return failure_from(job.failure) if job.HasField("failure") else None
 
 
 def _signal(job: Any) -> AnyEvent:
@@ -271,18 +263,6 @@ def _query(job: Any) -> AnyEvent:
     )
 
 
-def _cancel(job: Any) -> AnyEvent:
-    return ev.CancelRequested(job.reason)
-
-
-def _patch(job: Any) -> AnyEvent:
-    return ev.PatchNoticed(job.patch_id)
-
-
-def _seed(job: Any) -> AnyEvent:
-    return ev.SeedChanged(job.randomness_seed)
-
-
 _REASONS: dict[int, str] = {number: name for name, number in RemoveFromCache.EvictionReason.items()}
 
 
@@ -301,20 +281,22 @@ def _plain_message(text: str) -> str:
 
 _JOBS: dict[str | None, Callable[[Any], AnyEvent]] = {
     "initialize_workflow": _started,
-    "fire_timer": _timer,
+    "fire_timer": lambda job: ev.TimerFired(job.seq),
     "resolve_activity": _activity,
     "resolve_child_workflow_execution_start": _child_start,
     "resolve_child_workflow_execution": _child,
     "resolve_nexus_operation_start": _nexus_start,
     "resolve_nexus_operation": _nexus,
-    "resolve_signal_external_workflow": _external_signal,
-    "resolve_request_cancel_external_workflow": _external_cancel,
+    "resolve_signal_external_workflow": lambda job: ev.ExternalSignalResolved(job.seq, _failure_of(job)),
+    "resolve_request_cancel_external_workflow": lambda job: ev.ExternalCancelResolved(
+        job.seq, _failure_of(job)
+    ),
     "signal_workflow": _signal,
     "do_update": _update,
     "query_workflow": _query,
-    "cancel_workflow": _cancel,
-    "notify_has_patch": _patch,
-    "update_random_seed": _seed,
+    "cancel_workflow": lambda job: ev.CancelRequested(job.reason),
+    "notify_has_patch": lambda job: ev.PatchNoticed(job.patch_id),
+    "update_random_seed": lambda job: ev.SeedChanged(job.randomness_seed),
     "remove_from_cache": _evicted,
 }
 
@@ -370,10 +352,6 @@ def _start_timer(message: Any, command: cmd.StartTimer, defaults: CommandDefault
         put_payload(message.user_metadata.summary, command.summary)
 
 
-def _cancel_timer(message: Any, command: cmd.CancelTimer, defaults: CommandDefaults) -> None:
-    message.cancel_timer.seq = command.seq
-
-
 def _schedule_activity(message: Any, command: cmd.ScheduleActivity, defaults: CommandDefaults) -> None:
     message.schedule_activity.MergeFromString(remote_bytes(command.spec, defaults.task_queue))
     _put_call(message, message.schedule_activity, command)
@@ -402,16 +380,6 @@ def _put_call(message: Any, activity: Any, command: cmd.ScheduleActivity | cmd.S
         put_payload(message.user_metadata.summary, command.summary)
 
 
-def _cancel_activity(message: Any, command: cmd.RequestCancelActivity, defaults: CommandDefaults) -> None:
-    message.request_cancel_activity.seq = command.seq
-
-
-def _cancel_local_activity(
-    message: Any, command: cmd.RequestCancelLocalActivity, defaults: CommandDefaults
-) -> None:
-    message.request_cancel_local_activity.seq = command.seq
-
-
 def _start_child(message: Any, command: cmd.StartChildWorkflow, defaults: CommandDefaults) -> None:
     child = message.start_child_workflow_execution
     child.seq = command.seq
@@ -426,11 +394,6 @@ def _start_child(message: Any, command: cmd.StartChildWorkflow, defaults: Comman
     specs.NOTES.put(message, command.spec)
 
 
-def _cancel_child(message: Any, command: cmd.CancelChildWorkflow, defaults: CommandDefaults) -> None:
-    message.cancel_child_workflow_execution.child_workflow_seq = command.seq
-    message.cancel_child_workflow_execution.reason = command.reason
-
-
 def _schedule_nexus(message: Any, command: cmd.ScheduleNexusOperation, defaults: CommandDefaults) -> None:
     call = message.schedule_nexus_operation
     call.seq = command.seq
@@ -440,18 +403,11 @@ def _schedule_nexus(message: Any, command: cmd.ScheduleNexusOperation, defaults:
     put_payload(call.input, command.argument)
     call.nexus_header.update(command.headers)
     call.cancellation_type = command.cancellation_type
-    if command.schedule_to_close_timeout is not None:
-        put_seconds(call.schedule_to_close_timeout, command.schedule_to_close_timeout)
-    if command.schedule_to_start_timeout is not None:
-        put_seconds(call.schedule_to_start_timeout, command.schedule_to_start_timeout)
-    if command.start_to_close_timeout is not None:
-        put_seconds(call.start_to_close_timeout, command.start_to_close_timeout)
+    for name in ("schedule_to_close_timeout", "schedule_to_start_timeout", "start_to_close_timeout"):
+        if (seconds := getattr(command, name)) is not None:
+            put_seconds(getattr(call, name), seconds)
     if command.summary is not None:
         put_payload(message.user_metadata.summary, command.summary)
-
-
-def _cancel_nexus(message: Any, command: cmd.CancelNexusOperation, defaults: CommandDefaults) -> None:
-    message.request_cancel_nexus_operation.seq = command.seq
 
 
 def _signal_external(message: Any, command: cmd.SignalExternalWorkflow, defaults: CommandDefaults) -> None:
@@ -474,20 +430,11 @@ def _put_execution(
     execution.run_id = command.run_id
 
 
-def _cancel_signal(message: Any, command: cmd.CancelSignalExternal, defaults: CommandDefaults) -> None:
-    message.cancel_signal_workflow.seq = command.seq
-
-
 def _cancel_external(message: Any, command: cmd.RequestCancelExternal, defaults: CommandDefaults) -> None:
     cancel = message.request_cancel_external_workflow_execution
     cancel.seq = command.seq
     cancel.reason = command.reason
     _put_execution(cancel.workflow_execution, command, defaults)
-
-
-def _set_patch(message: Any, command: cmd.SetPatchMarker, defaults: CommandDefaults) -> None:
-    message.set_patch_marker.patch_id = command.patch_id
-    message.set_patch_marker.deprecated = command.deprecated
 
 
 def _upsert_search_attributes(
@@ -530,18 +477,6 @@ def _answer_query(message: Any, command: cmd.AnswerQuery, defaults: CommandDefau
         put_payload(answer.succeeded.response, command.result)
 
 
-def _complete_run(message: Any, command: cmd.CompleteRun, defaults: CommandDefaults) -> None:
-    put_payload(message.complete_workflow_execution.result, command.result)
-
-
-def _fail_run(message: Any, command: cmd.FailRun, defaults: CommandDefaults) -> None:
-    put_failure(message.fail_workflow_execution.failure, command.failure)
-
-
-def _cancel_run(message: Any, command: cmd.CancelRun, defaults: CommandDefaults) -> None:
-    message.cancel_workflow_execution.SetInParent()
-
-
 def _continue_as_new(message: Any, command: cmd.ContinueAsNew, defaults: CommandDefaults) -> None:
     # An empty type or task queue means the current one, to Hourglass and to Core, so both are sent empty.
     next_run = message.continue_as_new_workflow_execution
@@ -556,29 +491,47 @@ def _continue_as_new(message: Any, command: cmd.ContinueAsNew, defaults: Command
         put_seconds(next_run.backoff_start_interval, command.backoff)
 
 
+def _copy(variant: str, *fields: str, **renamed: str) -> Callable[[Any, Any, CommandDefaults], None]:
+    """Return a function that copies fields of a command to a message. `renamed` maps names in the message to names in the
+    command.
+    """
+    pairs = tuple({**dict(zip(fields, fields, strict=True)), **renamed}.items())
+
+    def put(message: Any, command: Command, defaults: CommandDefaults) -> None:
+        target = getattr(message, variant)
+        for name, field in pairs:
+            setattr(target, name, getattr(command, field))
+
+    return put
+
+
 _COMMANDS: dict[type[Command], Callable[[Any, Any, CommandDefaults], None]] = {
     cmd.StartTimer: _start_timer,
-    cmd.CancelTimer: _cancel_timer,
+    cmd.CancelTimer: _copy("cancel_timer", "seq"),
     cmd.ScheduleActivity: _schedule_activity,
     cmd.ScheduleLocalActivity: _schedule_local_activity,
-    cmd.RequestCancelActivity: _cancel_activity,
-    cmd.RequestCancelLocalActivity: _cancel_local_activity,
+    cmd.RequestCancelActivity: _copy("request_cancel_activity", "seq"),
+    cmd.RequestCancelLocalActivity: _copy("request_cancel_local_activity", "seq"),
     cmd.StartChildWorkflow: _start_child,
-    cmd.CancelChildWorkflow: _cancel_child,
+    cmd.CancelChildWorkflow: _copy("cancel_child_workflow_execution", "reason", child_workflow_seq="seq"),
     cmd.ScheduleNexusOperation: _schedule_nexus,
-    cmd.CancelNexusOperation: _cancel_nexus,
+    cmd.CancelNexusOperation: _copy("request_cancel_nexus_operation", "seq"),
     cmd.SignalExternalWorkflow: _signal_external,
-    cmd.CancelSignalExternal: _cancel_signal,
+    cmd.CancelSignalExternal: _copy("cancel_signal_workflow", "seq"),
     cmd.RequestCancelExternal: _cancel_external,
-    cmd.SetPatchMarker: _set_patch,
+    cmd.SetPatchMarker: _copy("set_patch_marker", "patch_id", "deprecated"),
     cmd.UpsertSearchAttributes: _upsert_search_attributes,
     cmd.UpsertMemo: _upsert_memo,
     cmd.AcceptUpdate: _accept_update,
     cmd.RejectUpdate: _reject_update,
     cmd.CompleteUpdate: _complete_update,
     cmd.AnswerQuery: _answer_query,
-    cmd.CompleteRun: _complete_run,
-    cmd.FailRun: _fail_run,
-    cmd.CancelRun: _cancel_run,
+    cmd.CompleteRun: lambda message, command, _: put_payload(
+        message.complete_workflow_execution.result, command.result
+    ),
+    cmd.FailRun: lambda message, command, _: put_failure(
+        message.fail_workflow_execution.failure, command.failure
+    ),
+    cmd.CancelRun: lambda message, command, _: message.cancel_workflow_execution.SetInParent(),
     cmd.ContinueAsNew: _continue_as_new,
 }

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import temporalio.api.update.v1 as up
 import temporalio.api.workflowservice.v1 as ws
-from google.protobuf.message import Message
 from temporalio.api.common.v1 import Link
 from temporalio.api.enums.v1 import ResetReapplyExcludeType
 
@@ -29,10 +28,9 @@ from hourglass._contract.progress import (
     carrier,
     without_carrier,
 )
+from hourglass._temporal.failures import failure_from, put_failure
 from hourglass._temporal.protos import (
-    failure_from,
     payloads_from,
-    put_failure,
     put_override,
     put_payload,
     put_payload_map,
@@ -68,7 +66,7 @@ class Rpc(NamedTuple):
     often end without an event. Without `retry`, an unreachable server causes an error immediately and not after `timeout`.
     """
 
-    message: Message
+    message: Any
     read: Callable[[Any], Any] = nothing
     timeout: float = ORDINARY
     late: Any = None

@@ -15,8 +15,8 @@ from hourglass._contract import workflows as wf
 from hourglass._temporal.calls import LONG_POLL, CallScope, Rpc, message_of, nothing, put_callbacks, sending
 from hourglass._temporal.calls_deployments import version_in
 from hourglass._temporal.calls_views import PENDING_STATES, counted
+from hourglass._temporal.failures import failure_from
 from hourglass._temporal.protos import (
-    failure_from,
     nanos_from,
     payload_from,
     payload_map_from,

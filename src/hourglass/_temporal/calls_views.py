@@ -36,9 +36,9 @@ from hourglass._temporal.calls import (
     sending,
 )
 from hourglass._temporal.calls_deployments import behavior_of, poller_version, run_version, version_in
+from hourglass._temporal.failures import failure_from
 from hourglass._temporal.histories import event_to_json
 from hourglass._temporal.protos import (
-    failure_from,
     nanos_from,
     payload_from,
     payload_map_from,

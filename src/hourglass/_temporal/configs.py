@@ -79,35 +79,23 @@ def client_settings(
         metadata=dict(rpc_metadata),
         api_key=api_key,
         identity=identity,
-        tls_config=_tls_settings(tls if isinstance(tls, TLSConfig) else TLSConfig()) if secure else None,
-        retry_config=_part_settings(transport.retry),
-        keep_alive_config=_part_settings(transport.keep_alive),
+        tls_config=settings_of(tls if isinstance(tls, TLSConfig) else TLSConfig()) if secure else None,
+        retry_config=settings_of(transport.retry),
+        keep_alive_config=settings_of(transport.keep_alive),
         connect_timeout_millis=_millis(timeout),
-        http_connect_proxy_config=_part_settings(transport.proxy),
-        dns_load_balancing_config=_part_settings(transport.dns_load_balancing),
+        http_connect_proxy_config=settings_of(transport.proxy),
+        dns_load_balancing_config=settings_of(transport.dns_load_balancing),
         grpc_compression=transport.compression.value,
         payloads_warn_size=transport.payload_limits.payloads_warn_size,
         memo_warn_size=transport.payload_limits.memo_warn_size,
     )
 
 
-def _part_settings(part: Any) -> TemporalSettings | None:
-    """Copy the fields of one part of the transport options. Core uses the same names."""
-    return (
-        None
-        if part is None
-        else TemporalSettings(**{attribute.name: getattr(part, attribute.name) for attribute in fields(part)})
-    )
-
-
-def _tls_settings(tls: TLSConfig) -> TemporalSettings:
-    return TemporalSettings(
-        server_root_ca_cert=tls.server_root_ca_cert,
-        domain=tls.domain,
-        client_cert=tls.client_cert,
-        client_private_key=tls.client_private_key,
-        verification_server_name=tls.verification_server_name,
-    )
+def settings_of(part: Any) -> TemporalSettings | None:
+    """Copy the fields of options for which Core uses the same names."""
+    if part is None:
+        return None
+    return TemporalSettings(**{attribute.name: getattr(part, attribute.name) for attribute in fields(part)})
 
 
 def call_settings(
@@ -184,28 +172,23 @@ def replay_settings() -> TemporalSettings:
     """Return the settings of a replay worker. The cache has room for two runs, so that Core can evict one while
     the next arrives.
     """
-    return TemporalSettings(
-        namespace="default",
+    config = HandleConfig(
         task_queue="replay",
-        identity_override=None,
+        activities=False,
         max_cached_workflows=2,
-        tuner=_slots(2, 1, 1),
-        nonsticky_to_sticky_poll_ratio=1.0,
-        task_types=_task_types(workflows=True, activities=False, local=False),
-        sticky_queue_schedule_to_start_timeout_millis=1_000,
-        max_heartbeat_throttle_interval_millis=1_000,
-        default_heartbeat_throttle_interval_millis=1_000,
-        max_activities_per_second=None,
-        max_task_queue_activities_per_second=None,
-        max_eager_activity_reservations_per_workflow_task=0,
-        graceful_shutdown_period_millis=0,
-        versioning_strategy=TemporalSettings(build_id_no_versioning=""),
-        workflow_task_poller_behavior=_pollers(2),
-        activity_task_poller_behavior=_pollers(1),
-        nexus_task_poller_behavior=_pollers(1),
-        disable_payload_error_limit=True,
-        **_UNUSED,
+        max_concurrent_workflow_tasks=2,
+        max_concurrent_activities=1,
+        max_concurrent_local_activities=1,
+        workflow_pollers=2,
+        activity_pollers=1,
+        nonsticky_poll_ratio=1.0,
     )
+    settings = worker_settings("default", config, "")
+    settings.__dict__.update(
+        task_types=_task_types(workflows=True, activities=False, local=False),
+        disable_payload_error_limit=True,
+    )
+    return settings
 
 
 def _pollers(count: int, scaling: PollerBehaviorAutoscaling | None = None) -> TemporalSettings:

@@ -92,7 +92,8 @@ async def _send(
     client: core.Ref, call: calls.Rpc, request: sv.Request[Any], scope: calls.CallScope, target: str
 ) -> Any:
     """Send a message and return the server's answer, or `call.late` if it is set and the call times out."""
-    kind = calls.rpc_kind(type(call.message))
+    message_type: Any = type(call.message)
+    kind = calls.rpc_kind(message_type)
     try:
         data = await core.call(
             client,

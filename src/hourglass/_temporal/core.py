@@ -267,22 +267,18 @@ async def call(
     service: str = "workflow",
 ) -> bytes:
     """Call a service of the server. Raise `RpcError` on failure, or TimeoutError after `timeout` seconds."""
+    settings = call_settings(rpc, request, timeout, retry=retry, metadata=metadata)
     async with asyncio.timeout(timeout):
-        return await _send(
-            client, service, call_settings(rpc, request, timeout, retry=retry, metadata=metadata)
-        )
+        answer: bytes = await _future(getattr(client.get(), _SERVICES[service])(settings))
+        return answer
 
 
-def _send(client: Ref, service: str, settings: TemporalSettings) -> asyncio.Future[bytes]:
-    match service:
-        case "workflow":
-            return _future(client.get().call_workflow_service(settings))
-        case "operator":
-            return _future(client.get().call_operator_service(settings))
-        case "test":
-            return _future(client.get().call_test_service(settings))
-        case _:
-            return _future(client.get().call_health_service(settings))
+_SERVICES = {
+    "workflow": "call_workflow_service",
+    "operator": "call_operator_service",
+    "test": "call_test_service",
+    "health": "call_health_service",
+}
 
 
 def set_api_key(client: Ref, api_key: str | None) -> None:
@@ -293,10 +289,6 @@ def set_api_key(client: Ref, api_key: str | None) -> None:
 def set_metadata(client: Ref, metadata: Mapping[str, str]) -> None:
     """Set the RPC headers for subsequent calls."""
     client.get().update_metadata(dict(metadata))
-
-
-# The four calls that every step makes access the object directly, because a Python function call takes as long
-# as a call of Core.
 
 
 def new_worker(client: Ref, settings: TemporalSettings) -> Ref:
@@ -323,6 +315,10 @@ def new_replay_worker(settings: TemporalSettings) -> tuple[Ref, Ref]:
 def validate(worker: Ref) -> asyncio.Future[bytes]:
     """Make the worker validate its namespace. Must be called once per worker, before the first poll."""
     return _future(worker.get().validate())
+
+
+# The four calls that every step makes access the object directly, because a Python function call takes as long
+# as a call of Core.
 
 
 def poll_activation(worker: Ref) -> asyncio.Future[bytes]:

@@ -54,13 +54,13 @@ from hourglass._temporal.activations import (
     completion_to_proto,
 )
 from hourglass._temporal.configs import replay_settings
+from hourglass._temporal.failures import put_failure
 from hourglass._temporal.nexus import NexusServer
 from hourglass._temporal.protos import (
     NANOS,
     NO_PAYLOADS,
     payload_map_from,
     payloads_from,
-    put_failure,
     put_payload,
     put_payloads,
 )
@@ -156,17 +156,19 @@ _log = logging.getLogger("hourglass.temporal")
 
 
 class RawPoll:
-    """One kind of raw poll, repeated until the polls end. Each result is passed to `deliver` in the loop
-    iteration in which it arrives.
+    """One kind of raw poll, repeated until the polls end. Each result is decoded, and passed to `deliver` in the loop
+    iteration in which it arrives, unless it is decoded as None.
     """
 
     def __init__(
         self,
         start: Callable[[], asyncio.Future[bytes]],
-        deliver: Callable[[bytes], object],
+        decode: Callable[[bytes], Any],
+        deliver: Callable[[Any], object],
         ended: Callable[[Shutdown | HandleBroken], object],
     ) -> None:
         self._start = start
+        self._decode = decode
         self._deliver = deliver
         self._ended = ended
         self._is_open = False
@@ -181,10 +183,6 @@ class RawPoll:
     def pause(self) -> None:
         """Stop starting new raw polls. The result of the current poll is still delivered."""
         self._is_open = False
-
-    def fail(self, error: BaseException) -> None:
-        """End the polls, because a result could not be delivered."""
-        self._end(HandleBroken(f"a task from Core cannot be decoded: {_text(error)}"))
 
     def _poll(self) -> None:
         if self._call is not None or self._has_ended:
@@ -209,7 +207,13 @@ class RawPoll:
         if error is not None:
             self._end(_end_of_polls(error))
             return
-        self._deliver(call.result())
+        try:
+            item = self._decode(call.result())
+        except Exception as broken:
+            self._end(HandleBroken(f"a task from Core cannot be decoded: {_text(broken)}"))
+            return
+        if item is not None:
+            self._deliver((item,))
         if self._is_open:
             self._poll()
 
@@ -217,26 +221,6 @@ class RawPoll:
         if not self._has_ended:
             self._has_ended = True
             self._ended(why)
-
-
-class _NoPoll:
-    """A placeholder for the polls of a kind of work that is switched off. It ends with the shutdown of the handle."""
-
-    def __init__(self, ended: Callable[[Shutdown | HandleBroken], object]) -> None:
-        self._ended = ended
-        self._is_closing = False
-
-    def open(self) -> None:
-        """Do nothing, because a kind of work that is switched off has no polls."""
-
-    def pause(self) -> None:
-        """Do nothing, because a kind of work that is switched off has no polls."""
-
-    def close(self) -> None:
-        """Report the end of the polls in the next iteration of the event loop."""
-        if not self._is_closing:
-            self._is_closing = True
-            asyncio.get_running_loop().call_soon(self._ended, Shutdown("the worker is shut down"))
 
 
 class CoreHandle:
@@ -248,20 +232,9 @@ class CoreHandle:
         self.config = config
         self._worker = worker
         self._own = CommandDefaults(config.task_queue, namespace, config.version is not None)
-        self._on_activations: OnActivations = _ignore
-        self._on_activities: OnActivities = _ignore
-        self._on_end: OnEnd = _ignore
-        self._activations: RawPoll | _NoPoll = _NoPoll(self._activations_ended)
-        self._activities: RawPoll | _NoPoll = _NoPoll(self._activities_ended)
-        if config.workflows:
-            self._activations = RawPoll(
-                partial(core.poll_activation, worker), self._deliver_activation, self._activations_ended
-            )
-        if config.activities or config.workflows:
-            self._activities = RawPoll(
-                partial(core.poll_activity, worker), self._deliver_activity, self._activities_ended
-            )
-        self._is_started = False
+        self._polls: dict[WorkKind, RawPoll] = {}
+        self._unused_kinds: list[WorkKind] = []
+        self._on_end: OnEnd | None = None
         self._is_closing = False
         self._calls: set[asyncio.Future[Any]] = set()
         self._nexus: NexusServer | None = None
@@ -277,54 +250,46 @@ class CoreHandle:
 
     def start(self, on_activations: OnActivations, on_activities: OnActivities, on_end: OnEnd) -> None:
         """Set the receivers and start to poll."""
-        self._on_activations, self._on_activities, self._on_end = on_activations, on_activities, on_end
-        self._is_started = True
-        self._activations.open()
-        self._activities.open()
+        config, self._on_end = self.config, on_end
+        if config.workflows:
+            self._polls[WorkKind.WORKFLOWS] = RawPoll(
+                partial(core.poll_activation, self._worker),
+                self._decode_activation,
+                on_activations,
+                partial(on_end, WorkKind.WORKFLOWS),
+            )
+        if config.activities or config.workflows:
+            self._polls[WorkKind.ACTIVITIES] = RawPoll(
+                partial(core.poll_activity, self._worker),
+                partial(activity_item_from_proto, task_queue=config.task_queue),
+                on_activities,
+                partial(on_end, WorkKind.ACTIVITIES),
+            )
+        self._unused_kinds = [kind for kind in WorkKind if kind not in self._polls]
+        for poll in self._polls.values():
+            poll.open()
         if self._is_closing:
-            self._end_unused_kinds()
+            self._end_unused_kinds(on_end)
 
     def pause(self, kind: WorkKind) -> None:
         """Stop polling for this kind of work."""
-        if not self._is_closing:
-            self._poll_of(kind).pause()
+        if not self._is_closing and kind in self._polls:
+            self._polls[kind].pause()
 
     def resume(self, kind: WorkKind) -> None:
         """Resume polling for this kind of work."""
-        self._poll_of(kind).open()
+        if kind in self._polls:
+            self._polls[kind].open()
 
-    def _poll_of(self, kind: WorkKind) -> RawPoll | _NoPoll:
-        return self._activations if kind is WorkKind.WORKFLOWS else self._activities
-
-    def _deliver_activation(self, data: bytes) -> None:
+    def _decode_activation(self, data: bytes) -> Activation | None:
         try:
-            activation = activation_from_proto(data)
+            return activation_from_proto(data)
         except UnsupportedEvent as error:
             _log.error("%s; the workflow task fails", error)
             self.complete_workflow_task(_task_failure(error.run_id, str(error))).add_done_callback(
                 _read_error
             )
-        except Exception as error:
-            assert isinstance(self._activations, RawPoll)
-            self._activations.fail(error)
-        else:
-            self._on_activations((activation,))
-
-    def _deliver_activity(self, data: bytes) -> None:
-        try:
-            item = activity_item_from_proto(data, self._own.task_queue)
-        except Exception as error:
-            assert isinstance(self._activities, RawPoll)
-            self._activities.fail(error)
-        else:
-            if item is not None:
-                self._on_activities((item,))
-
-    def _activations_ended(self, why: Shutdown | HandleBroken) -> None:
-        self._on_end(WorkKind.WORKFLOWS, why)
-
-    def _activities_ended(self, why: Shutdown | HandleBroken) -> None:
-        self._on_end(WorkKind.ACTIVITIES, why)
+            return None
 
     def complete_workflow_task(self, completion: Completion) -> asyncio.Future[CompletionResult]:
         """Complete an activation. If Core rejects the completion, fail the workflow task instead."""
@@ -426,15 +391,15 @@ class CoreHandle:
             if not self._worker.gone:
                 self._notify(lambda: core.initiate_shutdown(self._worker))
         finally:
-            if self._is_started:
-                self._activations.open()
-                self._activities.open()
-                self._end_unused_kinds()
+            if self._on_end is not None:
+                for poll in self._polls.values():
+                    poll.open()
+                self._end_unused_kinds(self._on_end)
 
-    def _end_unused_kinds(self) -> None:
-        for poll in (self._activations, self._activities):
-            if isinstance(poll, _NoPoll):
-                poll.close()
+    def _end_unused_kinds(self, on_end: OnEnd) -> None:
+        """Report the end of the kinds of work that are switched off, in the next iteration of the event loop."""
+        while self._unused_kinds:
+            asyncio.get_running_loop().call_soon(on_end, self._unused_kinds.pop(0), _shut_down())
 
     async def finalize(self) -> None:
         """Wait until the calls in progress have ended, and release all resources. The handle is unusable
@@ -468,13 +433,13 @@ def _read_error(call: asyncio.Future[Any]) -> None:
         call.exception()
 
 
-def _ignore(*_: object) -> None:
-    """Do nothing. A placeholder for the receivers before `start`."""
+def _shut_down() -> Shutdown:
+    return Shutdown("the worker is shut down")
 
 
 def _end_of_polls(error: BaseException) -> Shutdown | HandleBroken:
     if isinstance(error, core.PollShutdown):
-        return Shutdown("the worker is shut down")
+        return _shut_down()
     return HandleBroken(f"Core's poll failed: {_text(error)}")
 
 

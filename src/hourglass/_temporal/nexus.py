@@ -29,7 +29,8 @@ from hourglass import nexus
 from hourglass._contract.handle import NexusServices
 from hourglass._loops import submit
 from hourglass._temporal import core
-from hourglass._temporal.protos import payload_from, put_failure, put_payload
+from hourglass._temporal.failures import put_failure
+from hourglass._temporal.protos import payload_from, put_payload
 from hourglass.converter import Codec, Converter, NexusSerializationContext, in_context, seal, unseal
 from hourglass.errors import (
     ApplicationError,

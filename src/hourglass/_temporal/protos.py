@@ -1,22 +1,18 @@
 """Conversion between our values and protobuf: payloads, durations, times, retry policies, versions and failures. Pure,
-and on the hot path. The options of activities and workflows are in `specs`.
+and on the hot path. The options of activities and workflows are in `specs`, failures in
+`failures`.
 
 Reading an unset message field returns defaults without creating it, so presence is checked only where it has a meaning.
 Values are written directly into the message that will be sent, because copying costs more than the fields themselves.
-
-Failures have one small function per kind and direction. A failure of an unknown kind (such as Nexus) is read with
-`info=None` and keeps its message, stack and cause.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from enum import IntEnum
-from typing import Any, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from temporalio.api.common.v1 import Payloads as PayloadsMessage
 
-from hourglass._contract.progress import without_carrier
 from hourglass._evaluator.specs import (
     AutoUpgradeVersioningOverride,
     OneTimeVersioningOverride,
@@ -27,20 +23,7 @@ from hourglass._evaluator.specs import (
     VersioningOverride,
     WorkerDeploymentVersion,
 )
-from hourglass.converter import (
-    ActivityFailure,
-    ApplicationFailure,
-    CanceledFailure,
-    ChildWorkflowFailure,
-    Failure,
-    FailureInfo,
-    Payload,
-    ResetFailure,
-    ServerFailure,
-    TerminatedFailure,
-    TimeoutFailure,
-)
-from hourglass.errors import RetryState, TimeoutType
+from hourglass.converter import Payload
 
 _ENCODINGS: dict[bytes, str] = {
     name.encode(): name
@@ -196,180 +179,3 @@ def override_from(message: Any) -> VersioningOverride | None:
 def version_from(message: Any) -> WorkerDeploymentVersion:
     """Decode a deployment version."""
     return WorkerDeploymentVersion(message.deployment_name, message.build_id)
-
-
-E = TypeVar("E", bound=IntEnum)
-
-
-def failure_from(message: Any) -> Failure:
-    """Decode a failure, with its causes."""
-    kind = message.WhichOneof("failure_info")
-    read = _READ.get(kind)
-    return Failure(
-        message=message.message,
-        info=None if read is None else read(getattr(message, kind)),
-        cause=failure_from(message.cause) if message.HasField("cause") else None,
-        stack_trace=message.stack_trace,
-        source=message.source,
-        encoded_attributes=(
-            payload_from(message.encoded_attributes) if message.HasField("encoded_attributes") else None
-        ),
-    )
-
-
-def put_failure(message: Any, failure: Failure) -> None:
-    """Write a failure, with its causes, into an empty message."""
-    message.SetInParent()
-    message.message = failure.message
-    message.stack_trace = failure.stack_trace
-    message.source = failure.source
-    if failure.encoded_attributes is not None:
-        put_payload(message.encoded_attributes, failure.encoded_attributes)
-    if failure.info is not None:
-        kind, write = _WRITE[type(failure.info)]
-        info = getattr(message, kind)
-        info.SetInParent()
-        write(info, failure.info)
-    if failure.cause is not None:
-        put_failure(message.cause, failure.cause)
-
-
-def _member(kind: type[E], number: int) -> E:
-    # An unknown number comes from a newer server and must not fail the task.
-    try:
-        return kind(number)
-    except ValueError:
-        return kind(0)
-
-
-def _application(info: Any) -> ApplicationFailure:
-    return ApplicationFailure(
-        type=info.type,
-        non_retryable=info.non_retryable,
-        details=payloads_from(info.details.payloads),
-        next_retry_delay=seconds_from(info.next_retry_delay) if info.HasField("next_retry_delay") else None,
-        category=info.category,
-    )
-
-
-def _timeout(info: Any) -> TimeoutFailure:
-    return TimeoutFailure(
-        type=_member(TimeoutType, info.timeout_type),
-        last_heartbeat_details=without_carrier(payloads_from(info.last_heartbeat_details.payloads)),
-    )
-
-
-def _canceled(info: Any) -> CanceledFailure:
-    return CanceledFailure(payloads_from(info.details.payloads))
-
-
-def _terminated(info: Any) -> TerminatedFailure:
-    return TerminatedFailure()
-
-
-def _server(info: Any) -> ServerFailure:
-    return ServerFailure(info.non_retryable)
-
-
-def _reset(info: Any) -> ResetFailure:
-    return ResetFailure(without_carrier(payloads_from(info.last_heartbeat_details.payloads)))
-
-
-def _activity(info: Any) -> ActivityFailure:
-    return ActivityFailure(
-        activity_type=info.activity_type.name,
-        activity_id=info.activity_id,
-        identity=info.identity,
-        scheduled_event_id=info.scheduled_event_id,
-        started_event_id=info.started_event_id,
-        retry_state=_member(RetryState, info.retry_state),
-    )
-
-
-def _child(info: Any) -> ChildWorkflowFailure:
-    return ChildWorkflowFailure(
-        namespace=info.namespace,
-        workflow_id=info.workflow_execution.workflow_id,
-        run_id=info.workflow_execution.run_id,
-        workflow_type=info.workflow_type.name,
-        initiated_event_id=info.initiated_event_id,
-        started_event_id=info.started_event_id,
-        retry_state=_member(RetryState, info.retry_state),
-    )
-
-
-_READ: dict[str | None, Callable[[Any], FailureInfo]] = {
-    "application_failure_info": _application,
-    "timeout_failure_info": _timeout,
-    "canceled_failure_info": _canceled,
-    "terminated_failure_info": _terminated,
-    "server_failure_info": _server,
-    "reset_workflow_failure_info": _reset,
-    "activity_failure_info": _activity,
-    "child_workflow_execution_failure_info": _child,
-}
-
-
-def _put_application(info: Any, failure: ApplicationFailure) -> None:
-    info.type = failure.type
-    info.non_retryable = failure.non_retryable
-    if failure.details:
-        put_payloads(info.details.payloads, failure.details)
-    if failure.next_retry_delay is not None:
-        put_seconds(info.next_retry_delay, failure.next_retry_delay)
-    info.category = failure.category
-
-
-def _put_timeout(info: Any, failure: TimeoutFailure) -> None:
-    info.timeout_type = int(failure.type)
-    if failure.last_heartbeat_details:
-        put_payloads(info.last_heartbeat_details.payloads, failure.last_heartbeat_details)
-
-
-def _put_canceled(info: Any, failure: CanceledFailure) -> None:
-    if failure.details:
-        put_payloads(info.details.payloads, failure.details)
-
-
-def _put_terminated(info: Any, failure: TerminatedFailure) -> None:
-    pass
-
-
-def _put_server(info: Any, failure: ServerFailure) -> None:
-    info.non_retryable = failure.non_retryable
-
-
-def _put_reset(info: Any, failure: ResetFailure) -> None:
-    if failure.last_heartbeat_details:
-        put_payloads(info.last_heartbeat_details.payloads, failure.last_heartbeat_details)
-
-
-def _put_activity(info: Any, failure: ActivityFailure) -> None:
-    info.activity_type.name = failure.activity_type
-    info.activity_id = failure.activity_id
-    info.identity = failure.identity
-    info.scheduled_event_id = failure.scheduled_event_id
-    info.started_event_id = failure.started_event_id
-    info.retry_state = int(failure.retry_state)
-
-
-def _put_child(info: Any, failure: ChildWorkflowFailure) -> None:
-    info.namespace = failure.namespace
-    info.workflow_execution.workflow_id = failure.workflow_id
-    info.workflow_execution.run_id = failure.run_id
-    info.workflow_type.name = failure.workflow_type
-    info.initiated_event_id = failure.initiated_event_id
-    info.started_event_id = failure.started_event_id
-    info.retry_state = int(failure.retry_state)
-
-
-_WRITE: dict[type[Any], tuple[str, Callable[[Any, Any], None]]] = {
-    ApplicationFailure: ("application_failure_info", _put_application),
-    TimeoutFailure: ("timeout_failure_info", _put_timeout),
-    CanceledFailure: ("canceled_failure_info", _put_canceled),
-    TerminatedFailure: ("terminated_failure_info", _put_terminated),
-    ServerFailure: ("server_failure_info", _put_server),
-    ResetFailure: ("reset_workflow_failure_info", _put_reset),
-    ActivityFailure: ("activity_failure_info", _put_activity),
-    ChildWorkflowFailure: ("child_workflow_execution_failure_info", _put_child),
-}

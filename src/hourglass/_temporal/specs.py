@@ -10,7 +10,8 @@ fails if a spec field has no place in the message.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import lru_cache, reduce
+from enum import IntEnum
+from functools import cached_property, lru_cache, reduce
 from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar, get_type_hints
@@ -29,12 +30,12 @@ from temporalio.bridge.proto.workflow_commands import (
     WorkflowCommand,
 )
 
+from hourglass._contract.progress import without_carrier
 from hourglass._evaluator.specs import (
     WORKER_ONLY_FIELDS,
     ActivitySpec,
     ChildWorkflowSpec,
     RetryRule,
-    Spec,
     StartSpec,
     VersioningOverride,
 )
@@ -42,9 +43,11 @@ from hourglass._temporal.protos import (
     override_from,
     payload_from,
     payload_map_from,
+    payloads_from,
     put_override,
     put_payload,
     put_payload_map,
+    put_payloads,
     put_retry_rule,
     put_seconds,
     retry_rule_from,
@@ -52,9 +55,10 @@ from hourglass._temporal.protos import (
 )
 from hourglass._temporal.version import has, installed
 from hourglass.converter import Payload
-from hourglass.errors import UsageError
+from hourglass.errors import RetryState, TimeoutType, UsageError
 
-S = TypeVar("S", bound=Spec)
+S = TypeVar("S", bound=msgspec.Struct)
+E = TypeVar("E", bound=IntEnum)
 
 
 class _Kind(NamedTuple):
@@ -68,11 +72,32 @@ def _if_present(read: Callable[[Any], Any]) -> Callable[[Any, str], Any]:
     return lambda message, name: read(getattr(message, name)) if message.HasField(name) else None
 
 
+def _member(kind: type[E]) -> Callable[[Any, str], E]:
+    """Return a reader of an enum. An unknown number comes from a newer server and must not fail the task."""
+
+    def get(message: Any, name: str) -> E:
+        try:
+            return kind(getattr(message, name))
+        except ValueError:
+            return kind(0)
+
+    return get
+
+
 _PLAIN = _Kind(lambda message, name, value: setattr(message, name, value), getattr)
 _KINDS: dict[Any, _Kind] = {
     float: _Kind(
         lambda message, name, value: put_seconds(getattr(message, name), value),
         lambda message, name: seconds_from(getattr(message, name)),
+    ),
+    float | None: _Kind(
+        lambda message, name, value: put_seconds(getattr(message, name), value), _if_present(seconds_from)
+    ),
+    TimeoutType: _Kind(_PLAIN.put, _member(TimeoutType)),
+    RetryState: _Kind(_PLAIN.put, _member(RetryState)),
+    tuple[Payload, ...]: _Kind(
+        lambda message, name, value: put_payloads(getattr(message, name), value),
+        lambda message, name: without_carrier(payloads_from(getattr(message, name))),
     ),
     RetryRule | None: _Kind(
         lambda message, name, value: put_retry_rule(getattr(message, name), value),
@@ -99,10 +124,12 @@ class _SpecField(NamedTuple):
     within: tuple[str, ...]
     name: str
     kind: _Kind
+    is_optional: bool
+    """Whether the field has a default that differs from 0, so that 0 must be written."""
 
 
 class SpecIn(Generic[S]):
-    """The fields of one kind of message that contain a spec.
+    """The fields of one kind of message that contain a spec, or another struct.
 
     `names` maps a spec's field to its path in the message if they differ, or to None if the message does not
     have it. `since` names the release of temporalio that added a field.
@@ -136,8 +163,12 @@ class SpecIn(Generic[S]):
                 ) from None
             is_plain = isinstance(default, float)  # all other floats of specs are durations
             kind = _PLAIN if is_plain else _KINDS.get(hints[field], _PLAIN)
-            self._places.append(_SpecField(field, tuple(within), name, kind))
-        self._raw = attrgetter(*(".".join((*place.within, place.name)) for place in self._places))
+            is_optional = hints[field] == float | None
+            self._places.append(_SpecField(field, tuple(within), name, kind, is_optional))
+
+    @cached_property
+    def _raw(self) -> Callable[[Any], tuple[object, ...]]:
+        return attrgetter(*(".".join((*place.within, place.name)) for place in self._places))
 
     @property
     def names(self) -> frozenset[str]:
@@ -158,7 +189,7 @@ class SpecIn(Generic[S]):
                 raise UsageError(f"{field} needs temporalio {major}.{minor} or newer, not {installed()}")
         for place in self._places:
             value = getattr(spec, place.field)
-            if value:
+            if value or (value is not None and place.is_optional):
                 place.kind.put(reduce(getattr, place.within, message), place.name, value)
 
     def key(self, message: Any) -> tuple[object, ...]:

@@ -19,7 +19,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from hourglass._temporal.configs import TemporalSettings
+from hourglass._temporal.configs import TemporalSettings, settings_of
 from hourglass.errors import TargetError, UsageError
 from hourglass.metrics import (
     Family,
@@ -150,13 +150,7 @@ def _metrics(config: TelemetryConfig) -> TemporalSettings | None:
         return None
     prometheus = collector = None
     if isinstance(exporter, PrometheusConfig):
-        prometheus = TemporalSettings(
-            bind_address=exporter.bind_address,
-            counters_total_suffix=exporter.counters_total_suffix,
-            unit_suffix=exporter.unit_suffix,
-            durations_as_seconds=exporter.durations_as_seconds,
-            histogram_bucket_overrides=exporter.histogram_bucket_overrides,
-        )
+        prometheus = settings_of(exporter)
     elif isinstance(exporter, OpenTelemetryConfig):
         interval = exporter.metric_periodicity
         collector = TemporalSettings(
