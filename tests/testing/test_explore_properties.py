@@ -193,7 +193,7 @@ def test_exploration_shows_progress_only_on_a_terminal(monkeypatch: pytest.Monke
             return True
 
     seconds = iter(range(100_000))
-    monkeypatch.setattr("hourglass.testing._explore.coverage.monotonic", lambda: float(next(seconds)))
+    monkeypatch.setattr("hourglass.testing._explore.explorer.monotonic", lambda: float(next(seconds)))
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     report(steps, 1, runs=3)

@@ -10,11 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hourglass.errors import UsageError
-from hourglass.testing._explore.choices import Choices, Swarm
-from hourglass.testing._explore.options import SORTS, Option
+from hourglass.testing._explore.choices import SORTS, Choices, Option, Swarm, script_of, token_of
 from hourglass.testing._explore.search import OrderSearch
 from hourglass.testing._explore.shrinking import Script, shrink, singles, size, stripped
-from hourglass.testing._explore.tokens import script_of, token_of
 from hourglass.testing._explore.wording import clock_text, duration_text
 
 scripts = st.lists(st.integers(0, 4), max_size=12).map(tuple)

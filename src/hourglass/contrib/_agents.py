@@ -28,7 +28,7 @@ from hourglass._evaluator.context import current_run
 from hourglass._evaluator.event_loop import EventLoop
 from hourglass.activity import Activity
 from hourglass.converter._to_json import sort_sets
-from hourglass.errors import UsageError
+from hourglass.errors import ApplicationError, UsageError
 
 logger = logging.getLogger("hourglass.agents")
 
@@ -142,6 +142,25 @@ def replace(library: str, names: Mapping[str, Callable[[Any], Any]]) -> None:
                 library,
                 name,
             )
+
+
+def check_outside_workflow(what: str) -> None:
+    """Raise `UsageError` if `what`, an object with activities, is created in a workflow."""
+    if workflow.in_workflow():
+        raise UsageError(
+            f"{what} cannot be created in a workflow, because workers must register its activities: create it at the top of "
+            "the module that defines the workflow"
+        )
+
+
+def is_retryable_status(status: int) -> bool:
+    """Whether an HTTP error may not recur in another attempt."""
+    return status >= 500 or status in (408, 409, 425, 429)
+
+
+def non_retryable(message: str, kind: str = "UsageError") -> ApplicationError:
+    """Return an error that another attempt would raise again."""
+    return ApplicationError(message, type=kind, non_retryable=True)
 
 
 def require_loop(call: str, instead: str) -> None:

@@ -14,17 +14,14 @@ _dev_server            a real Temporal dev server, for tests and experiments
 _driver                the driver: does one step after another, and advances virtual time
 _environment           `Environment` and `AsyncEnvironment`
 _environment_base      the base class of both: options, fakes, recorded calls, scheduled actions, virtual time
-_fakes                 fakes of activities, checked when a test defines them
+_fakes                 fakes of activities, checked when a test defines them; the errors that `explore` may let activities raise
 _fixture               the parts of an environment, assembled
 _guard                 detects and interrupts workflow code that does not return
-_later                 scheduled actions
-_faults                the errors that `explore` may let activities raise
 _quiet_loop            the event loop of an environment
 _registry              workflows and activities by name, with their fakes and faults
-_runner_threads        the threads of asynchronous environments
 _served_queue          one task queue: its handle, its evaluations, its activity executor
 _session               the client of an environment; its blocking calls drive the environment
-_shared_threads        the loops and threads that all environments of a process share
+_shared_threads        the loops and threads that the environments of a process share
 _steps                 the steps of an environment, and choosers of the next one
 _stuck                 the explanation of a wait that will never end
 _time_skipper          `TimeSkipper`
@@ -45,9 +42,9 @@ if TYPE_CHECKING:
     from hourglass.testing._activity_environment import ActivityEnvironment
     from hourglass.testing._calls import Call, call
     from hourglass.testing._environment import AsyncEnvironment, Environment
+    from hourglass.testing._environment_base import Later
     from hourglass.testing._explore.arrivals import Arrival, sometime
-    from hourglass.testing._explore.coverage import Exploration
-    from hourglass.testing._later import Later
+    from hourglass.testing._explore.explorer import Exploration
     from hourglass.testing._steps import Chooser, Shuffled, Step
     from hourglass.testing._time_skipper import TimeSkipper
 
@@ -77,8 +74,8 @@ _MODULES = {
     "Call": "_calls",
     "Chooser": "_steps",
     "Environment": "_environment",
-    "Exploration": "_explore.coverage",
-    "Later": "_later",
+    "Exploration": "_explore.explorer",
+    "Later": "_environment_base",
     "Shuffled": "_steps",
     "Step": "_steps",
     "TimeSkipper": "_time_skipper",

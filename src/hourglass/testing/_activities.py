@@ -18,7 +18,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hourglass._contract.handle import ActivityOk, ActivityResult, ActivityTask
 from hourglass._embedded import VirtualClock
@@ -39,8 +39,11 @@ from hourglass.testing._fakes import Fake, Raisable, raised
 from hourglass.testing._quiet_loop import QuietLoop
 from hourglass.testing._registry import EnvironmentRegistry
 from hourglass.testing._shared_threads import activity_loop, activity_threads
-from hourglass.testing._steps import Step, StepAdder
+from hourglass.testing._steps import Step
 from hourglass.testing._virtual_time import VirtualTimers
+
+if TYPE_CHECKING:
+    from hourglass.testing._driver import EnvironmentDriver
 
 T = TypeVar("T")
 
@@ -169,7 +172,7 @@ class EnvironmentRunner:
 
     trouble = ""
 
-    def __init__(self, stage: EnvironmentActivities, steps: StepAdder) -> None:
+    def __init__(self, stage: EnvironmentActivities, steps: EnvironmentDriver) -> None:
         self._stage = stage
         self._steps = steps
         self._faults: dict[bytes, PlannedFault] = {}

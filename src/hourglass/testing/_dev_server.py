@@ -241,26 +241,6 @@ def dev_server(
     start-dev`.
     """
     shown = (ui_port or free_port()) if ui or ui_port is not None else None
-    more = [*(_SKIPPING if time_skipping else ()), *extra_args]
-    server = _server(port, db_filename, namespace, shown, log_level, search_attributes or {}, more)
-    atexit.register(server.kill)
-    try:
-        server.start()
-        yield server
-    finally:
-        server.stop()
-        atexit.unregister(server.kill)
-
-
-def _server(
-    port: int | None,
-    db_filename: str | os.PathLike[str] | None,
-    namespace: str,
-    ui_port: int | None,
-    log_level: str,
-    search_attributes: Mapping[str, str],
-    extra_args: Sequence[str],
-) -> DevServer:
     chosen = free_port() if port is None else port
     command = [
         find_cli(),
@@ -273,11 +253,19 @@ def _server(
         "--log-level",
         log_level,
     ]
-    command += ["--headless"] if ui_port is None else ["--ui-ip", _HOST, "--ui-port", str(ui_port)]
+    command += ["--headless"] if shown is None else ["--ui-ip", _HOST, "--ui-port", str(shown)]
     if namespace != "default":
         command += ["--namespace", namespace]
     if db_filename is not None:
         command += ["--db-filename", os.fspath(db_filename)]
-    for name, kind in search_attributes.items():
+    for name, kind in (search_attributes or {}).items():
         command += ["--search-attribute", f"{name}={kind}"]
-    return DevServer([*command, *extra_args], port=chosen, ui_port=ui_port, namespace=namespace)
+    command += [*(_SKIPPING if time_skipping else ()), *extra_args]
+    server = DevServer(command, port=chosen, ui_port=shown, namespace=namespace)
+    atexit.register(server.kill)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()
+        atexit.unregister(server.kill)

@@ -22,11 +22,11 @@ from functools import partial
 from typing import Any, TypeVar
 
 from hourglass._contract.handle import ActivityCancel, ActivityItem
-from hourglass._contract.ids import new_id
 from hourglass._contract.service import Connection
 from hourglass._contract.workflows import WaitForClose
 from hourglass._embedded import EngineConnection, VirtualClock
 from hourglass._embedded.clock import Bell
+from hourglass._embedded.engine import Engine
 from hourglass._embedded.matching.task_queues import DispatchPolicy
 from hourglass._evaluator.events import Activation, RunEvicted, is_eviction
 from hourglass._worker.activities.attempts import attempt_name
@@ -54,36 +54,20 @@ class Interrupted(BaseException):
     """
 
 
-class DriverPolicy(DispatchPolicy):
-    """The dispatch policy of an environment's engine, which lets the driver decide."""
+class EnvironmentDriver(DispatchPolicy):
+    """The driver of an environment. Must be used on the environment's thread, except for methods marked as thread-safe. It is
+    also the dispatch policy of the environment's engine.
+    """
 
-    driver: EnvironmentDriver
-
-    def may_take(self, run_id: str, scheduled_event_id: int) -> bool:
-        """See `DispatchPolicy`."""
-        return self.driver.may_take(run_id, scheduled_event_id)
-
-    def due_now(self, due: list[int]) -> list[int]:
-        """See `DispatchPolicy`."""
-        return self.driver.due_now(due)
-
-    def new_run_id(self) -> str:
-        """See `DispatchPolicy`."""
-        return self.driver.new_run_id()
-
-
-class EnvironmentDriver:
-    """The driver of an environment. Must be used on the environment's thread, except for methods marked as thread-safe."""
-
-    make_errors: Callable[[], EnvironmentErrors] = EnvironmentErrors
-    inline = False
-    """Whether real `def` activities run on the environment's thread."""
-    gates = False
-    """Whether the engine asks the driver before dispatching a task. If this is False, the engine asks once a run is parked."""
+    explores = False
+    """Whether the engine asks the driver before dispatching any task, real `def` activities run on the environment's thread, and
+    parked runs are not logged. If this is False, the engine asks once a run is parked.
+    """
+    connection: Connection
+    engine: Engine
 
     def __init__(
         self,
-        connection: EngineConnection,
         clock: VirtualClock,
         loop: QuietLoop,
         registry: EnvironmentRegistry,
@@ -91,20 +75,16 @@ class EnvironmentDriver:
         evaluations: Callable[[str, EnvironmentErrors], Evaluations],
         horizon_ns: int,
         guard: Guard,
-        policy: DriverPolicy,
         equipment: Equipment,
     ) -> None:
-        self.connection: Connection = connection
-        self.engine = connection.engine
-        self.policy = policy
-        policy.driver, policy.is_selective = self, self.gates
+        self.is_selective = self.explores
         self.clock = clock
         self.loop = loop
         self.registry = registry
-        self.errors = self.make_errors()
+        self.errors = EnvironmentErrors(is_quiet=self.explores)
         self.chooser = chooser
         self.guard = guard
-        self.stage = EnvironmentActivities(registry, self.errors, clock, equipment, inline=self.inline)
+        self.stage = EnvironmentActivities(registry, self.errors, clock, equipment, inline=self.explores)
         self.waited_for: list[WaitForClose] = []
         # The driver must complete the client calls of activities on other threads.
         self.outside: set[asyncio.Task[Any]] = set()
@@ -123,13 +103,9 @@ class EnvironmentDriver:
         """
         return scheduled_event_id != 0 or not self.errors.is_parked(run_id)
 
-    def due_now(self, due: list[int]) -> list[int]:
-        """Return the timers to fire now, from the timers of a run that are due at the same instant."""
-        return due
-
-    def new_run_id(self) -> str:
-        """Return the id of a new run."""
-        return new_id()
+    def connect(self, connection: EngineConnection) -> None:
+        """Set the connection to the engine, for which this driver is the policy. Must be called before any other method."""
+        self.connection, self.engine = connection, connection.engine
 
     @property
     def is_own_thread(self) -> bool:
@@ -250,7 +226,7 @@ class EnvironmentDriver:
         self.loop.settle()  # callbacks of the shutdown: the loop outlives the environment and must not reference it
         self._queues.clear()
         self.clock.forget_all()
-        del self.policy.driver, self._evaluations
+        del self._evaluations
 
     def _drive(self, done: Callable[[], bool], may_move: Callable[[], bool]) -> None:
         steps, errors = self.steps, self.errors
@@ -332,8 +308,12 @@ class EnvironmentDriver:
         if verdict is None:
             return
         if self.errors.any_parked:
-            self.policy.is_selective = True
+            self.is_selective = True
         reply(verdict)
+        self._serve_named(verdict)
+
+    def _serve_named(self, verdict: Verdict) -> None:
+        """Serve the task queues that a run's commands name."""
         for name in queues_of(verdict.completion):
             self.loop.do(self.serve(name))
 

@@ -23,14 +23,13 @@ from hourglass.client._options import StartOptions
 from hourglass.errors import UsageError, WorkflowParked
 from hourglass.testing._environment_base import EnvironmentBase
 from hourglass.testing._explore.arrivals import Arrival, checked_arrivals
-from hourglass.testing._explore.coverage import Exploration
-from hourglass.testing._explore.explorer import explore, replay
-from hourglass.testing._explore.options import chosen_sorts
+from hourglass.testing._explore.choices import chosen_sorts
+from hourglass.testing._explore.explorer import Exploration, explore, replay
 from hourglass.testing._explore.orders import ExplorationPlan, start_options
 from hourglass.testing._explore.properties import Properties, checked_allowed
 from hourglass.testing._fixture import Fixture, FixtureSettings
-from hourglass.testing._runner_threads import borrow, give_back
-from hourglass.testing._virtual_time import span
+from hourglass.testing._shared_threads import borrow_runner, return_runner
+from hourglass.testing._virtual_time import DurationParts, span
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -187,20 +186,10 @@ class Environment(EnvironmentBase):
         )
         return replay(plan, story) if story is not None else explore(plan, runs, seed)
 
-    def skip(
-        self,
-        duration: Duration | None = None,
-        /,
-        *,
-        weeks: float = 0,
-        days: float = 0,
-        hours: float = 0,
-        minutes: float = 0,
-        seconds: float = 0,
-    ) -> None:
+    def skip(self, duration: Duration | None = None, /, **parts: Unpack[DurationParts]) -> None:
         """Advance virtual time by this duration, and do all steps that become due."""
         driver = self._fixture.driver
-        driver.skip_to(driver.clock.now_ns() + span(duration, weeks, days, hours, minutes, seconds))
+        driver.skip_to(driver.clock.now_ns() + span(duration, parts))
 
     def crash(self) -> None:
         """Drop the worker's state, as if its process had been killed. Runs are rebuilt from their histories."""
@@ -244,7 +233,7 @@ class AsyncEnvironment(EnvironmentBase):
         """Open the environment, like `async with`. Blocks for less than a millisecond."""
         if self._opened is not None:
             raise UsageError("this Environment was already opened: create another one")
-        self._runner = runner = borrow()
+        self._runner = runner = borrow_runner()
         self._opened = runner.submit(lambda: Fixture(self._settings, runner)).result()
         return self
 
@@ -259,7 +248,7 @@ class AsyncEnvironment(EnvironmentBase):
                     self._opened.driver.interrupt()
                     runner.submit(self._opened.close).result()
             finally:
-                give_back(runner)
+                return_runner(runner)
 
     @property
     def client(self) -> AsyncClient:
@@ -315,21 +304,11 @@ class AsyncEnvironment(EnvironmentBase):
         blocking = environment_of(self._settings, self._fixture)
         return await self._fixture.session.in_thread(lambda: blocking.explore(workflow, *args, **options))
 
-    async def skip(
-        self,
-        duration: Duration | None = None,
-        /,
-        *,
-        weeks: float = 0,
-        days: float = 0,
-        hours: float = 0,
-        minutes: float = 0,
-        seconds: float = 0,
-    ) -> None:
+    async def skip(self, duration: Duration | None = None, /, **parts: Unpack[DurationParts]) -> None:
         """Advance virtual time by this duration, and do all steps that become due."""
         self._check_open()
         driver = self._fixture.driver
-        length = span(duration, weeks, days, hours, minutes, seconds)
+        length = span(duration, parts)
         await self._fixture.session.in_thread(lambda: driver.skip_to(driver.clock.now_ns() + length))
 
     async def crash(self) -> None:

@@ -1,35 +1,53 @@
-"""The base class of `Environment` and `AsyncEnvironment`: options, fakes, recorded calls, scheduled actions, virtual time."""
+"""The base class of `Environment` and `AsyncEnvironment`: options, fakes, recorded calls, scheduled actions, virtual time.
+
+A scheduled action (`Later`) is created and checked when the test schedules it, and performed when virtual time reaches its
+time. If the action fails then, the current wait raises its error.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import datetime
+from functools import partial
 from types import ModuleType
-from typing import Any, Literal, ParamSpec, TypeVar, overload
+from typing import Any, Literal, ParamSpec, TypedDict, TypeVar, TypeVarTuple, Unpack, overload
 
 from hourglass._evaluator.options import Duration, optional_seconds
 from hourglass._worker.lanes.evaluation import Verify
 from hourglass._worker.lanes.watcher import Action
 from hourglass.activity import Activity
 from hourglass.activity._definition import ActivitySource
+from hourglass.client import _operations
+from hourglass.client._faces import HandleFacts
 from hourglass.client._interception import Interceptor, checked
+from hourglass.client._session import ClientOperation, ClientSession
 from hourglass.converter import Converter, default_converter
 from hourglass.errors import UsageError
 from hourglass.metrics import Registry
 from hourglass.testing._calls import Call
-from hourglass.testing._fakes import UNSET, Raisable, Raises, make_fake
-from hourglass.testing._faults import AllowedFaults, checked_errors
+from hourglass.testing._driver import EnvironmentDriver
+from hourglass.testing._fakes import UNSET, AllowedFaults, Raisable, Raises, checked_errors, make_fake
 from hourglass.testing._fixture import Fixture, FixtureSettings
 from hourglass.testing._guard import DEADLOCK_TIMEOUT
-from hourglass.testing._later import Later
-from hourglass.testing._steps import Chooser, InOrder
-from hourglass.testing._virtual_time import as_datetime, as_ns, span
+from hourglass.testing._steps import Chooser, InOrder, Step
+from hourglass.testing._virtual_time import DurationParts, as_datetime, as_ns, span
+from hourglass.workflow import Channel
 from hourglass.workflow._definitions import WorkflowSource
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 HORIZON = 50 * 365 * 86400.0
+
+
+class FakeOptions(TypedDict, total=False):
+    """The options of a fake; see `Environment.fake`."""
+
+    raises: Raises | None
+    takes: Duration | None
+    heartbeat_every: Duration | None
 
 
 class EnvironmentBase:
@@ -96,10 +114,7 @@ class EnvironmentBase:
         activity: Activity[P, R],
         function: Callable[P, R] | Callable[P, Coroutine[Any, Any, R]],
         /,
-        *,
-        raises: Raises | None = None,
-        takes: Duration | None = None,
-        heartbeat_every: Duration | None = None,
+        **options: Unpack[FakeOptions],
     ) -> None: ...
     @overload
     def fake(
@@ -108,9 +123,7 @@ class EnvironmentBase:
         /,
         *,
         returns: R = ...,
-        raises: Raises | None = None,
-        takes: Duration | None = None,
-        heartbeat_every: Duration | None = None,
+        **options: Unpack[FakeOptions],
     ) -> None: ...
     @overload
     def fake(
@@ -120,9 +133,7 @@ class EnvironmentBase:
         /,
         *,
         returns: Any = ...,
-        raises: Raises | None = None,
-        takes: Duration | None = None,
-        heartbeat_every: Duration | None = None,
+        **options: Unpack[FakeOptions],
     ) -> None: ...
     def fake(
         self,
@@ -131,9 +142,7 @@ class EnvironmentBase:
         /,
         *,
         returns: Any = UNSET,
-        raises: Raises | None = None,
-        takes: Duration | None = None,
-        heartbeat_every: Duration | None = None,
+        **options: Unpack[FakeOptions],
     ) -> None:
         """Replace an activity for this environment. Pass the decorated function or its name.
 
@@ -146,14 +155,7 @@ class EnvironmentBase:
         fixture = self._fixture
         name, definition = fixture.driver.registry.definition(activity)
         fixture.driver.registry.fakes[name] = make_fake(
-            name,
-            definition,
-            function,
-            self._settings.converter,
-            returns=returns,
-            raises=raises,
-            takes=takes,
-            heartbeat_every=heartbeat_every,
+            name, definition, function, self._settings.converter, returns=returns, **options
         )
 
     def may_fail(
@@ -179,23 +181,66 @@ class EnvironmentBase:
         name, _ = self._fixture.driver.registry.definition(activity)
         return self._fixture.driver.stage.calls(name)
 
-    def after(
-        self,
-        duration: Duration | None = None,
-        /,
-        *,
-        weeks: float = 0,
-        days: float = 0,
-        hours: float = 0,
-        minutes: float = 0,
-        seconds: float = 0,
-    ) -> Later:
+    def after(self, duration: Duration | None = None, /, **parts: Unpack[DurationParts]) -> Later:
         """Return a point in virtual time relative to now: `env.after(days=3).signal(handle, approve)`."""
         fixture = self._fixture
-        when = fixture.driver.clock.now_ns() + span(duration, weeks, days, hours, minutes, seconds)
+        when = fixture.driver.clock.now_ns() + span(duration, parts)
         return Later(fixture.driver, fixture.session, when)
 
     def at(self, time: datetime) -> Later:
         """Return a point in virtual time. A time in the past means now."""
         fixture = self._fixture
         return Later(fixture.driver, fixture.session, as_ns(time))
+
+
+class Later:
+    """A point in virtual time. Its methods schedule actions for that time."""
+
+    def __init__(self, driver: EnvironmentDriver, session: ClientSession, when_ns: int) -> None:
+        self._driver = driver
+        self._session = session
+        self._when_ns = when_ns
+
+    @property
+    def time(self) -> datetime:
+        """The scheduled time."""
+        return as_datetime(self._when_ns)
+
+    @overload
+    def signal(self, handle: HandleFacts[Any], signal: str, /, *args: Any) -> None: ...
+    @overload
+    def signal(self, handle: HandleFacts[Any], signal: Channel[T], value: T, /) -> None: ...
+    @overload
+    def signal(self, handle: HandleFacts[Any], signal: Callable[[*Ts], None], /, *args: *Ts) -> None: ...
+    def signal(self, handle: HandleFacts[Any], signal: Any, /, *args: Any) -> None:  # type: ignore[misc]
+        """Send a signal at that time."""
+        operation = _operations.signal(self._session, handle._reference, signal, args)
+        self._schedule(f"signal to {handle.id}", partial(self._run, operation))
+
+    def cancel(self, handle: HandleFacts[Any], reason: str = "") -> None:
+        """Request the cancellation of a workflow at that time."""
+        operation = _operations.cancel(self._session, handle._reference, reason)
+        self._schedule(f"cancel {handle.id}", partial(self._run, operation))
+
+    def terminate(self, handle: HandleFacts[Any], reason: str = "") -> None:
+        """Terminate a workflow at that time."""
+        operation = _operations.terminate(self._session, handle._reference, reason, ())
+        self._schedule(f"terminate {handle.id}", partial(self._run, operation))
+
+    def call(self, function: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None:
+        """Call a function at that time, on the environment's thread. The function may use the environment."""
+        self._schedule(getattr(function, "__qualname__", "a function"), lambda: function(*args, **kwargs))
+
+    def _schedule(self, name: str, do: Callable[[], object]) -> None:
+        def act() -> None:
+            try:
+                do()
+            except BaseException as error:
+                error.add_note(f"raised by an action that the test scheduled for {self.time}: {name}")
+                self._driver.errors.add(error)
+
+        step = Step("action", name, act)
+        self._driver.clock.call_at(self._when_ns, lambda: self._driver.add(step))
+
+    def _run(self, operation: ClientOperation[None]) -> None:
+        self._driver.loop.run_until_complete(operation.ask(self._session))

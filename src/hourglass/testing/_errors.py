@@ -22,8 +22,10 @@ _NOT_A_BUG = (KeyboardInterrupt, SystemExit)
 class EnvironmentErrors(ParkedRuns):
     """The parked runs that the evaluations report, and the urgent errors that the driver reports."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_quiet: bool = False) -> None:
+        """Create an empty collection. With `is_quiet` nothing is logged, because `explore` reports the errors itself."""
         super().__init__()
+        self._is_quiet = is_quiet
         self.urgent: deque[BaseException] = deque()
         """The errors to raise immediately."""
         self._unraised: deque[tuple[str, BaseException]] = deque()
@@ -63,12 +65,14 @@ class EnvironmentErrors(ParkedRuns):
         """Record a run that was parked because of its code."""
         if error is not None and isinstance(error.__cause__, LaneStopped):
             return  # the code hung, and the guard that interrupted it reports that
-        super().log_parked(workflow, workflow_id, run_id, error, task_queue)
+        if not self._is_quiet:
+            super().log_parked(workflow, workflow_id, run_id, error, task_queue)
         self._park(run_id, f"workflow {workflow} ({workflow_id})", error)
 
     def log_died(self, run_id: str, error: BaseException) -> None:
         """Record a run that could not be evaluated: its type is unknown, or Hourglass has a bug."""
-        super().log_died(run_id, error)
+        if not self._is_quiet:
+            super().log_died(run_id, error)
         self._park(run_id, f"run {run_id}", error)
 
     def evicted(self, run_id: str, eviction: RunEvicted) -> None:
@@ -93,21 +97,6 @@ class EnvironmentErrors(ParkedRuns):
         self._parked[run_id] = parked = WorkflowParked(f"{name} is parked: {_described(error)}")
         parked.__cause__ = error
         self._unraised.append((run_id, parked))
-
-
-class QuietErrors(EnvironmentErrors):
-    """The errors of an explored order. They are not logged, because `explore` reports them itself."""
-
-    def log_parked(
-        self, workflow: str, workflow_id: str, run_id: str, error: BaseException | None, task_queue: str = ""
-    ) -> None:
-        """Record a run that was parked because of its code."""
-        if error is None or not isinstance(error.__cause__, LaneStopped):
-            self._park(run_id, f"workflow {workflow} ({workflow_id})", error)
-
-    def log_died(self, run_id: str, error: BaseException) -> None:
-        """Record a run that could not be evaluated."""
-        self._park(run_id, f"run {run_id}", error)
 
 
 def is_for_test_runner(error: BaseException) -> bool:

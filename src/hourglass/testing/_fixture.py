@@ -15,6 +15,7 @@ from hourglass._embedded.clock import to_ns
 from hourglass._evaluator.context import RunSettings
 from hourglass._evaluator.definition import check_exceptions
 from hourglass._evaluator.options import Duration, seconds
+from hourglass._worker.daemon_executor import DaemonExecutor
 from hourglass._worker.lanes.cache import CacheLimits, StateCache
 from hourglass._worker.lanes.evaluation import Evaluations, LaneContext, Verify
 from hourglass._worker.lanes.nesting import NestingDepths
@@ -25,16 +26,17 @@ from hourglass.client import Client
 from hourglass.client._interception import Interceptor, activity_chain, workflow_interceptors
 from hourglass.converter import Converter
 from hourglass.metrics import Registry, default_registry
-from hourglass.testing._driver import DriverPolicy, EnvironmentDriver
+from hourglass.testing._driver import EnvironmentDriver
 from hourglass.testing._errors import EnvironmentErrors
 from hourglass.testing._guard import Guard
 from hourglass.testing._registry import EnvironmentRegistry
-from hourglass.testing._session import EnvironmentLink, EnvironmentSession, Runner
+from hourglass.testing._session import EnvironmentLink, EnvironmentSession
 from hourglass.testing._shared_threads import current_loop
 from hourglass.testing._steps import Chooser
 from hourglass.testing._virtual_time import as_ns
 
 IDENTITY = "test"
+NAMESPACE = "default"
 
 _LIMITS = CacheLimits(live=1_000_000, states=1_000_000)
 
@@ -76,9 +78,7 @@ class FixtureSettings(msgspec.Struct, frozen=True, kw_only=True):
         """Return a clock that shows the start time."""
         return VirtualClock() if self.start is None else VirtualClock(as_ns(self.start))
 
-    def evaluations(
-        self, registry: EnvironmentRegistry, namespace: str
-    ) -> Callable[[str, EnvironmentErrors], Evaluations]:
+    def evaluations(self, registry: EnvironmentRegistry) -> Callable[[str, EnvironmentErrors], Evaluations]:
         """Return a factory of evaluations for one task queue, as in production."""
         verify, watch = checked_verify(self.verify), checked_watch(self.watch, self.verify)
         if sys.getprofile() is not None:
@@ -90,7 +90,7 @@ class FixtureSettings(msgspec.Struct, frozen=True, kw_only=True):
                 registry.workflow,
                 RunSettings(
                     task_queue=queue,
-                    namespace=namespace,
+                    namespace=NAMESPACE,
                     converter=self.converter,
                     failure_exceptions=exceptions,
                     interceptors=workflow_interceptors(self.interceptors),
@@ -115,26 +115,22 @@ class Fixture:
     def __init__(
         self,
         settings: FixtureSettings,
-        runner: Runner | None = None,
+        runner: DaemonExecutor | None = None,
         *,
         registry: EnvironmentRegistry | None = None,
         make_driver: Callable[..., EnvironmentDriver] = EnvironmentDriver,
     ) -> None:
         loop, clock = current_loop(), settings.clock()
         registry = settings.registry() if registry is None else registry
-        policy = DriverPolicy()
         self.resources = Resources(settings.resources)
-        connection = loop.do(connect_memory(identity=IDENTITY, clock=clock, policy=policy))
         self.driver = make_driver(
-            connection,
             clock,
             loop,
             registry,
             settings.chooser,
-            settings.evaluations(registry, connection.namespace),
+            settings.evaluations(registry),
             to_ns(seconds(settings.horizon, "horizon")),
             Guard(settings.deadlock_timeout),
-            policy,
             Equipment(
                 converter=settings.converter,
                 client=lambda: self.client,
@@ -144,6 +140,10 @@ class Fixture:
                 resources=self.resources,
             ),
         )
+        connection = loop.do(
+            connect_memory(namespace=NAMESPACE, identity=IDENTITY, clock=clock, policy=self.driver)
+        )
+        self.driver.connect(connection)
         link = EnvironmentLink(connection)
         self.session = EnvironmentSession(
             link, settings.converter, None, settings.interceptors, driver=self.driver, runner=runner

@@ -20,8 +20,7 @@ from hourglass._evaluator.definition import WorkflowDefinition, workflow_definit
 from hourglass._worker.resolver import Resolver
 from hourglass.activity import Activity, ActivityDefinition, activity_definition
 from hourglass.errors import UnknownTypeError, UsageError
-from hourglass.testing._fakes import Fake, shown
-from hourglass.testing._faults import AllowedFaults
+from hourglass.testing._fakes import AllowedFaults, Fake, shown
 
 
 @dataclass

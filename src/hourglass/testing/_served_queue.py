@@ -46,7 +46,7 @@ from hourglass.testing._activities import (
     PlannedFault,
 )
 from hourglass.testing._quiet_loop import QuietLoop
-from hourglass.testing._steps import Step, StepAdder
+from hourglass.testing._steps import Step
 
 if TYPE_CHECKING:
     from hourglass.testing._driver import EnvironmentDriver
@@ -62,7 +62,7 @@ class EnvironmentExecutor(ActivityExecutor):
     """The worker's executor, but results may be reported in a later step or not at all."""
 
     runner: EnvironmentRunner
-    steps: StepAdder
+    steps: EnvironmentDriver
     loop: QuietLoop
 
     def begin(self, task: ActivityTask, report: Report, generation: int = 0) -> Attempt:

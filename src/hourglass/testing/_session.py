@@ -1,8 +1,8 @@
 """The client of an environment: the same operations as with an engine, but waiting for a result drives the environment.
 
 Blocking calls run on the environment's thread. An activity that runs in another thread may also make blocking calls while
-the test waits in the environment; calls from any other thread are rejected. Asynchronous calls go through a `Runner`, which
-owns the environment's thread.
+the test waits in the environment; calls from any other thread are rejected. Asynchronous calls go through an executor with
+the environment's thread.
 """
 
 from __future__ import annotations
@@ -10,10 +10,9 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 from collections.abc import AsyncIterator, Callable, Coroutine
-from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from hourglass._contract.activities import StartActivity
 from hourglass._contract.request_checks import check_request
@@ -29,6 +28,7 @@ from hourglass._contract.workflows import (
     WaitForClose,
 )
 from hourglass._embedded.clock import to_ns
+from hourglass._worker.daemon_executor import DaemonExecutor
 from hourglass._worker.portal import Portal
 from hourglass.activity._current import in_activity
 from hourglass.client._link import Link, WaitList
@@ -40,14 +40,6 @@ A = TypeVar("A")
 T = TypeVar("T")
 
 _UNLIMITED = nullcontext()
-
-
-class Runner(Protocol):
-    """The owner of the thread of an asynchronous environment."""
-
-    def submit(self, work: Callable[[], T], /) -> Future[T]:
-        """Call a function on the thread."""
-        ...
 
 
 class EnvironmentLink(Link):
@@ -80,7 +72,7 @@ class EnvironmentSession(ClientSession):
     """Runs operations. A blocking call drives the environment until the operation's result is available."""
 
     driver: EnvironmentDriver = field(kw_only=True)
-    runner: Runner | None = field(kw_only=True, default=None)
+    runner: DaemonExecutor | None = field(kw_only=True, default=None)
 
     def perform(self, operation: ClientOperation[T]) -> T:
         """Run an operation to completion and return its result."""

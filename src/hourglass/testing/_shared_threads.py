@@ -1,7 +1,8 @@
-"""The event loops and threads that all environments of a process share, which makes environments cheap to create.
+"""The event loops and threads that the environments of a process share, which makes environments cheap to create.
 
 Each thread that uses environments has one event loop, which runs only while the test waits in an environment. The process
-has one thread pool for `def` activities and one loop for `async def` activities. Must not know workflows.
+has one thread pool for `def` activities and one loop for `async def` activities. An asynchronous environment borrows a
+thread, because fibers cannot move between threads. Must not know workflows.
 
 Invariants:
 
@@ -18,6 +19,7 @@ import threading
 from hourglass._forks import ForkStage, at_fork, leak
 from hourglass._worker.activities.activity_loop import LoopThread
 from hourglass._worker.activities.activity_threads import ThreadPool
+from hourglass._worker.daemon_executor import DaemonExecutor
 from hourglass.errors import UsageError
 from hourglass.testing._quiet_loop import QuietLoop
 
@@ -32,6 +34,8 @@ class _Shared:
         self.loops: dict[threading.Thread, QuietLoop] = {}
         self.threads = ThreadPool("hourglass-test-activity", _MOST_THREADS)
         self.activity_loop = LoopThread("hourglass-test-activity-loop")
+        self.idle_runners: list[DaemonExecutor] = []
+        """The threads of closed asynchronous environments, kept for the next ones."""
 
 
 _shared = _Shared()
@@ -62,6 +66,18 @@ def activity_threads() -> ThreadPool:
 def activity_loop() -> LoopThread:
     """Return the event loop for `async def` activities."""
     return _shared.activity_loop
+
+
+def borrow_runner() -> DaemonExecutor:
+    """Return an executor with a single thread that no other environment uses."""
+    with _shared.lock:
+        return _shared.idle_runners.pop() if _shared.idle_runners else DaemonExecutor("hourglass-test", 1)
+
+
+def return_runner(runner: DaemonExecutor) -> None:
+    """Keep the thread of a closed environment for the next one."""
+    with _shared.lock:
+        _shared.idle_runners.append(runner)
 
 
 def _exit() -> None:

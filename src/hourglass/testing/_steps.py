@@ -59,11 +59,3 @@ class Shuffled:
     def choose(self, steps: Sequence[Step]) -> int:
         """Return a random index."""
         return self._random.randrange(len(steps))
-
-
-class StepAdder(Protocol):
-    """The driver, as seen by task queues and runners."""
-
-    def add(self, step: Step) -> None:
-        """Add a step that can be done from now on."""
-        ...

@@ -7,33 +7,22 @@ Queries the engine and the runs without changing them.
 from __future__ import annotations
 
 import re
-from collections.abc import Coroutine
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 from hourglass._contract.service import Connection
 from hourglass._contract.workflows import DescribeWorkflow, QueryWorkflow, WaitForClose
 from hourglass._worker.code_origin import is_library, is_ours
 from hourglass.converter import default_converter
 from hourglass.errors import HourglassError, WorkflowStuck
-from hourglass.testing._errors import EnvironmentErrors
+
+if TYPE_CHECKING:
+    from hourglass.testing._driver import EnvironmentDriver
 
 _PATIENCE = 2.0
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 
 
-class WaitingDriver(Protocol):
-    """The driver, as seen by `explain`."""
-
-    connection: Connection
-    waited_for: list[WaitForClose]
-    errors: EnvironmentErrors
-
-    def run_now(self, coro: Coroutine[Any, Any, str]) -> str:
-        """Run a coroutine without advancing virtual time."""
-        ...
-
-
-def explain(driver: WaitingDriver, reason: str) -> WorkflowStuck:
+def explain(driver: EnvironmentDriver, reason: str) -> WorkflowStuck:
     """Return the error for a wait that will never end: the reason, and the position of each awaited workflow."""
     parts = [driver.run_now(_position(driver.connection, wait)) for wait in tuple(driver.waited_for)]
     parked = driver.errors.known()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypedDict
 
 from hourglass._embedded import VirtualClock
 from hourglass._embedded.clock import SECOND, to_ns
@@ -15,11 +15,19 @@ from hourglass._evaluator.options import Duration, seconds
 from hourglass.errors import UsageError
 
 
-def span(
-    duration: Duration | None, weeks: float, days: float, hours: float, minutes: float, seconds_: float
-) -> int:
+class DurationParts(TypedDict, total=False):
+    """A duration as the sum of its parts."""
+
+    weeks: float
+    days: float
+    hours: float
+    minutes: float
+    seconds: float
+
+
+def span(duration: Duration | None, named_parts: DurationParts) -> int:
     """Return a duration in nanoseconds. It is passed as a single value or in parts."""
-    parts = timedelta(weeks=weeks, days=days, hours=hours, minutes=minutes, seconds=seconds_)
+    parts = timedelta(**named_parts)
     if duration is not None and parts:
         raise UsageError("pass a duration, or its parts by name (days=3, hours=12), not both")
     if duration is None and not parts:

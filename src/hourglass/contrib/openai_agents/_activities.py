@@ -26,7 +26,6 @@ from agents import (
     ModelResponse,
     ModelSettings,
     ModelTracing,
-    MultiProvider,
     Tool,
     Usage,
 )
@@ -43,6 +42,7 @@ from openai.types.responses import Response, ResponseCompletedEvent
 from pydantic import TypeAdapter
 from pydantic_core import to_jsonable_python
 
+from hourglass.contrib import _agents
 from hourglass.errors import ApplicationError
 
 StreamHandler: TypeAlias = Callable[[TResponseStreamEvent], "Awaitable[None] | None"]
@@ -54,7 +54,7 @@ TOOLS: TypeAdapter[list[MCPTool]] = TypeAdapter(list[MCPTool])
 RESULT: TypeAdapter[CallToolResult] = TypeAdapter(CallToolResult)
 
 
-class Function(msgspec.Struct, kw_only=True):
+class Function(msgspec.Struct):
     """The description of a function that a model may call."""
 
     name: str
@@ -96,9 +96,7 @@ async def request_response(
     own_tools = {tool.name: tool for tool in agent.tools}
     missing = [name for name in request.tools if name not in own_tools]
     if missing:
-        raise _non_retryable(
-            f"agent {agent.name} of this worker has no tool {', '.join(missing)}", "UsageError"
-        )
+        raise _agents.non_retryable(f"agent {agent.name} of this worker has no tool {', '.join(missing)}")
     arguments: dict[str, Any] = {
         "system_instructions": request.instructions,
         "input": request.input,
@@ -120,7 +118,7 @@ async def request_response(
     except APIStatusError as error:
         raise _status_failure(error) from error
     except AgentsException as error:
-        raise _non_retryable(str(error), type(error).__name__) from error
+        raise _agents.non_retryable(str(error), type(error).__name__) from error
     return RESPONSE.dump_python(response, mode="json", warnings="none")
 
 
@@ -136,7 +134,7 @@ async def _read_stream(model: Model, arguments: dict[str, Any], handler: StreamH
                 if inspect.isawaitable(waited):
                     await waited
             except Exception as error:
-                raise _non_retryable(
+                raise _agents.non_retryable(
                     f"the stream_handler raised {type(error).__name__}: {error}", "StreamHandlerError"
                 ) from error
     finally:
@@ -187,19 +185,11 @@ def _output_schema(agent: Agent[Any]) -> AgentOutputSchemaBase | None:
     return kind if isinstance(kind, AgentOutputSchemaBase) else AgentOutputSchema(kind)
 
 
-_RETRYABLE_STATUSES = (
-    408,
-    409,
-    425,
-    429,
-)  # client errors that may not recur in another attempt
-
-
 def _status_failure(error: APIStatusError) -> ApplicationError:
     """Return the failure for an error response. It determines whether the error is final, and the delay before the next
     attempt.
     """
-    is_retryable = error.status_code >= 500 or error.status_code in _RETRYABLE_STATUSES
+    is_retryable = _agents.is_retryable_status(error.status_code)
     return ApplicationError(
         f"HTTP {error.status_code}: {error.message}",
         type=type(error).__name__,
@@ -215,15 +205,6 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
         except (KeyError, ValueError):  # absent, or a date instead of a number
             continue
     return None
-
-
-def _non_retryable(message: str, kind: str) -> ApplicationError:
-    return ApplicationError(message, type=kind, non_retryable=True)
-
-
-def default_provider() -> ModelProvider:
-    """Return the library's default provider, which finds models by name."""
-    return MultiProvider()
 
 
 async def call(agent: Agent[Any], tool: FunctionTool, arguments: str, call_id: str, context: Any) -> Any:

@@ -23,6 +23,7 @@ from agents import (
     ModelResponse,
     ModelSettings,
     ModelTracing,
+    MultiProvider,
     RunConfig,
     Runner,
     RunResult,
@@ -109,11 +110,7 @@ class DurableRunner(Generic[C]):
         tool_options: Mapping[str, ActivityOptions | Literal[False]] | None = None,
         mcp_options: ActivityOptions | None = None,
     ) -> None:
-        if workflow.in_workflow():
-            raise UsageError(
-                "a DurableRunner cannot be created in a workflow, because workers must register its activities: create it "
-                "at the top of the module that defines the workflow"
-            )
+        _agents.check_outside_workflow("a DurableRunner")
         self._original = agent
         self._prefix = f"{name}." if name else ""
         self._context_type = context_type
@@ -253,7 +250,7 @@ class DurableRunner(Generic[C]):
     def _model(self, agent: Agent[Any]) -> Model:
         def provider() -> ModelProvider:
             if self._provider is None:
-                self._provider = _activities.default_provider()
+                self._provider = MultiProvider()
             return self._provider
 
         async def request_response(request: ModelRequest) -> Any:
@@ -349,22 +346,17 @@ class _DurableModel(Model):
             settings=_agents.to_json(model_settings, _activities.SETTINGS),
             tools=[tool.name for tool in tools if tool.name in self._own],
             functions=[
-                Function(
-                    name=tool.name,
-                    description=tool.description,
-                    schema=tool.params_json_schema,
-                    strict=tool.strict_json_schema,
-                )
+                Function(tool.name, tool.description, tool.params_json_schema, tool.strict_json_schema)
                 for tool in tools
                 if tool.name not in self._own and isinstance(tool, FunctionTool)
             ],
             handoffs=[
                 Function(
-                    name=handoff.tool_name,
-                    description=handoff.tool_description,
-                    schema=handoff.input_json_schema,
-                    strict=handoff.strict_json_schema,
-                    agent=handoff.agent_name,
+                    handoff.tool_name,
+                    handoff.tool_description,
+                    handoff.input_json_schema,
+                    handoff.strict_json_schema,
+                    handoff.agent_name,
                 )
                 for handoff in handoffs
             ],
@@ -423,8 +415,11 @@ class _DurableServer(MCPServer):
 
     async def list_prompts(self) -> ListPromptsResult:
         """Raise `UsageError`, because prompts are not available in a workflow."""
-        raise UsageError("a workflow cannot read the prompts of an MCP server: read them in an activity")
+        raise UsageError(_NO_PROMPTS)
 
     async def get_prompt(self, name: str, arguments: dict[str, Any] | None = None) -> GetPromptResult:
         """Raise `UsageError`, because prompts are not available in a workflow."""
-        raise UsageError("a workflow cannot read the prompts of an MCP server: read them in an activity")
+        raise UsageError(_NO_PROMPTS)
+
+
+_NO_PROMPTS = "a workflow cannot read the prompts of an MCP server: read them in an activity"

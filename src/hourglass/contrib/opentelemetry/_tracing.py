@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from opentelemetry import context, trace
+from opentelemetry.context import Context
 from opentelemetry.propagators.textmap import TextMapPropagator
 from opentelemetry.trace import SpanKind, Tracer
 from opentelemetry.util.types import AttributeValue
@@ -198,18 +199,11 @@ class _TracedOperations(NexusOperationInboundInterceptor):
         with self._span("RunCancelNexusOperationHandler", input):
             await super().execute_async_nexus_operation_cancel(input)
 
-    @contextmanager
     def _span(
         self, prefix: str, input: ExecuteNexusOperationStartInput | ExecuteNexusOperationCancelInput
-    ) -> Iterator[None]:
-        token = context.attach(self._carrier.extract(input.headers))
-        operation = input.operation
-        name = f"{prefix}:{operation.service}/{operation.name}"
-        try:
-            with self._tracer.start_as_current_span(name, kind=SpanKind.SERVER):
-                yield
-        finally:
-            context.detach(token)
+    ) -> AbstractContextManager[None]:
+        name = f"{prefix}:{input.operation.service}/{input.operation.name}"
+        return _server_span(self._tracer, name, self._carrier.extract(input.headers), {})
 
 
 class _TracedActivities(ActivityInboundInterceptor):
@@ -230,8 +224,7 @@ class _TracedActivities(ActivityInboundInterceptor):
         with self._span(input):
             return await super().execute_async_activity(input)
 
-    @contextmanager
-    def _span(self, input: ExecuteActivityInput) -> Iterator[None]:
+    def _span(self, input: ExecuteActivityInput) -> AbstractContextManager[None]:
         facts = activity.info()
         attributes: dict[str, AttributeValue] = {
             "temporalWorkflowID": facts.workflow_id,
@@ -240,12 +233,18 @@ class _TracedActivities(ActivityInboundInterceptor):
             "temporalActivityAttempt": facts.attempt,
         }
         parent = self._carrier.get(input.headers)
-        token = None if parent is None else context.attach(parent)  # the context includes baggage
-        try:
-            with self._tracer.start_as_current_span(
-                f"RunActivity:{input.activity}", attributes=attributes, kind=SpanKind.SERVER
-            ):
-                yield
-        finally:
-            if token is not None:
-                context.detach(token)
+        return _server_span(self._tracer, f"RunActivity:{input.activity}", parent, attributes)
+
+
+@contextmanager
+def _server_span(
+    tracer: Tracer, name: str, parent: Context | None, attributes: dict[str, AttributeValue]
+) -> Iterator[None]:
+    """Start a span around the code that serves a call. `parent` is the caller's context, which includes baggage."""
+    token = None if parent is None else context.attach(parent)
+    try:
+        with tracer.start_as_current_span(name, attributes=attributes, kind=SpanKind.SERVER):
+            yield
+    finally:
+        if token is not None:
+            context.detach(token)

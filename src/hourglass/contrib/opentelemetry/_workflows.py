@@ -18,10 +18,11 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, NoReturn
+from dataclasses import dataclass
+from typing import Any, NoReturn, TypedDict, TypeVar, Unpack
 
 from opentelemetry import trace
 from opentelemetry.baggage.propagation import W3CBaggagePropagator
@@ -65,6 +66,8 @@ from hourglass._evaluator.messages import ContinueAsNewError
 from hourglass.converter import default_converter
 from hourglass.errors import PayloadError, UsageError
 from hourglass.workflow import unsafe
+
+T = TypeVar("T")
 
 _assigned: ContextVar[tuple[int, int] | None] = ContextVar("hourglass_span_ids", default=None)
 
@@ -168,6 +171,14 @@ class Carrier:
 Attributes = Mapping[str, AttributeValue]
 
 
+class SpanDetails(TypedDict, total=False):
+    """The optional data of a span: its kind, its attributes, and the context of a span to which it has a link."""
+
+    kind: SpanKind
+    attributes: Attributes | None
+    linked: Context | None
+
+
 class RunTrace:
     """The trace of a single execution of a run: holds the current context and creates spans."""
 
@@ -187,84 +198,50 @@ class RunTrace:
         self.context = self.carrier.get(headers) or self.context
 
     def add(
-        self,
-        name: str,
-        *,
-        key: str = "",
-        kind: SpanKind = SpanKind.INTERNAL,
-        attributes: Attributes | None = None,
-        linked: Context | None = None,
-        error: BaseException | None = None,
+        self, name: str, *, key: str = "", error: BaseException | None = None, **details: Unpack[SpanDetails]
     ) -> Context:
         """Emit a span, except during replay, and return a context for its child spans."""
         live = require_run("tracing")
         ids = self._ids_for(live, key, name)
         if live.facts.is_replaying or live.quiet or live.dead:
             return self._replayed_context(ids)
-        return self._emit(live, name, ids, kind, attributes, linked, error)
+        return self._emit(live, name, ids, self._parent(), live.facts.timestamp_ns, error, **details)
 
-    def open(
-        self,
-        name: str,
-        *,
-        key: str = "",
-        kind: SpanKind = SpanKind.INTERNAL,
-        attributes: Attributes | None = None,
-        linked: Context | None = None,
-    ) -> OpenSpan:
+    def open(self, name: str, *, key: str = "", **details: Unpack[SpanDetails]) -> OpenSpan:
         """Begin a span with a duration. Its id is determined now, and the span is emitted when it ends."""
         live = require_run("tracing")
         ids = self._ids_for(live, key, name)
-        parent = self._parent()
-        return OpenSpan(
-            self,
-            name,
-            ids,
-            kind,
-            attributes,
-            linked,
-            live.facts.timestamp_ns,
-            parent,
-            self._replayed_context(ids),
-        )
+        context = self._replayed_context(ids)
+        return OpenSpan(self, name, ids, details, live.facts.timestamp_ns, self._parent(), context)
 
     def close(self, span: OpenSpan, error: BaseException | None) -> None:
         """End a span and emit it, unless the run is replaying or was dropped."""
         live = require_run("tracing")
         if not (live.facts.is_replaying or live.quiet or live.dead):
-            self._emit(
-                live,
-                span.name,
-                span.ids,
-                span.kind,
-                span.attributes,
-                span.linked,
-                error,
-                span.began,
-                span.parent,
-            )
+            self._emit(live, span.name, span.ids, span.parent, span.start_ns, error, **span.details)
 
     def _parent(self) -> Context:
         return _enclosing_span.get() or self.context
 
     def answer(self, name: str, linked: Context | None) -> None:
         """Emit the span of a query. Queries are not recorded in the history."""
-        self._emit(require_run("tracing"), name, None, SpanKind.SERVER, None, linked, None)
+        live = require_run("tracing")
+        now = live.facts.timestamp_ns
+        self._emit(live, name, None, self._parent(), now, None, kind=SpanKind.SERVER, linked=linked)
 
     def _emit(
         self,
         live: LiveRun,
         name: str,
         ids: tuple[int, int] | None,
-        kind: SpanKind,
-        attributes: Attributes | None,
-        linked: Context | None,
+        parent: Context,
+        start_ns: int,
         error: BaseException | None,
-        began: int | None = None,
-        parent: Context | None = None,
+        *,
+        kind: SpanKind = SpanKind.INTERNAL,
+        attributes: Attributes | None = None,
+        linked: Context | None = None,
     ) -> Context:
-        now = live.facts.timestamp_ns
-        parent = self._parent() if parent is None else parent
         links = [Link(trace.get_current_span(linked).get_span_context())] if linked is not None else []
         with unsafe(), assigned_ids(ids):
             span: Span = self._tracer.start_span(
@@ -273,11 +250,11 @@ class RunTrace:
                 kind=kind,
                 attributes={**_run_attributes(live), **(attributes or {})},
                 links=links,
-                start_time=now if began is None else began,
+                start_time=start_ns,
             )
             if error is not None:
                 span.set_status(Status(StatusCode.ERROR, f"{type(error).__name__}: {error}"))
-            span.end(now)
+            span.end(live.facts.timestamp_ns)
         return trace.set_span_in_context(span, parent)
 
     def _ids_for(self, live: LiveRun, key: str, name: str) -> tuple[int, int]:
@@ -309,45 +286,41 @@ children.
 """
 
 
+@dataclass(frozen=True)
 class OpenSpan:
     """A span that has begun, with all data needed to emit it when it ends."""
 
-    def __init__(
-        self,
-        run: RunTrace,
-        name: str,
-        ids: tuple[int, int],
-        kind: SpanKind,
-        attributes: Attributes | None,
-        linked: Context | None,
-        start_ns: int,
-        parent: Context,
-        context: Context,
-    ) -> None:
-        self.run = run
-        self.name = name
-        self.ids = ids
-        self.kind = kind
-        self.attributes = attributes
-        self.linked = linked
-        self.began = start_ns
-        self.parent = parent
-        self.context = context
+    run: RunTrace
+    name: str
+    ids: tuple[int, int]
+    details: SpanDetails
+    start_ns: int
+    parent: Context
+    context: Context
 
     @contextmanager
     def around(self) -> Iterator[None]:
         """Make the span the parent of all calls in the block. The span ends with the block."""
         token = _enclosing_span.set(self.context)
-        error: BaseException | None = None
         try:
-            yield
-        except BaseException as raised:
-            error = None if isinstance(raised, ContinueAsNewError) else raised
-            raise
+            with _ending(lambda error: self.run.close(self, error)):
+                yield
         finally:
             _enclosing_span.reset(token)
-            if not require_run("tracing").dead:
-                self.run.close(self, error)
+
+
+@contextmanager
+def _ending(end: Callable[[BaseException | None], object]) -> Iterator[None]:
+    """Call `end` after the block with the block's error, unless the run was dropped. Continuing as new is no error."""
+    error: BaseException | None = None
+    try:
+        yield
+    except BaseException as raised:
+        error = None if isinstance(raised, ContinueAsNewError) else raised
+        raise
+    finally:
+        if not require_run("tracing").dead:
+            end(error)
 
 
 class TracedWorkflow(WorkflowInboundInterceptor):
@@ -382,15 +355,9 @@ class TracedWorkflow(WorkflowInboundInterceptor):
             with self._run_span.around():
                 return super().execute_workflow(input)
         run.context = run.add(f"RunWorkflow:{input.type}", key="RunWorkflow", kind=SpanKind.SERVER)
-        error: BaseException | None = None
-        try:
+        name = f"CompleteWorkflow:{input.type}"
+        with _ending(lambda error: run.add(name, key="CompleteWorkflow", error=error)):
             return super().execute_workflow(input)
-        except BaseException as raised:
-            error = None if isinstance(raised, ContinueAsNewError) else raised
-            raise
-        finally:
-            if not require_run("tracing").dead:
-                run.add(f"CompleteWorkflow:{input.type}", key="CompleteWorkflow", error=error)
 
     def handle_signal(self, input: HandleSignalInput) -> None:
         """Emit a span in the run's trace, with a link to the sender's span."""
@@ -409,29 +376,26 @@ class TracedWorkflow(WorkflowInboundInterceptor):
 
     def handle_update_validator(self, input: HandleUpdateInput) -> None:
         """Emit a span whose id depends on the update's id, because a replay does not run validators."""
-        self._update("ValidateUpdate", input)
+        self._update("ValidateUpdate", input, self.trace.add)
         super().handle_update_validator(input)
 
     def handle_update_handler(self, input: HandleUpdateInput) -> Any:
         """Emit a span with a link to the caller's span."""
         if self._durations:
-            with self.trace.open(
-                f"HandleUpdate:{input.update}", **self._update_options("HandleUpdate", input)
-            ).around():
+            span = self._update("HandleUpdate", input, self.trace.open)
+            with span.around():
                 return super().handle_update_handler(input)
-        self._update("HandleUpdate", input)
+        self._update("HandleUpdate", input, self.trace.add)
         return super().handle_update_handler(input)
 
-    def _update(self, prefix: str, input: HandleUpdateInput) -> None:
-        self.trace.add(f"{prefix}:{input.update}", **self._update_options(prefix, input))
-
-    def _update_options(self, prefix: str, input: HandleUpdateInput) -> dict[str, Any]:
-        return {
-            "key": f"{prefix} {input.id}",
-            "kind": SpanKind.SERVER,
-            "attributes": {"temporalUpdateID": input.id},
-            "linked": self.trace.carrier.get(input.headers),
-        }
+    def _update(self, prefix: str, input: HandleUpdateInput, begin: Callable[..., T]) -> T:
+        return begin(
+            f"{prefix}:{input.update}",
+            key=f"{prefix} {input.id}",
+            kind=SpanKind.SERVER,
+            attributes={"temporalUpdateID": input.id},
+            linked=self.trace.carrier.get(input.headers),
+        )
 
 
 class _TracedCalls(WorkflowOutboundInterceptor):

@@ -54,7 +54,7 @@ from hourglass.activity import Activity, ActivityOptions
 from hourglass.contrib import _agents
 from hourglass.contrib.pydantic_ai._errors import as_failure, from_failure
 from hourglass.contrib.pydantic_ai._wire import Wire
-from hourglass.errors import ActivityError, ApplicationError, UsageError
+from hourglass.errors import ActivityError, UsageError
 
 SPEC = DurabilityEngineSpec(
     engine_name="Hourglass",
@@ -167,11 +167,7 @@ class HourglassDurability(BaseDurabilityCapability[AgentDepsT]):
         ]
 
     def _check_bindable(self) -> None:
-        if workflow.in_workflow():
-            raise UsageError(
-                "a durable agent cannot be created in a workflow, because workers must register its activities: create it "
-                "at the top of the module that defines the workflow"
-            )
+        _agents.check_outside_workflow("a durable agent")
 
     def _bind_to_agent(self, agent: AbstractAgent[AgentDepsT, Any]) -> None:
         self._backend = _Backend(
@@ -441,10 +437,7 @@ def _guarded(handler: EventStreamHandler[AgentDepsT]) -> EventStreamHandler[Agen
         except Exception as error:
             if stream_errors or not activity.in_activity():
                 raise
-            raise ApplicationError(
-                f"the event_stream_handler raised {type(error).__name__}: {error}",
-                type="EventStreamHandlerError",
-                non_retryable=True,
-            ) from error
+            message = f"the event_stream_handler raised {type(error).__name__}: {error}"
+            raise _agents.non_retryable(message, "EventStreamHandlerError") from error
 
     return guarded

@@ -49,6 +49,7 @@ from pydantic_ai.workspaces import (
 )
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
+from hourglass.contrib import _agents
 from hourglass.errors import ActivityError, ApplicationError
 
 _FIELDS: dict[str, dict[str, tuple[str, ...]]] = {
@@ -170,9 +171,6 @@ _FINAL = (
 )
 """Errors that another attempt of the same request would raise again."""
 
-_RETRYABLE_STATUSES = (408, 409, 425, 429)
-"""HTTP status codes below 500 that may not recur in another attempt."""
-
 
 def as_failure(error: Exception) -> Exception:
     """Return the error to raise in the activity. It contains whether the error is retryable, the delay before the next
@@ -202,11 +200,7 @@ def from_failure(error: ActivityError) -> Exception | None:
 
 
 def _is_final(error: Exception) -> bool:
-    if (
-        isinstance(error, ModelHTTPError)
-        and error.status_code < 500
-        and error.status_code not in _RETRYABLE_STATUSES
-    ):
+    if isinstance(error, ModelHTTPError) and not _agents.is_retryable_status(error.status_code):
         return True
     hand_off = _loaded("DecisionHandOff")  # a decision model would make the same decision again
     return isinstance(error, _FINAL) or (hand_off is not None and isinstance(error, hand_off))

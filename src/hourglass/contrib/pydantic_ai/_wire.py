@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache, cached_property
 from operator import attrgetter
 from typing import Any, Generic, TypeVar, cast
 
@@ -40,7 +41,7 @@ from pydantic_core import PydanticSerializationError
 
 from hourglass import activity
 from hourglass.contrib import _agents
-from hourglass.errors import ApplicationError, UsageError
+from hourglass.errors import UsageError
 
 P = TypeVar("P")
 
@@ -118,16 +119,12 @@ class _ToolCall(_Request):
     original_name: str | None = None
 
 
-_adapters: dict[type[Any], TypeAdapter[Any]] = {}
-
-
-def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
     """Return the adapter for a request type. All agents share the adapters, because creating all of them takes a third of a
     second.
     """
-    if kind not in _adapters:
-        _adapters[kind] = TypeAdapter(kind)
-    return _adapters[kind]
+    return TypeAdapter(kind)
 
 
 class _Transport(ParameterTransport[P, dict[str, Any]], Generic[P]):
@@ -138,7 +135,7 @@ class _Transport(ParameterTransport[P, dict[str, Any]], Generic[P]):
     def __init__(
         self,
         wire: Wire,
-        kind: type[Any],
+        kind: Any,
         pack: Callable[[P], dict[str, Any]],
         unpack: Callable[[Any, RunContext[Any]], P],
         context_of: Callable[[P], RunContext[Any] | None] = attrgetter("run_context"),
@@ -198,19 +195,17 @@ class Wire(ParameterTransports):
         self.spec = spec
         self.context_type = context_type
         self._deps_type: Any = agent.deps_type
-        self._deps: TypeAdapter[Any] | None = None
 
+    @cached_property
     def _deps_adapter(self) -> TypeAdapter[Any]:
-        if self._deps is None:
-            self._deps = TypeAdapter(self._deps_type)
-        return self._deps
+        return TypeAdapter(self._deps_type)
 
     def dump_deps(self, deps: Any) -> Any:
         """Return dependencies as JSON. None represents the worker's own dependencies."""
         if deps is None:
             return None
         try:
-            return _agents.to_json(deps, self._deps_adapter())
+            return _agents.to_json(deps, self._deps_adapter)
         except (PydanticUserError, PydanticSerializationError, ValueError, RecursionError) as error:
             raise UsageError(
                 f"agent {self.name}: its deps, of type {type(deps).__qualname__}, cannot be encoded as JSON: {error}. Run it "
@@ -221,30 +216,18 @@ class Wire(ParameterTransports):
         """Return the dependencies for an activity: from the request, or else the worker's resource of the dependency type."""
         kind = self._deps_type
         if encoded is not None:
-            return self._deps_adapter().validate_python(encoded)
+            return self._deps_adapter.validate_python(encoded)
         if isinstance(kind, type) and kind not in (type(None), object):
             try:
                 return activity.resource(kind)
             except UsageError as error:
-                raise ApplicationError(
-                    f"agent {self.name} was run without deps, so they are the worker's: {error}",
-                    type="UsageError",
-                    non_retryable=True,
+                raise _agents.non_retryable(
+                    f"agent {self.name} was run without deps, so they are the worker's: {error}"
                 ) from error
         return None
 
     def model_request(self, result_type: object) -> ParameterTransport[ModelRequestParams, Any]:
         """Return the converter for requests to the model."""
-
-        def unpack(request: _ModelRequest, ctx: RunContext[Any]) -> ModelRequestParams:
-            return ModelRequestParams(
-                request.model_id,
-                messages=request.messages,
-                model_settings=cast("ModelSettings | None", request.settings),
-                model_request_parameters=request.parameters,
-                run_context=ctx,
-            )
-
         return _Transport(
             self,
             _ModelRequest,
@@ -254,7 +237,13 @@ class Wire(ParameterTransports):
                 "settings": params.model_settings,
                 "parameters": params.model_request_parameters,
             },
-            unpack,
+            lambda request, ctx: ModelRequestParams(
+                request.model_id,
+                messages=request.messages,
+                model_settings=request.settings,
+                model_request_parameters=request.parameters,
+                run_context=ctx,
+            ),
         )
 
     def compact_messages(self) -> ParameterTransport[ModelCompactMessagesParams, Any]:
@@ -339,10 +328,8 @@ class Wire(ParameterTransports):
                     request.definition, ctx=ctx, original_name=request.original_name
                 )
             except KeyError as error:
-                raise ApplicationError(
-                    f"agent {self.name} of this worker has no tool {request.name!r}",
-                    type="UsageError",
-                    non_retryable=True,
+                raise _agents.non_retryable(
+                    f"agent {self.name} of this worker has no tool {request.name!r}"
                 ) from error
             return ToolsetCallToolParams(request.name, tool_args=request.arguments, ctx=ctx, tool=tool)
 

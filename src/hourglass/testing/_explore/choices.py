@@ -1,4 +1,8 @@
-"""The choices of an order: first the choices of a script, then random or default choices. All choices are recorded. Pure.
+"""The options of a choice, the choices of an order, and an order as a short string. Pure.
+
+An order takes first the choices of a script, then random or default choices. All choices are recorded. The token `4.2-9.1`
+means the third option at the fifth choice, and the second at the tenth. Only deviations are listed. Event ids are the
+engine's: the id of the event that scheduled an activity; 0 for a workflow task.
 
 Invariants:
 
@@ -9,20 +13,72 @@ Invariants:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Protocol
+from typing import Literal, NamedTuple, TypeAlias
 
-from hourglass.testing._explore.options import SORT_OF, SORTS, Options, Sort
+from hourglass.errors import UsageError
+from hourglass.testing._fakes import Raisable
+
+Kind: TypeAlias = Literal[
+    "task",  # a workflow receives new events
+    "attempt",  # an attempt of an activity executes
+    "step",  # another step that is ready: the end of a fake's duration, or a late completion
+    "arrival",  # a message or call from outside
+    "time",  # virtual time passes until a timer or timeout is due
+    "due",  # one of several timers and timeouts that are due at the same instant
+    "fail",  # an attempt fails
+    "silent",  # an attempt never executes and has no result
+    "unheard",  # an attempt executes, but its result is lost
+    "crash",  # the worker crashes and is restarted before a workflow receives new events
+    "die",  # the worker crashes after it has evaluated a workflow task, but before it completes the task
+    "late",  # a completion arrives after its workflow task has timed out
+]
+
+Sort: TypeAlias = Literal["order", "time", "failures", "timeouts", "redeliveries", "crashes"]
+
+SORT_OF: dict[Kind, Sort] = {
+    "task": "order",
+    "attempt": "order",
+    "step": "order",
+    "arrival": "order",
+    "due": "order",
+    "time": "time",
+    "fail": "failures",
+    "silent": "timeouts",
+    "unheard": "redeliveries",
+    "late": "redeliveries",
+    "crash": "crashes",
+    "die": "crashes",
+}
+
+SORTS: tuple[Sort, ...] = ("order", "time", "failures", "timeouts", "redeliveries", "crashes")
 
 
-class Chance(Protocol):
-    """Makes the choices that a script leaves open."""
+class Option(NamedTuple):
+    """A step that can happen next."""
 
-    def choose(self, options: Options) -> int:
-        """Return the index of the chosen option."""
-        ...
+    kind: Kind
+    run_id: str = ""
+    event_id: int = 0
+    place: int = 0
+    error: Raisable | None = None
+
+
+Options: TypeAlias = Sequence[Option]
+
+
+def chosen_sorts(*, crashes: bool, failures: bool, timeouts: bool, redeliveries: bool) -> frozenset[Sort]:
+    """Return the sorts of faults that are enabled. Deviations in order and time are always possible."""
+    enabled: dict[Sort, bool] = {
+        "crashes": crashes,
+        "failures": failures,
+        "timeouts": timeouts,
+        "redeliveries": redeliveries,
+    }
+    return frozenset(sort for sort in SORTS if enabled.get(sort))
 
 
 class Choices:
@@ -30,7 +86,7 @@ class Choices:
     of the script.
     """
 
-    def __init__(self, script: Sequence[int] = (), chance: Chance | None = None) -> None:
+    def __init__(self, script: Sequence[int] = (), chance: Swarm | None = None) -> None:
         self.taken: list[int] = []
         self.widths: list[int] = []
         self.scripted = len(script)
@@ -86,3 +142,30 @@ class Swarm:
             return 0
         self.left -= 1
         return deviations[int(self.random.random() * len(deviations))]
+
+
+_TOKEN = re.compile(r"\d{1,6}\.\d{1,6}(-\d{1,6}\.\d{1,6})*")
+USUAL = "usual"
+
+
+def token_of(script: Sequence[int]) -> str:
+    """Return the token for an order."""
+    named = [f"{place}.{choice}" for place, choice in enumerate(script) if choice]
+    return "-".join(named) or USUAL
+
+
+def script_of(token: str) -> tuple[int, ...]:
+    """Return the order for a token. Raise `UsageError` if the token is not valid."""
+    if token == USUAL:
+        return ()
+    if not isinstance(token, str) or not _TOKEN.fullmatch(token):
+        raise UsageError(
+            f"story= must be a token from the message of a failed exploration, such as '4.2-9.1', not {token!r:.80}"
+        )
+    script: list[int] = []
+    for deviation in token.split("-"):
+        place, choice = map(int, deviation.split("."))
+        if place < len(script):
+            raise UsageError(f"story={token!r}: its positions must increase")
+        script += [0] * (place - len(script)) + [choice]
+    return tuple(script)

@@ -28,12 +28,10 @@ from hourglass._worker.lanes.evaluation import Verdict
 from hourglass.errors import WorkflowStuck
 from hourglass.testing._activities import PlannedFault
 from hourglass.testing._driver import EnvironmentDriver
-from hourglass.testing._errors import QuietErrors
 from hourglass.testing._explore.arrivals import Arrival
-from hourglass.testing._explore.choices import Choices
-from hourglass.testing._explore.options import Option, Sort
-from hourglass.testing._explore.possible import possible
-from hourglass.testing._served_queue import ServedQueue, queues_of
+from hourglass.testing._explore.choices import Choices, Option, Sort
+from hourglass.testing._fakes import AllowedFaults
+from hourglass.testing._served_queue import ServedQueue
 from hourglass.testing._steps import Step
 from hourglass.testing._stuck import explain
 
@@ -41,15 +39,14 @@ if TYPE_CHECKING:
     from hourglass.testing._explore.story import StoryWriter
 
 _MOST_STEPS = 10_000
+_USUAL = AllowedFaults()
 _RESULT_LOST = PlannedFault(result_lost=True)
 
 
 class OrderDriver(EnvironmentDriver):
     """The driver of an explored order."""
 
-    make_errors = QuietErrors
-    inline = True
-    gates = True
+    explores = True
     choices: Choices
     sorts: frozenset[Sort]
     writer: StoryWriter | None = None
@@ -128,17 +125,53 @@ class OrderDriver(EnvironmentDriver):
                 self._await_others()
 
     def _possible(self) -> list[Option]:
+        """Return the options of the next choice, without changing the engine. The default option is first."""
         elapsed = self.clock.now_ns() - self._begin_ns
-        return possible(
-            self.engine,
-            self.registry.allowed_faults,
-            self.sorts,
-            idle=self._known - self._late.keys(),
-            late=self._late.keys(),
-            steps=len(self.steps),
-            arrivals=[arrival.state(elapsed) for arrival, _ in self.arrivals],
-            may_pass=self.clock.next_due_ns() is not None,
-        )
+        arrivals = [arrival.state(elapsed) for arrival, _ in self.arrivals]
+        queues = self.engine.queues
+        tasks = [run_id for run_id in queues.waiting_tasks() if run_id not in self._late]
+        attempts = queues.waiting_attempts()
+        options = [Option("task", run_id) for run_id in tasks]
+        options += [Option("attempt", run_id, event_id) for run_id, event_id in attempts]
+        options += [Option("step", place=place) for place in range(len(self.steps))]
+        options += [
+            Option("arrival", place=place) for place, state in enumerate(arrivals) if state != "early"
+        ]
+        if self.clock.next_due_ns() is not None and "due" not in arrivals:
+            options.append(Option("time"))
+        for run_id in tasks:
+            options += self._task_faults(run_id)
+        for run_id, event_id in attempts:
+            options += self._attempt_faults(run_id, event_id)
+        return options
+
+    def _task_faults(self, run_id: str) -> list[Option]:
+        options: list[Option] = []
+        if "crashes" in self.sorts:
+            # Otherwise the worker has no state of the run to lose.
+            if run_id in self._known:
+                options.append(Option("crash", run_id))
+            options.append(Option("die", run_id))
+        if "redeliveries" in self.sorts:
+            options.append(Option("late", run_id))
+        return options
+
+    def _attempt_faults(self, run_id: str, event_id: int) -> list[Option]:
+        record = self.engine.record(run_id)
+        assert record is not None
+        activity = record.run.activities[event_id]
+        allowed = self.registry.allowed_faults.get(activity.scheduled.activity_type, _USUAL)
+        options: list[Option] = []
+        if "failures" in self.sorts:
+            options += [
+                Option("fail", run_id, event_id, error=error) for error in allowed.errors_of(activity)
+            ]
+        if allowed.may_be_lost(activity):
+            if "timeouts" in self.sorts:
+                options.append(Option("silent", run_id, event_id))
+            if "redeliveries" in self.sorts:
+                options.append(Option("unheard", run_id, event_id))
+        return options
 
     def _choose(self, options: list[Option]) -> None:
         place = self.choices.choose(options)
@@ -275,8 +308,7 @@ class OrderDriver(EnvironmentDriver):
             self._complete_late(activation.run_id, partial(reply, verdict))
         else:
             reply(verdict)
-        for name in queues_of(verdict.completion):
-            self.loop.do(self.serve(name))
+        self._serve_named(verdict)
 
     def _record_state(self, activation: Activation) -> None:
         run_id = activation.run_id

@@ -12,9 +12,8 @@ from hourglass.client import WorkflowHandle
 from hourglass.client._options import StartOptions
 from hourglass.errors import WorkflowFailedError
 from hourglass.testing._explore.arrivals import Arrival
-from hourglass.testing._explore.choices import Choices
+from hourglass.testing._explore.choices import Choices, Sort
 from hourglass.testing._explore.driver import OrderDriver
-from hourglass.testing._explore.options import Sort
 from hourglass.testing._explore.properties import Properties, Violation, broken_by
 from hourglass.testing._explore.story import OrderStory, StoryWriter
 from hourglass.testing._explore.wording import Wording

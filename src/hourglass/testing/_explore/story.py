@@ -12,8 +12,8 @@ from hourglass._embedded.runs.run import LoadedRun
 from hourglass._evaluator import commands as c
 from hourglass._evaluator import events as e
 from hourglass._history import events as h
+from hourglass.testing._explore.choices import Option
 from hourglass.testing._explore.driver import OrderDriver
-from hourglass.testing._explore.options import Option
 from hourglass.testing._explore.wording import Wording, clock_text
 
 _CRASH = "the worker crashes; another one takes over and replays the workflow from its history"
