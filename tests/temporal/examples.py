@@ -158,6 +158,12 @@ STARTED = made(
     priority_key=3,
 )
 
+
+def _seq7(kind: str, **fields: Any) -> dict[str, Any]:
+    """Return the fields of a job or command with the sequence number 7."""
+    return {kind: {"seq": 7, **fields}}
+
+
 EVENTS: tuple[tuple[ev.Event, dict[str, Any]], ...] = (
     (
         STARTED,
@@ -192,80 +198,51 @@ EVENTS: tuple[tuple[ev.Event, dict[str, Any]], ...] = (
         ev.RunStarted(workflow_type="T", workflow_id="w", attempt=1),
         {"initialize_workflow": {"workflow_type": "T", "workflow_id": "w", "attempt": 1}},
     ),
-    (ev.TimerFired(7), {"fire_timer": {"seq": 7}}),
-    (
-        ev.ActivityCompleted(7, ONE),
-        {"resolve_activity": {"seq": 7, "result": {"completed": {"result": _ONE}}}},
-    ),
-    (
-        ev.ActivityCompleted(7, None, True),
-        {"resolve_activity": {"seq": 7, "result": {"completed": {}}, "is_local": True}},
-    ),
-    (
-        ev.ActivityFailed(7, BOOM),
-        {"resolve_activity": {"seq": 7, "result": {"failed": {"failure": _BOOM}}}},
-    ),
-    (
-        ev.ActivityCancelled(7, BOOM),
-        {"resolve_activity": {"seq": 7, "result": {"cancelled": {"failure": _BOOM}}}},
-    ),
+    (ev.TimerFired(7), _seq7("fire_timer")),
+    (ev.ActivityCompleted(7, ONE), _seq7("resolve_activity", result={"completed": {"result": _ONE}})),
+    (ev.ActivityCompleted(7, None, True), _seq7("resolve_activity", result={"completed": {}}, is_local=True)),
+    (ev.ActivityFailed(7, BOOM), _seq7("resolve_activity", result={"failed": {"failure": _BOOM}})),
+    (ev.ActivityCancelled(7, BOOM), _seq7("resolve_activity", result={"cancelled": {"failure": _BOOM}})),
     (
         ev.ActivityBackedOff(7, 4, 90.5, 5_000_000_001, True),
-        {
-            "resolve_activity": {
-                "seq": 7,
-                "is_local": True,
-                "result": {
-                    "backoff": {
-                        "attempt": 4,
-                        "backoff_duration": {"seconds": 90, "nanos": 500_000_000},
-                        "original_schedule_time": {"seconds": 5, "nanos": 1},
-                    }
-                },
-            }
-        },
+        _seq7(
+            "resolve_activity",
+            is_local=True,
+            result={
+                "backoff": {
+                    "attempt": 4,
+                    "backoff_duration": {"seconds": 90, "nanos": 500_000_000},
+                    "original_schedule_time": {"seconds": 5, "nanos": 1},
+                }
+            },
+        ),
     ),
-    (
-        ev.NexusStarted(7, "token"),
-        {"resolve_nexus_operation_start": {"seq": 7, "operation_token": "token"}},
-    ),
-    (ev.NexusStarted(7), {"resolve_nexus_operation_start": {"seq": 7, "started_sync": True}}),
-    (
-        ev.NexusStartFailed(7, Failure("no")),
-        {"resolve_nexus_operation_start": {"seq": 7, "failed": {"message": "no"}}},
-    ),
-    (ev.NexusCompleted(7, ONE), {"resolve_nexus_operation": {"seq": 7, "result": {"completed": _ONE}}}),
+    (ev.NexusStarted(7, "token"), _seq7("resolve_nexus_operation_start", operation_token="token")),
+    (ev.NexusStarted(7), _seq7("resolve_nexus_operation_start", started_sync=True)),
+    (ev.NexusStartFailed(7, Failure("no")), _seq7("resolve_nexus_operation_start", failed={"message": "no"})),
+    (ev.NexusCompleted(7, ONE), _seq7("resolve_nexus_operation", result={"completed": _ONE})),
     (
         ev.NexusFailed(7, Failure("no")),
-        {"resolve_nexus_operation": {"seq": 7, "result": {"timed_out": {"message": "no"}}}},
+        _seq7("resolve_nexus_operation", result={"timed_out": {"message": "no"}}),
     ),
-    (ev.ChildStarted(7, "r"), {f"{_CHILD}_start": {"seq": 7, "succeeded": {"run_id": "r"}}}),
+    (ev.ChildStarted(7, "r"), _seq7(f"{_CHILD}_start", succeeded={"run_id": "r"})),
     (
         ev.ChildStartFailed(7, "w", "T", True),
-        {f"{_CHILD}_start": {"seq": 7, "failed": {"workflow_id": "w", "workflow_type": "T", "cause": 1}}},
+        _seq7(f"{_CHILD}_start", failed={"workflow_id": "w", "workflow_type": "T", "cause": 1}),
     ),
     (
         ev.ChildStartFailed(7, "w", "T", False),
-        {f"{_CHILD}_start": {"seq": 7, "failed": {"workflow_id": "w", "workflow_type": "T", "cause": 2}}},
+        _seq7(f"{_CHILD}_start", failed={"workflow_id": "w", "workflow_type": "T", "cause": 2}),
     ),
-    (
-        ev.ChildStartCancelled(7, BOOM),
-        {f"{_CHILD}_start": {"seq": 7, "cancelled": {"failure": _BOOM}}},
-    ),
-    (ev.ChildCompleted(7, ONE), {_CHILD: {"seq": 7, "result": {"completed": {"result": _ONE}}}}),
-    (ev.ChildCompleted(7, None), {_CHILD: {"seq": 7, "result": {"completed": {}}}}),
-    (ev.ChildFailed(7, BOOM), {_CHILD: {"seq": 7, "result": {"failed": {"failure": _BOOM}}}}),
-    (ev.ChildCancelled(7, BOOM), {_CHILD: {"seq": 7, "result": {"cancelled": {"failure": _BOOM}}}}),
-    (ev.ExternalSignalResolved(7), {"resolve_signal_external_workflow": {"seq": 7}}),
-    (
-        ev.ExternalSignalResolved(7, BOOM),
-        {"resolve_signal_external_workflow": {"seq": 7, "failure": _BOOM}},
-    ),
-    (ev.ExternalCancelResolved(7), {"resolve_request_cancel_external_workflow": {"seq": 7}}),
-    (
-        ev.ExternalCancelResolved(7, BOOM),
-        {"resolve_request_cancel_external_workflow": {"seq": 7, "failure": _BOOM}},
-    ),
+    (ev.ChildStartCancelled(7, BOOM), _seq7(f"{_CHILD}_start", cancelled={"failure": _BOOM})),
+    (ev.ChildCompleted(7, ONE), _seq7(_CHILD, result={"completed": {"result": _ONE}})),
+    (ev.ChildCompleted(7, None), _seq7(_CHILD, result={"completed": {}})),
+    (ev.ChildFailed(7, BOOM), _seq7(_CHILD, result={"failed": {"failure": _BOOM}})),
+    (ev.ChildCancelled(7, BOOM), _seq7(_CHILD, result={"cancelled": {"failure": _BOOM}})),
+    (ev.ExternalSignalResolved(7), _seq7("resolve_signal_external_workflow")),
+    (ev.ExternalSignalResolved(7, BOOM), _seq7("resolve_signal_external_workflow", failure=_BOOM)),
+    (ev.ExternalCancelResolved(7), _seq7("resolve_request_cancel_external_workflow")),
+    (ev.ExternalCancelResolved(7, BOOM), _seq7("resolve_request_cancel_external_workflow", failure=_BOOM)),
     (
         ev.SignalReceived("go", (ONE,), "me", {"h": ONE}),
         {"signal_workflow": {"signal_name": "go", "input": [_ONE], "identity": "me", "headers": {"h": _ONE}}},
@@ -297,10 +274,7 @@ EVENTS: tuple[tuple[ev.Event, dict[str, Any]], ...] = (
     (ev.CancelRequested("enough"), {"cancel_workflow": {"reason": "enough"}}),
     (ev.PatchNoticed("v2"), {"notify_has_patch": {"patch_id": "v2"}}),
     (ev.SeedChanged(9), {"update_random_seed": {"randomness_seed": 9}}),
-    (
-        ev.RunEvicted("NONDETERMINISM", "differs"),
-        {"remove_from_cache": {"reason": 3, "message": "differs"}},
-    ),
+    (ev.RunEvicted("NONDETERMINISM", "differs"), {"remove_from_cache": {"reason": 3, "message": "differs"}}),
 )
 
 COMMANDS: tuple[tuple[cmd.Command, dict[str, Any]], ...] = (
@@ -311,21 +285,19 @@ COMMANDS: tuple[tuple[cmd.Command, dict[str, Any]], ...] = (
             "user_metadata": {"summary": _ONE},
         },
     ),
-    (cmd.StartTimer(7, 0), {"start_timer": {"seq": 7, "start_to_fire_timeout": {}}}),
-    (cmd.CancelTimer(7), {"cancel_timer": {"seq": 7}}),
+    (cmd.StartTimer(7, 0), _seq7("start_timer", start_to_fire_timeout={})),
+    (cmd.CancelTimer(7), _seq7("cancel_timer")),
     (
         made(
             cmd.ScheduleActivity, seq=7, activity_id="7", activity_type="charge", start_to_close_timeout=30.0
         ),
-        {
-            "schedule_activity": {
-                "seq": 7,
-                "activity_id": "7",
-                "activity_type": "charge",
-                "task_queue": "own-queue",
-                "start_to_close_timeout": {"seconds": 30},
-            }
-        },
+        _seq7(
+            "schedule_activity",
+            activity_id="7",
+            activity_type="charge",
+            task_queue="own-queue",
+            start_to_close_timeout={"seconds": 30},
+        ),
     ),
     (
         made(
@@ -403,8 +375,8 @@ COMMANDS: tuple[tuple[cmd.Command, dict[str, Any]], ...] = (
             "user_metadata": {"summary": _ONE},
         },
     ),
-    (cmd.RequestCancelActivity(7), {"request_cancel_activity": {"seq": 7}}),
-    (cmd.RequestCancelLocalActivity(7), {"request_cancel_local_activity": {"seq": 7}}),
+    (cmd.RequestCancelActivity(7), _seq7("request_cancel_activity")),
+    (cmd.RequestCancelLocalActivity(7), _seq7("request_cancel_local_activity")),
     (
         made(
             cmd.StartChildWorkflow,
@@ -459,19 +431,17 @@ COMMANDS: tuple[tuple[cmd.Command, dict[str, Any]], ...] = (
         cmd.SignalExternalWorkflow(
             seq=7, workflow_id="w", signal_name="go", run_id="r", arguments=(ONE,), headers={"h": ONE}
         ),
-        {
-            "signal_external_workflow_execution": {
-                "seq": 7,
-                "workflow_execution": {"namespace": "own-namespace", "workflow_id": "w", "run_id": "r"},
-                "signal_name": "go",
-                "args": [_ONE],
-                "headers": {"h": _ONE},
-            }
-        },
+        _seq7(
+            "signal_external_workflow_execution",
+            workflow_execution={"namespace": "own-namespace", "workflow_id": "w", "run_id": "r"},
+            signal_name="go",
+            args=[_ONE],
+            headers={"h": _ONE},
+        ),
     ),
     (
         cmd.SignalExternalWorkflow(seq=7, workflow_id="w", signal_name="go", is_child=True),
-        {"signal_external_workflow_execution": {"seq": 7, "child_workflow_id": "w", "signal_name": "go"}},
+        _seq7("signal_external_workflow_execution", child_workflow_id="w", signal_name="go"),
     ),
     (
         cmd.ScheduleNexusOperation(
@@ -499,17 +469,15 @@ COMMANDS: tuple[tuple[cmd.Command, dict[str, Any]], ...] = (
             "user_metadata": {"summary": _ONE},
         },
     ),
-    (cmd.CancelNexusOperation(7), {"request_cancel_nexus_operation": {"seq": 7}}),
-    (cmd.CancelSignalExternal(7), {"cancel_signal_workflow": {"seq": 7}}),
+    (cmd.CancelNexusOperation(7), _seq7("request_cancel_nexus_operation")),
+    (cmd.CancelSignalExternal(7), _seq7("cancel_signal_workflow")),
     (
         cmd.RequestCancelExternal(seq=7, workflow_id="w", run_id="r", namespace="far", reason="enough"),
-        {
-            "request_cancel_external_workflow_execution": {
-                "seq": 7,
-                "workflow_execution": {"namespace": "far", "workflow_id": "w", "run_id": "r"},
-                "reason": "enough",
-            }
-        },
+        _seq7(
+            "request_cancel_external_workflow_execution",
+            workflow_execution={"namespace": "far", "workflow_id": "w", "run_id": "r"},
+            reason="enough",
+        ),
     ),
     (cmd.SetPatchMarker("v2", True), {"set_patch_marker": {"patch_id": "v2", "deprecated": True}}),
     (
@@ -518,18 +486,9 @@ COMMANDS: tuple[tuple[cmd.Command, dict[str, Any]], ...] = (
     ),
     (cmd.UpsertMemo({"m": ONE}), {"modify_workflow_properties": {"upserted_memo": {"fields": {"m": _ONE}}}}),
     (cmd.AcceptUpdate("p"), {"update_response": {"protocol_instance_id": "p", "accepted": {}}}),
-    (
-        cmd.RejectUpdate("p", BOOM),
-        {"update_response": {"protocol_instance_id": "p", "rejected": _BOOM}},
-    ),
-    (
-        cmd.CompleteUpdate("p", ONE),
-        {"update_response": {"protocol_instance_id": "p", "completed": _ONE}},
-    ),
-    (
-        cmd.AnswerQuery("q", ONE),
-        {"respond_to_query": {"query_id": "q", "succeeded": {"response": _ONE}}},
-    ),
+    (cmd.RejectUpdate("p", BOOM), {"update_response": {"protocol_instance_id": "p", "rejected": _BOOM}}),
+    (cmd.CompleteUpdate("p", ONE), {"update_response": {"protocol_instance_id": "p", "completed": _ONE}}),
+    (cmd.AnswerQuery("q", ONE), {"respond_to_query": {"query_id": "q", "succeeded": {"response": _ONE}}}),
     (cmd.AnswerQuery("q"), {"respond_to_query": {"query_id": "q", "succeeded": {}}}),
     (cmd.AnswerQuery("q", failure=BOOM), {"respond_to_query": {"query_id": "q", "failed": _BOOM}}),
     (cmd.CompleteRun(ONE), {"complete_workflow_execution": {"result": _ONE}}),

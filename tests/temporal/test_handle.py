@@ -23,10 +23,66 @@ from hourglass._contract.handle import (
 )
 from hourglass._evaluator import commands as cmd
 from hourglass._evaluator import events as ev
+from hourglass._temporal import core
+from hourglass._temporal.handle import CoreHandle
 from hourglass.converter import ApplicationFailure, Failure
 
 from . import examples as ex
-from .core_fakes import FakeWorker, handle, poll_shutdown
+
+
+class FakeWorker:
+    """A Core worker whose polls and completions are resolved by the test."""
+
+    def __init__(self) -> None:
+        self.polls: list[asyncio.Future[bytes]] = []
+        self.completions: list[bytes] = []
+        self.answers: list[BaseException | asyncio.Future[None] | None] = []
+        self.finalized = 0
+
+    def _poll(self) -> asyncio.Future[bytes]:
+        self.polls.append(asyncio.get_running_loop().create_future())
+        return self.polls[-1]
+
+    poll_workflow_activation = poll_activity_task = _poll
+
+    def _complete(self, data: bytes) -> asyncio.Future[None]:
+        self.completions.append(data)
+        answer = self.answers.pop(0) if self.answers else None
+        if isinstance(answer, asyncio.Future):
+            return answer
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if answer is None:
+            future.set_result(None)
+        else:
+            future.set_exception(answer)
+        return future
+
+    complete_workflow_activation = complete_activity_task = _complete
+
+    def initiate_shutdown(self) -> None:
+        pass
+
+    def finalize_shutdown(self) -> asyncio.Future[None]:
+        self.finalized += 1
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        done.set_result(None)
+        return done
+
+
+def handle(
+    worker: FakeWorker, config: HandleConfig | None = None, *, workflow_polls_only: bool = False
+) -> CoreHandle:
+    """A handle over the fake. With `workflow_polls_only` its raw activity polls are not recorded and never return."""
+    if workflow_polls_only:
+        never = asyncio.get_running_loop().create_future()
+        worker.poll_activity_task = lambda: never  # type: ignore[method-assign]
+    return CoreHandle(core.Ref(core._WORKER, worker), config or HandleConfig(task_queue="q"), "ns")
+
+
+def poll_shutdown() -> Exception:
+    """Return the error that Core's polls raise when its worker shuts down."""
+    error: Exception = core.PollShutdown()
+    return error
 
 
 class PanicException(BaseException):
@@ -275,18 +331,3 @@ async def test_completion_rejected_twice_breaks_the_handle() -> None:
         worker.answers = list(answers)
         with pytest.raises(HandleBroken):
             await handle(worker).complete_workflow_task(cmd.Succeeded("r"))
-
-
-async def test_cancelled_completion_is_still_sent_before_the_handle_is_finalized() -> None:
-    worker = FakeWorker()
-    held: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    worker.answers = [held]
-    core_handle = handle(worker)
-    core_handle.complete_workflow_task(cmd.Succeeded("r")).cancel()
-    assert not held.cancelled()
-    freeing = asyncio.create_task(core_handle.finalize())
-    await settle()
-    assert worker.finalized == 0
-    held.set_result(None)
-    await freeing
-    assert worker.finalized == 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Callable
 from typing import Any
 
@@ -15,12 +14,10 @@ from tests.specs import made
 from hourglass._contract import activities as ac
 from hourglass._contract import workflows as wf
 from hourglass._contract.handle import (
-    ActivityCancel,
     ActivityDeferred,
     ActivityItem,
     ActivityResult,
     ActivityTask,
-    AttemptCancelled,
     HandleBroken,
     HandleConfig,
     Shutdown,
@@ -28,7 +25,7 @@ from hourglass._contract.handle import (
 from hourglass._evaluator import commands as cmd
 from hourglass._evaluator import events as ev
 from hourglass._evaluator.specs import RetryRule
-from hourglass.converter import ApplicationFailure, CanceledFailure, Failure
+from hourglass.converter import ApplicationFailure, Failure
 from hourglass.errors import ServiceError
 from hourglass.testing import DevServer
 from hourglass.workflow import ActivityCancellationType
@@ -54,24 +51,6 @@ def test_handle_runs_a_workflow_with_an_activity_on_both_event_loops(
             assert not first.is_replaying
 
     live.run(test, loop)
-
-
-async def test_handle_paused_at_random_loses_no_task(server: DevServer) -> None:
-    queue = live.unique("q")
-    chance = random.Random(7)
-    async with live.connected(server.target) as connection, live.working(connection, queue) as loops:
-
-        async def disturb() -> None:
-            while True:
-                await asyncio.sleep(chance.random() * 0.01)  # the test needs random times
-                loops.recycle(chance.choice(["workflows", "activities"]))
-
-        disturber = asyncio.create_task(disturb())
-        ids = [live.unique("w") for _ in range(20)]
-        await asyncio.gather(*(connection.call(live.start(queue, workflow_id)) for workflow_id in ids))
-        outcomes = await asyncio.gather(*(live.outcome(connection, workflow_id) for workflow_id in ids))
-        disturber.cancel()
-        assert outcomes == [wf.RunCompleted((live.value("hello"),))] * 20
 
 
 class UnknownCommand(cmd.Command, frozen=True):
@@ -100,82 +79,6 @@ async def test_malformed_completion_fails_its_task_and_the_run_continues(
         assert await live.outcome(connection, queue) == wf.RunCompleted((live.value("fixed"),))
         assert "WORKFLOW_TASK_FAILED" in live.kinds(await live.history(connection, queue))
         assert ev.RunEvicted in {type(event) for event in loops.events(ev.Event)}
-
-
-async def test_run_is_replayed_after_a_requested_eviction(server: DevServer) -> None:
-    queue = live.unique("q")
-
-    def evaluate(activation: ev.Activation) -> tuple[cmd.Command, ...]:
-        if any(isinstance(event, ev.SignalReceived) for event in activation.events):
-            return (cmd.CompleteRun(live.value("signalled")),)
-        return ()
-
-    async with (
-        live.connected(server.target) as connection,
-        live.working(connection, queue, evaluate) as loops,
-    ):
-        started = await connection.call(live.start(queue, queue))
-
-        async def evicted() -> bool:
-            if loops.events(ev.RunStarted):
-                loops.handle.request_eviction(started.run_id)
-            return bool(loops.events(ev.RunEvicted))
-
-        await live.until(evicted)
-        await connection.call(
-            wf.SignalWorkflow(workflow_id=queue, signal_name="go", request_id=live.unique("r"))
-        )
-        assert await live.outcome(connection, queue) == wf.RunCompleted((live.value("signalled"),))
-        evictions = loops.events(ev.RunEvicted)
-        assert isinstance(evictions[0], ev.RunEvicted)
-        assert evictions[0].reason == "LANG_REQUESTED"
-        assert len(loops.events(ev.RunStarted)) == 2
-
-
-async def test_activity_cancellation_is_delivered_at_a_heartbeat(server: DevServer) -> None:
-    queue = live.unique("q")
-    cancelled: dict[bytes, asyncio.Event] = {}
-
-    def evaluate(activation: ev.Activation) -> tuple[cmd.Command, ...]:
-        for event in activation.events:
-            if isinstance(event, ev.RunStarted):
-                return (
-                    made(
-                        cmd.ScheduleActivity,
-                        seq=1,
-                        activity_id="1",
-                        activity_type="wait",
-                        start_to_close_timeout=20.0,
-                        heartbeat_timeout=10.0,
-                        cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
-                    ),
-                )
-            if isinstance(event, ev.CancelRequested):
-                return (cmd.RequestCancelActivity(1),)
-            if isinstance(event, ev.ActivityCancelled):
-                return (cmd.CancelRun(),)
-        return ()
-
-    async with live.connected(server.target) as connection:
-        config = HandleConfig(task_queue=queue, heartbeat_throttle=0.05)
-        handle = await connection.open_handle(config)
-
-        async def execute(item: ActivityItem) -> ActivityResult | None:
-            if isinstance(item, ActivityCancel):
-                assert item.reason == "CANCELLED"
-                cancelled[item.token].set()
-                return None
-            done = cancelled[item.token] = asyncio.Event()
-            await connection.call(wf.CancelWorkflow(workflow_id=queue, request_id=live.unique("r")))
-            while not done.is_set():
-                handle.heartbeat(item.token, (live.value("alive"),))
-                await asyncio.sleep(0.05)
-            return AttemptCancelled(item.token, Failure("stopped", CanceledFailure()))
-
-        loops = live.HandleWorker(handle, evaluate, execute)
-        await connection.call(live.start(queue, queue))
-        assert isinstance(await live.outcome(connection, queue), wf.RunCanceled)
-        await loops.stop()
 
 
 @pytest.mark.parametrize("by", ["token", "ids"])
@@ -262,24 +165,6 @@ async def test_handle_shutdown_ends_both_kinds_of_work_and_rejects_later_calls(s
             handle.heartbeat(b"t", ())
         with pytest.raises(HandleBroken):
             handle.request_eviction("r")
-
-
-@pytest.mark.parametrize("off", ["workflows", "activities"])
-async def test_disabled_kind_of_work_ends_only_at_the_shutdown_of_a_handle(
-    server: DevServer, off: str
-) -> None:
-    async with live.connected(server.target) as connection:
-        config = HandleConfig(
-            task_queue=live.unique("q"), workflows=off != "workflows", activities=off != "activities"
-        )
-        handle = Polled(await connection.open_handle(config))
-        polls = [asyncio.create_task(handle.poll_activation()), asyncio.create_task(handle.poll_activity())]
-        done, _ = await asyncio.wait(polls, timeout=0.2)
-        assert not done
-        handle.initiate_shutdown()
-        for outcome in await asyncio.gather(*polls, return_exceptions=True):
-            assert isinstance(outcome, Shutdown)
-        await handle.finalize()
 
 
 async def test_second_handle_of_a_connection_on_the_same_queue_is_rejected(server: DevServer) -> None:

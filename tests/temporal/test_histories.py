@@ -11,14 +11,9 @@ from temporalio.api.enums.v1 import EventType, RetryState, TimeoutType
 from temporalio.api.history.v1 import History
 from temporalio.client import WorkflowHistory
 
-from hourglass._temporal.histories import (
-    event_to_json,
-    history_to_json,
-)
+from hourglass._temporal.histories import event_to_json, history_to_json, read_history
 from hourglass.errors import HistoryError
 from hourglass.replay import History as ReplayedHistory
-
-from .core_messages import history_message
 
 STARTED = {
     "eventId": "1",
@@ -92,8 +87,8 @@ def test_history_json_is_read_with_old_and_new_enum_names() -> None:
     old = old_spelling(modern)
     assert "WorkflowExecutionStarted" in old
     assert "Heartbeat" in old
-    read = History.FromString(history_message(old))
-    assert read == History.FromString(history_message(modern))
+    read = History.FromString(read_history(old).encoded)
+    assert read == History.FromString(read_history(modern).encoded)
     assert read.events[0].event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED
     failed = read.events[5].activity_task_failed_event_attributes
     assert failed.retry_state == RetryState.RETRY_STATE_MAXIMUM_ATTEMPTS_REACHED
@@ -106,19 +101,20 @@ def test_history_json_is_read_and_written_as_by_temporalio() -> None:
         old_spelling(text(STARTED, SCHEDULED, *ACTIVITY_SCHEDULED, FAILED)),
     ):
         theirs = WorkflowHistory.from_json("w", source)
-        ours = history_message(source)
+        ours = read_history(source).encoded
         assert ours == History(events=theirs.events).SerializeToString()
         assert json.loads(history_to_json(ours)) == json.loads(theirs.to_json())
 
 
 def test_history_events_written_separately_are_read_as_one_history() -> None:
     source = text(STARTED, SCHEDULED, *ACTIVITY_SCHEDULED, FAILED)
-    pieces = [event_to_json(event) for event in History.FromString(history_message(source)).events]
+    pieces = [event_to_json(event) for event in History.FromString(read_history(source).encoded).events]
     assert ReplayedHistory.from_events("w", pieces).replayable == ReplayedHistory.from_json(source).replayable
 
 
 def test_unknown_fields_of_a_history_are_ignored() -> None:
-    assert history_message(text({**STARTED, "newField": {"x": 1}})) == history_message(text(STARTED))
+    with_new_field = read_history(text({**STARTED, "newField": {"x": 1}}))
+    assert with_new_field.encoded == read_history(text(STARTED)).encoded
 
 
 @pytest.mark.parametrize(
@@ -180,7 +176,7 @@ def test_unknown_fields_of_a_history_are_ignored() -> None:
 )
 def test_malformed_history_json_is_rejected(source: str, message: str) -> None:
     with pytest.raises(HistoryError, match=message):
-        history_message(source)
+        read_history(source)
 
 
 def test_history_with_a_deeply_nested_failure_is_rejected() -> None:
@@ -189,9 +185,9 @@ def test_history_with_a_deeply_nested_failure_is_rejected() -> None:
         failure = {"cause": failure}
     deep = {**FAILED, "activityTaskFailedEventAttributes": {"failure": failure}}
     with pytest.raises(HistoryError, match="event 3 cannot be decoded"):
-        history_message(text(STARTED, SCHEDULED, deep))
+        read_history(text(STARTED, SCHEDULED, deep))
 
 
 def test_bytes_that_are_not_a_history_are_rejected() -> None:
     with pytest.raises(HistoryError, match="is not valid JSON"):
-        history_message(b"\xff\xff")
+        read_history(b"\xff\xff")

@@ -2,39 +2,83 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
+from google.protobuf.duration_pb2 import Duration
+from temporalio.api.common.v1 import Header
 from temporalio.api.common.v1 import Payload as PayloadMessage
 from temporalio.api.failure.v1 import Failure as FailureMessage
+from temporalio.bridge.proto import ActivityHeartbeat, ActivityTaskCompletion
 from temporalio.bridge.proto.activity_task import ActivityTask as TaskMessage
 from temporalio.bridge.proto.workflow_activation import WorkflowActivation, WorkflowActivationJob
 from temporalio.bridge.proto.workflow_commands import WorkflowCommand
+from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
 from tests.specs import made
 
 from hourglass._contract import handle as hd
 from hourglass._evaluator import commands as cmd
 from hourglass._evaluator import events as ev
 from hourglass._evaluator.specs import RetryRule
+from hourglass._temporal import activations, failures, handle, protos
 from hourglass.converter import Failure, Payload
 
 from . import examples as ex
-from .core_messages import (
-    activity_completion,
-    completion,
-    duration_message,
-    failure_message,
-    heartbeat,
-    known_commands,
-    known_jobs,
-    payload_message,
-    read_activation,
-    read_activity,
-    read_duration,
-    read_failure,
-    read_payload,
-    unsupported_run,
-)
+
+
+def read_activation(message: Any) -> ev.Activation:
+    return activations.activation_from_proto(message.SerializeToString())
+
+
+def unsupported_run(message: Any) -> str | None:
+    """Return the run id of an activation that cannot be read, or None if it can be."""
+    try:
+        read_activation(message)
+    except activations.UnsupportedEvent as error:
+        return error.run_id if error.run_id in str(error) else ""
+    return None
+
+
+def completion(of: cmd.Succeeded | cmd.TaskFailed) -> Any:
+    """Return Core's message for a completion by a worker of `own-queue` in `own-namespace`."""
+    data = activations.completion_to_proto(of, activations.CommandDefaults("own-queue", "own-namespace"))
+    return WorkflowActivationCompletion.FromString(data)
+
+
+def payload_message(payload: Payload) -> Any:
+    message = PayloadMessage()
+    protos.put_payload(message, payload)
+    return message
+
+
+def failure_message(failure: Failure) -> Any:
+    message = FailureMessage()
+    failures.put_failure(message, failure)
+    return message
+
+
+def duration_message(seconds: float) -> Duration:
+    message = Duration()
+    protos.put_seconds(message, seconds)
+    return message
+
+
+def read_duration(message: Duration) -> tuple[float, int]:
+    """Return a duration in seconds and in nanoseconds."""
+    return protos.seconds_from(message), protos.nanos_from(message)
+
+
+def read_activity(message: Any, queue: str = "") -> hd.ActivityItem | None:
+    return handle.activity_item_from_proto(message.SerializeToString(), queue)
+
+
+def activity_completion(result: hd.ActivityResult) -> Any:
+    return ActivityTaskCompletion.FromString(handle.activity_result_to_proto(result))
+
+
+def heartbeat(token: bytes, details: tuple[Payload, ...]) -> Any:
+    return ActivityHeartbeat.FromString(handle.heartbeat_to_proto(token, details))
 
 
 def _ids(pairs: Any) -> list[str]:
@@ -59,11 +103,11 @@ def test_every_event_and_command_has_an_example() -> None:
 
 def test_every_job_and_command_of_core_is_translated() -> None:
     jobs = {field.name for field in WorkflowActivationJob.DESCRIPTOR.oneofs_by_name["variant"].fields}
-    assert jobs == known_jobs()
+    assert jobs == {name for name in activations._JOBS if name}
     kinds = {field.name for field in WorkflowCommand.DESCRIPTOR.oneofs_by_name["variant"].fields}
     shown = {ex.command(fields).WhichOneof("variant") for _, fields in ex.COMMANDS}
     assert kinds == shown
-    assert known_commands() == set(cmd.COMMANDS)
+    assert set(activations._COMMANDS) == set(cmd.COMMANDS)
 
 
 @pytest.mark.parametrize(
@@ -122,21 +166,21 @@ def test_failed_task_is_translated_with_failure_and_cause() -> None:
 def test_payload_is_translated_in_both_directions(payload: Payload, fields: dict[str, Any]) -> None:
     expected = ex.fill(PayloadMessage(), fields)
     assert payload_message(payload) == expected
-    assert read_payload(expected) == payload
+    assert protos.payload_from(expected) == payload
 
 
 @pytest.mark.parametrize(("failure", "fields"), ex.FAILURES, ids=lambda value: getattr(value, "message", ""))
 def test_failure_is_translated_in_both_directions(failure: Failure, fields: dict[str, Any]) -> None:
     expected = ex.fill(FailureMessage(), fields)
     assert failure_message(failure) == expected
-    assert read_failure(expected) == failure
+    assert failures.failure_from(expected) == failure
 
 
 def test_failure_of_an_unknown_kind_is_read_with_its_message() -> None:
     message: Any = ex.fill(FailureMessage(), {"message": "n", "nexus_handler_failure_info": {"type": "t"}})
-    assert read_failure(message) == Failure("n")
+    assert failures.failure_from(message) == Failure("n")
     late: Any = ex.fill(FailureMessage(), {"message": "n", "timeout_failure_info": {"timeout_type": 99}})
-    read = read_failure(late)
+    read = failures.failure_from(late)
     assert read.message == "n"
     assert read.info is not None
 
@@ -234,7 +278,7 @@ def test_activity_results_are_translated(result: hd.ActivityResult, kind: str) -
     assert message.task_token == b"t"
     assert message.result.WhichOneof("status") == kind
     if isinstance(result, (hd.AttemptFailed, hd.AttemptCancelled)):
-        assert read_failure(getattr(message.result, kind).failure) == result.failure
+        assert failures.failure_from(getattr(message.result, kind).failure) == result.failure
     if isinstance(result, hd.ActivityOk):
         assert message.result.completed.HasField("result") == (result.result is not None)
 
@@ -242,4 +286,13 @@ def test_activity_results_are_translated(result: hd.ActivityResult, kind: str) -
 def test_heartbeat_is_translated_with_its_details_in_order() -> None:
     message = heartbeat(b"t", (ex.ONE, ex.NULL))
     assert message.task_token == b"t"
-    assert [read_payload(detail) for detail in message.details] == [ex.ONE, ex.NULL]
+    assert [protos.payload_from(detail) for detail in message.details] == [ex.ONE, ex.NULL]
+
+
+def test_payload_maps_are_sorted_by_name_whatever_their_insertion_order() -> None:
+    names = [f"name-{number:02}" for number in range(40)]
+    for seed in range(5):
+        header = Header()
+        shuffled = random.Random(seed).sample(names, len(names))
+        protos.put_payload_map(header.fields, {name: Payload(b"1", "json/plain") for name in shuffled})
+        assert list(protos.payload_map_from(header.fields)) == names
