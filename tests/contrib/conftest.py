@@ -42,6 +42,14 @@ def client() -> Iterator[Client]:
         yield connected
 
 
+@pytest.fixture(params=["memory", pytest.param("server", marks=pytest.mark.server)])
+def any_client(request: pytest.FixtureRequest) -> Iterator[Client]:
+    """A client of the embedded engine, and one of a Temporal server."""
+    target = "local:" if request.param == "memory" else request.getfixturevalue("quick_server").target
+    with Client.connect(target) as connected:
+        yield connected
+
+
 @pytest.fixture(autouse=True)
 def _reset_call_counts() -> None:
     call_counts.clear()

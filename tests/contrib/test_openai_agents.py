@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import httpx2
 import pytest
@@ -30,9 +31,9 @@ from hourglass import Client, Replayer, Worker, workflow
 from hourglass.contrib.openai_agents import DurableRunner
 from hourglass.errors import UsageError, WorkflowFailedError
 from hourglass.progress import Progress
-from hourglass.testing import DevServer, Environment
+from hourglass.testing import Environment
 
-from .agent_calls import QUICK, call_counts, count, scheduled_activities
+from .agent_calls import QUICK, call_counts, check_three_day_approval, count, scheduled_activities
 
 
 def tool_outputs(call: Any) -> list[str]:
@@ -78,10 +79,11 @@ async def forecast_async(question: str) -> str:
 
 
 @pytest.mark.parametrize("definition", [forecast, forecast_async], ids=["plain", "async"])
-def test_openai_agent_runs_model_and_tool_calls_as_activities(definition: Any, client: Client) -> None:
+def test_openai_agent_runs_model_and_tool_calls_as_activities(definition: Any, any_client: Client) -> None:
     """Each is called once although the workflow's code is executed twice."""
-    with Worker(client, definition.__name__, workflows=[definition], activities=[forecaster], watch="error"):
-        handle = client.start_workflow(definition, "Oslo or Rome?", task_queue=definition.__name__)
+    queue = f"openai-{uuid4()}"
+    with Worker(any_client, queue, workflows=[definition], activities=[forecaster], watch="error"):
+        handle = any_client.start_workflow(definition, "Oslo or Rome?", task_queue=queue)
         assert handle.result() == "sun in Oslo; sun in Rome"
     assert call_counts == {"model": 2, "weather Oslo": 1, "weather Rome": 1}
     activities = scheduled_activities(handle)
@@ -93,19 +95,6 @@ def test_openai_agent_runs_model_and_tool_calls_as_activities(definition: Any, c
     ]
     with Replayer(workflows=[definition]) as replayer:
         replayer.replay(handle.history())
-
-
-@pytest.mark.server
-def test_openai_agent_runs_and_replays_on_a_server(quick_server: DevServer) -> None:
-    with (
-        Client.connect(quick_server.target) as client,
-        Worker(client, "openai-agents", workflows=[forecast], activities=[forecaster]),
-    ):
-        handle = client.start_workflow(forecast, "Oslo or Rome?", task_queue="openai-agents")
-        assert handle.result() == "sun in Oslo; sun in Rome"
-        assert call_counts == {"model": 2, "weather Oslo": 1, "weather Rome": 1}
-        with Replayer(workflows=[forecast]) as replayer:
-            replayer.replay(handle.history())
 
 
 # --- retries ----------------------------------------------------------------------------------------------------------
@@ -213,14 +202,7 @@ def payment(order: str) -> str:
 
 
 def test_openai_agent_tool_waits_three_days_for_approval() -> None:
-    with Environment(activities=[teller]) as env:
-        for agreed in (True, False):
-            run = env.start_workflow(payment, "pay")
-            env.after(days=3).signal(run, consents, agreed)
-            before = env.now()
-            assert ("paid 500" in run.result()) is agreed
-            assert env.now() - before == timedelta(days=3)
-    assert call_counts == {"model": 4, "paid": 1}
+    check_three_day_approval([teller], payment, consents)
 
 
 def counting_model(call: Any) -> Any:

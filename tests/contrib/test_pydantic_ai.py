@@ -10,9 +10,9 @@ import sys
 import threading
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from pydantic_ai import (
@@ -44,9 +44,8 @@ from hourglass import Client, Replayer, Worker, workflow
 from hourglass.contrib.pydantic_ai import HourglassDurability, Messages
 from hourglass.errors import UsageError, WorkflowFailedError
 from hourglass.progress import Progress
-from hourglass.testing import DevServer, Environment
 
-from .agent_calls import QUICK, call_counts, count, scheduled_activities
+from .agent_calls import QUICK, call_counts, check_three_day_approval, count, scheduled_activities
 
 
 def last_parts(messages: list[ModelMessage]) -> list[Any]:
@@ -84,37 +83,23 @@ async def forecast_async(question: str) -> str:
 
 
 @pytest.mark.parametrize("definition", [forecast, forecast_async], ids=["plain", "async"])
-def test_pydantic_agent_runs_model_and_tool_calls_as_activities(definition: Any, client: Client) -> None:
+def test_pydantic_agent_runs_model_and_tool_calls_as_activities(definition: Any, any_client: Client) -> None:
     """Each is called once although the workflow's code is executed twice."""
-    with Worker(
-        client, definition.__name__, workflows=[definition], activities=[weather_durability], watch="error"
-    ):
-        handle = client.start_workflow(definition, "Oslo or Rome?", task_queue=definition.__name__)
+    queue, activities = f"pydantic-{uuid4()}", [weather_durability]
+    with Worker(any_client, queue, workflows=[definition], activities=activities, watch="error"):
+        handle = any_client.start_workflow(definition, "Oslo or Rome?", task_queue=queue)
         assert handle.result() == "sun in Oslo; sun in Rome"
     assert call_counts == {"model": 2, "weather Oslo": 1, "weather Rome": 1}
-    activities = scheduled_activities(handle)
-    assert [each["activityType"]["name"] for each in activities] == [
+    scheduled = scheduled_activities(handle)
+    assert [each["activityType"]["name"] for each in scheduled] == [
         "forecaster__model.request",
         "forecaster__tool.weather",
         "forecaster__tool.weather",
         "forecaster__model.request",
     ]
-    assert [each["startToCloseTimeout"] for each in activities] == ["600s", "77s", "77s", "600s"]
+    assert [each["startToCloseTimeout"] for each in scheduled] == ["600s", "77s", "77s", "600s"]
     with Replayer(workflows=[definition]) as replayer:
         replayer.replay(handle.history())
-
-
-@pytest.mark.server
-def test_pydantic_agent_runs_and_replays_on_a_server(quick_server: DevServer) -> None:
-    with (
-        Client.connect(quick_server.target) as client,
-        Worker(client, "agents", workflows=[forecast], activities=[weather_durability]),
-    ):
-        handle = client.start_workflow(forecast, "Oslo or Rome?", task_queue="agents")
-        assert handle.result() == "sun in Oslo; sun in Rome"
-        assert call_counts == {"model": 2, "weather Oslo": 1, "weather Rome": 1}
-        with Replayer(workflows=[forecast]) as replayer:
-            replayer.replay(handle.history())
 
 
 # --- retries ----------------------------------------------------------------------------------------------------------
@@ -210,14 +195,7 @@ def payment(order: str) -> str:
 
 
 def test_pydantic_agent_tool_waits_three_days_for_approval() -> None:
-    with Environment(activities=[bank_durability]) as env:
-        for agreed in (True, False):
-            run = env.start_workflow(payment, "pay")
-            env.after(days=3).signal(run, consents, agreed)
-            before = env.now()
-            assert ("paid 500" in run.result()) is agreed
-            assert env.now() - before == timedelta(days=3)
-    assert call_counts == {"model": 4, "paid": 1}
+    check_three_day_approval([bank_durability], payment, consents)
 
 
 chat_durability = HourglassDurability()

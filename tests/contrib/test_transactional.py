@@ -211,26 +211,25 @@ def test_transactional_accepts_sqlite_recipe_with_begin_listener(engine: Engine)
     recipe.dispose()
 
 
+async def bill_on_async_engine(url: str, number: int, connect_args: dict[str, Any] | None = None) -> int:
+    """Pay on a new async engine, and return the number."""
+    made = create_async_engine(url.replace("sqlite:", "sqlite+aiosqlite:"), connect_args=connect_args or {})
+
+    @transactional(made)
+    async def bill(session: AsyncSession, number: int) -> int:
+        await session.execute(insert(payments).values(invoice="a", attempt=1))
+        return number
+
+    try:
+        return await bill(number)
+    finally:
+        await made.dispose()
+
+
 def test_transactional_rejects_async_drivers_with_autocommit(database_url: str, engine: Engine) -> None:
-    sqlite = engine.dialect.name == "sqlite"
-    url = database_url.replace("sqlite:", "sqlite+aiosqlite:")
-
-    async def run_once() -> None:
-        made = create_async_engine(
-            url, connect_args={"isolation_level": None} if sqlite else {"autocommit": True}
-        )
-
-        @transactional(made)
-        async def bill(session: AsyncSession) -> None:
-            await session.execute(insert(payments).values(invoice="a", attempt=1))
-
-        try:
-            await bill()
-        finally:
-            await made.dispose()
-
+    autocommit = {"isolation_level": None} if engine.dialect.name == "sqlite" else {"autocommit": True}
     with pytest.raises(ApplicationError, match="AUTOCOMMIT"):
-        run_attempt(run_once)
+        run_attempt(bill_on_async_engine, database_url, 1, autocommit)
     assert count_payments(engine) == 0
 
 
@@ -318,22 +317,8 @@ def pay_with(kind: type[Any]) -> Any:
 
 
 def test_transactional_async_function_runs_once(database_url: str, engine: Engine) -> None:
-    url = database_url.replace("sqlite:", "sqlite+aiosqlite:")
-
-    async def run_once(number: int) -> int:
-        made = create_async_engine(url)
-
-        @transactional(made)
-        async def bill(session: AsyncSession, number: int) -> int:
-            await session.execute(insert(payments).values(invoice="a", attempt=1))
-            return number
-
-        try:
-            return await bill(number)
-        finally:
-            await made.dispose()
-
-    assert run_attempt(run_once, 1) == run_attempt(run_once, 2) == 1
+    assert run_attempt(bill_on_async_engine, database_url, 1) == 1
+    assert run_attempt(bill_on_async_engine, database_url, 2) == 1
     assert count_payments(engine) == 1
 
 

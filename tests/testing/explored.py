@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import timedelta
 
 from hourglass import RetryPolicy, activity, workflow
@@ -59,27 +60,24 @@ def pay(key: str, cents: int) -> None:
     return None
 
 
-@workflow.defn
-def pays_with_a_new_key(cents: int) -> str:
-    for _ in range(3):
-        try:
-            pay(str(workflow.uuid4()), cents)
-        except ActivityError:
-            continue
-        return "paid"
-    raise ApplicationError("nobody takes the money", type="NotPaid")
-
-
-@workflow.defn
-def pays_with_the_same_key(cents: int) -> str:
-    key = str(workflow.uuid4())
-    for _ in range(3):
+def _try_to_pay(keys: Iterable[str], cents: int) -> str:
+    for key in keys:
         try:
             pay(key, cents)
         except ActivityError:
             continue
         return "paid"
     raise ApplicationError("nobody takes the money", type="NotPaid")
+
+
+@workflow.defn
+def pays_with_a_new_key(cents: int) -> str:
+    return _try_to_pay((str(workflow.uuid4()) for _ in range(3)), cents)
+
+
+@workflow.defn
+def pays_with_the_same_key(cents: int) -> str:
+    return _try_to_pay([str(workflow.uuid4())] * 3, cents)
 
 
 # --- an approval that meets its deadline ------------------------------------------------------------------
@@ -90,12 +88,18 @@ def cancel_order(order_id: str) -> None:
     return None
 
 
-@workflow.defn
-class ShipsUnapproved:
-    """An approval that arrives while the order is being cancelled ships it anyway."""
-
+class _Approved:
     def __init__(self) -> None:
         self.approved = False
+
+    @workflow.signal
+    def approve(self) -> None:
+        self.approved = True
+
+
+@workflow.defn
+class ShipsUnapproved(_Approved):
+    """An approval that arrives while the order is being cancelled ships it anyway."""
 
     @workflow.run
     def run(self, order_id: str) -> str:
@@ -108,17 +112,10 @@ class ShipsUnapproved:
         ship(order_id)
         return "shipped"
 
-    @workflow.signal
-    def approve(self) -> None:
-        self.approved = True
-
 
 @workflow.defn
-class ShipsApproved:
+class ShipsApproved(_Approved):
     """The deadline decides once."""
-
-    def __init__(self) -> None:
-        self.approved = False
 
     @workflow.run
     def run(self, order_id: str) -> str:
@@ -129,10 +126,6 @@ class ShipsApproved:
             return "cancelled"
         ship(order_id)
         return "shipped"
-
-    @workflow.signal
-    def approve(self) -> None:
-        self.approved = True
 
 
 # --- a signal that comes before anybody is ready for it ---------------------------------------------------
@@ -192,6 +185,11 @@ class _Cart:
         self.total = 0
         self.items = 0
 
+    def _add(self, item: str) -> None:
+        before = self.total
+        self.total = before + price(item)
+        self.items += 1
+
     def _pay(self) -> int:
         workflow.wait_condition(lambda: self.items == 2)
         return self.total
@@ -207,9 +205,7 @@ class LosesUpdates(_Cart):
 
     @workflow.signal
     def add(self, item: str) -> None:
-        before = self.total
-        self.total = before + price(item)
-        self.items += 1
+        self._add(item)
 
 
 @workflow.defn
@@ -227,9 +223,7 @@ class KeepsUpdates(_Cart):
     @workflow.signal
     def add(self, item: str) -> None:
         with self.lock:
-            before = self.total
-            self.total = before + price(item)
-            self.items += 1
+            self._add(item)
 
 
 # --- state that a crash leaves behind ---------------------------------------------------------------------
@@ -247,7 +241,6 @@ UNLUCKY = 13
 @workflow.defn
 def depends_on_global_state(count: int) -> int:
     """At one step it depends on state outside the workflow, which only a crash at this step reveals."""
-    done = 0
     for number in range(count):
         if number == UNLUCKY:
             again = "key" in BUSY
@@ -256,14 +249,11 @@ def depends_on_global_state(count: int) -> int:
             BUSY.discard("key")
         else:
             step(number)
-        done += 1
-    return done
+    return count
 
 
 @workflow.defn
 def without_global_state(count: int) -> int:
-    done = 0
     for number in range(count):
         step(number)
-        done += 1
-    return done
+    return count

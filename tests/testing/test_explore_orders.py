@@ -1,18 +1,21 @@
-"""The orders that an exploration reaches, and their dependence on nothing but the choices."""
+"""The orders that a chooser or an exploration reaches, and their dependence on nothing but the choices."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
 from hourglass import RetryPolicy, activity, workflow
 from hourglass.errors import ActivityError, ApplicationError, ExplorationFailed, TimedOutError
-from hourglass.testing import Environment, Exploration, sometime
+from hourglass.testing import Chooser, Environment, Exploration, Shuffled, Step, call, sometime
+
+T = TypeVar("T")
 
 NO_FAULTS: dict[str, Any] = {"crashes": False, "failures": False, "timeouts": False, "redeliveries": False}
 
@@ -27,27 +30,25 @@ def twice(name: str) -> str:
     return name
 
 
+def in_order_of_completion(work: Callable[[T], T], items: Iterable[T]) -> list[T]:
+    """Do work for all items concurrently."""
+    done: list[T] = []
+    workflow.gather(*[workflow.spawn(lambda item=item: done.append(work(item))) for item in items])
+    return done
+
+
 @workflow.defn
 def race(names: list[str]) -> list[str]:
-    done: list[str] = []
-
-    def one(name: str) -> None:
-        done.append(note(name))
-
-    workflow.gather(*[workflow.spawn(one, name) for name in names])
-    return done
+    return in_order_of_completion(note, names)
 
 
 @workflow.defn
 def timers(count: int) -> list[int]:
-    done: list[int] = []
-
-    def one(number: int) -> None:
+    def sleep(number: int) -> int:
         workflow.sleep(60)
-        done.append(number)
+        return number
 
-    workflow.gather(*[workflow.spawn(one, number) for number in range(count)])
-    return done
+    return in_order_of_completion(sleep, range(count))
 
 
 @workflow.defn
@@ -169,15 +170,12 @@ def test_may_fail_limits_the_explored_errors() -> None:
     seen: set[str] = set()
     with Environment() as env:
         env.may_fail(twice, with_=CardDeclined("no", non_retryable=True))
-        env.explore(
-            catches_failures, check=lambda result, _: seen.add(result), timeouts=False, redeliveries=False
-        )
+        options: dict[str, Any] = {"timeouts": False, "redeliveries": False}
+        env.explore(catches_failures, check=lambda result, _: seen.add(result), **options)
         assert seen == {"a", "CardDeclined"}
         env.may_fail(twice, with_=[CardDeclined, ValueError("x")])
         seen.clear()
-        env.explore(
-            catches_failures, check=lambda result, _: seen.add(result), timeouts=False, redeliveries=False
-        )
+        env.explore(catches_failures, check=lambda result, _: seen.add(result), **options)
         assert seen == {"a", "CardDeclined", "ValueError"}
 
 
@@ -261,13 +259,7 @@ def child(name: str) -> str:
 
 @workflow.defn
 def parent(names: list[str]) -> list[str]:
-    done: list[str] = []
-
-    def one(name: str) -> None:
-        done.append(child(name))
-
-    workflow.gather(*[workflow.spawn(one, name) for name in names])
-    return done
+    return in_order_of_completion(child, names)
 
 
 @workflow.defn
@@ -368,3 +360,43 @@ def test_exploration_finds_and_shrinks_a_bug_that_needs_three_deviations() -> No
         env.explore(race, list("abcd"), check=check, runs=2000, **NO_FAULTS)
     assert len(caught.value.token.split("-")) == 3
     assert len(caught.value.story) <= 10
+
+
+class RecordingChooser:
+    """Record the choices of another chooser."""
+
+    def __init__(self, chooser: Chooser | None = None) -> None:
+        self.chooser = chooser
+        self.story: list[str] = []
+        self.widest = 0
+
+    def choose(self, steps: Sequence[Step]) -> int:
+        chosen = 0 if self.chooser is None else self.chooser.choose(steps)
+        self.widest = max(self.widest, len(steps))
+        if steps[chosen].kind != "activation":  # its text has the run id, which differs each time
+            self.story.append(str(steps[chosen]))
+        return chosen
+
+
+def _record(chooser: Chooser | None) -> tuple[list[str], RecordingChooser]:
+    recorder = RecordingChooser(chooser)
+    with Environment(chooser=recorder) as env:
+        env.fake(note, lambda name: name)
+        result = env.execute_workflow(race, ["a", "b", "c", "d"])
+        assert sorted(result) == ["a", "b", "c", "d"]
+        assert env.calls(note) == [call(name) for name in result]
+        return result, recorder
+
+
+def test_steps_run_first_come_first_served_by_default() -> None:
+    result, recorder = _record(None)
+    assert result == ["a", "b", "c", "d"]
+    assert recorder.story[0].startswith("attempt note (1, attempt 1)")
+    assert recorder.widest == 4
+
+
+def test_seed_of_a_shuffled_chooser_determines_the_order_of_steps() -> None:
+    orders = {seed: tuple(_record(Shuffled(seed))[0]) for seed in range(12)}
+    assert orders == {seed: tuple(_record(Shuffled(seed))[0]) for seed in range(12)}
+    assert len(set(orders.values())) > 3
+    assert _record(Shuffled(3))[1].story == _record(Shuffled(3))[1].story
