@@ -14,7 +14,7 @@ from hourglass._contract import deployments as dp
 from hourglass._contract import workflows as wf
 from hourglass._contract.handle import HandleConfig
 from hourglass._evaluator.commands import Succeeded
-from hourglass._temporal import calls, calls_deployments, configs
+from hourglass._temporal import calls, calls_views, configs
 from hourglass._temporal.activations import CommandDefaults, activation_from_proto, completion_to_proto
 from hourglass._temporal.calls import CallScope
 from hourglass.client import AutoUpgradeVersioningOverride, PinnedVersioningOverride
@@ -78,7 +78,7 @@ def test_versioning_override_is_written_in_old_and_new_fields_and_read_back() ->
     def read(override: Any) -> tuple[Any, Any]:
         info: Any = WorkflowExecutionVersioningInfo(versioning_override=written(override))
         info.behavior = 2
-        return calls_deployments.behavior_of(info), calls_deployments.run_version(info)
+        return calls_views.behavior_of(info), calls_views.run_version(info)
 
     pinned = written(PinnedVersioningOverride(ONE))
     assert (pinned.behavior, pinned.pinned_version, pinned.pinned.version.build_id) == (1, "shop.1", "1")
@@ -97,9 +97,7 @@ def test_deployment_description_lists_versions_newest_first() -> None:
         summary.deployment_version.deployment_name = "shop"
         summary.deployment_version.build_id = build_id
         summary.create_time.seconds = 10 + at
-    call = calls_deployments.ON_DEPLOYMENTS[dp.DescribeDeployment](
-        dp.DescribeDeployment(deployment_name="shop"), SCOPE
-    )
+    call = calls_views.VIEW_CALLS[dp.DescribeDeployment](dp.DescribeDeployment(deployment_name="shop"), SCOPE)
     result = call.read(answer)
     assert result.current is None
     assert [(described.version.build_id, described.status) for described in result.versions] == [

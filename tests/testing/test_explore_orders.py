@@ -33,7 +33,11 @@ def twice(name: str) -> str:
 def in_order_of_completion(work: Callable[[T], T], items: Iterable[T]) -> list[T]:
     """Do work for all items concurrently."""
     done: list[T] = []
-    workflow.gather(*[workflow.spawn(lambda item=item: done.append(work(item))) for item in items])
+
+    def one(item: T) -> None:
+        done.append(work(item))
+
+    workflow.gather(*[workflow.spawn(one, item) for item in items])
     return done
 
 

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from hourglass.errors import UsageError
 from hourglass.testing._explore.choices import SORTS, Choices, Option, Swarm, script_of, token_of
-from hourglass.testing._explore.search import OrderSearch
-from hourglass.testing._explore.shrinking import Script, shrink, singles, size, stripped
-from hourglass.testing._explore.wording import clock_text, duration_text
+from hourglass.testing._explore.search import OrderSearch, Script, shrink, singles, size, stripped
+from hourglass.testing._explore.story import clock_text, duration_text
 
 scripts = st.lists(st.integers(0, 4), max_size=12).map(tuple)
 

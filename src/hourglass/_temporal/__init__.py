@@ -12,13 +12,11 @@ activations      Core's activations to ours, our completions to Core's
 handle           a worker's handle over Core; activity tasks and results; replays
 nexus            serves Nexus operations
 calls            requests as RPCs: workflows, batch changes, activities completed by token
-calls_views      read-only requests: describe, list, count, histories, pollers
+calls_views      read-only requests: describe, list, count, histories, pollers; worker deployments and versions
 calls_schedules  requests for schedules
 calls_activities requests for standalone activities
-calls_deployments requests for worker deployments and versions
 rpc_errors       RPC and connection errors as Hourglass errors
-import_commands  the messages of an import: the start of the run, and the command for each event
-import_plan      checks whether a history can be imported, and its plan of workflow tasks
+import_plan      checks whether a history can be imported; its plan of workflow tasks, and the messages of the import
 import_run       the run of an import on the server, and its RPCs
 importing        imports a history by taking a new run through the same workflow tasks
 profiles         Temporal's configuration file and variables, by temporalio's reader

@@ -1,8 +1,8 @@
 """Translation of requests to RPCs: for each request, the RPC, its message, and the parser of the answer. Pure.
 
 This module contains the calls that act on workflows, and on activities that complete asynchronously.
-`calls_views` contains the calls that only read. `calls_schedules`, `calls_activities` and `calls_deployments`
-contain the calls about schedules, standalone activities and worker versions. `connection` sends the messages.
+`calls_views` contains the calls that only read, and those about worker versions. `calls_schedules` and
+`calls_activities` contain the calls about schedules and standalone activities. `connection` sends the messages.
 """
 
 from __future__ import annotations
@@ -399,7 +399,7 @@ def complete(request: ac.CompleteActivity, scope: CallScope) -> Rpc:
 def _addressed(
     by_token: Any, by_id: Any, request: ac.CompleteActivity | ac.HeartbeatActivity, scope: CallScope
 ) -> Any:
-    """Return a message about an activity, which the request identifies by its token or by its ids."""
+    """Return a message about the activity of a request, identified by its token or by its ids."""
     identity = request.identity or scope.identity
     if request.token:
         return by_token(namespace=scope.namespace, identity=identity, task_token=request.token)

@@ -13,8 +13,7 @@ from hourglass._contract import activities as ac
 from hourglass._contract import service as sv
 from hourglass._contract import workflows as wf
 from hourglass._temporal.calls import LONG_POLL, CallScope, Rpc, message_of, nothing, put_callbacks, sending
-from hourglass._temporal.calls_deployments import version_in
-from hourglass._temporal.calls_views import PENDING_STATES, counted
+from hourglass._temporal.calls_views import PENDING_STATES, counted, version_in
 from hourglass._temporal.failures import failure_from
 from hourglass._temporal.protos import (
     nanos_from,

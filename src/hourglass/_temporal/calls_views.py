@@ -1,5 +1,5 @@
 """The calls that only read (histories, outcomes, descriptions, lists and counts of workflows, pollers), and the
-calls about namespaces, Nexus endpoints and search attributes. Pure.
+calls about namespaces, Nexus endpoints, search attributes, and worker deployments and versions. Pure.
 """
 
 from __future__ import annotations
@@ -10,7 +10,12 @@ from typing import Any
 
 import temporalio.api.enums.v1 as enums
 import temporalio.api.workflowservice.v1 as ws
-from temporalio.api.enums.v1 import HistoryEventFilterType, PendingActivityState
+from temporalio.api.enums.v1 import (
+    HistoryEventFilterType,
+    PendingActivityState,
+    WorkerDeploymentVersionStatus,
+    WorkerVersioningMode,
+)
 from temporalio.api.operatorservice.v1 import (
     AddSearchAttributesRequest,
     CreateNexusEndpointRequest,
@@ -24,7 +29,7 @@ from hourglass._contract import service as sv
 from hourglass._contract import workflows as wf
 from hourglass._contract.engine_status import QueueStats
 from hourglass._contract.progress import ProgressRead, PublishedItem, ReadProgress, carried_by, new_items
-from hourglass._evaluator.specs import ParentClosePolicy
+from hourglass._evaluator.specs import ParentClosePolicy, VersioningBehavior, WorkerDeploymentVersion
 from hourglass._temporal.calls import (
     LONG_POLL,
     ORDINARY,
@@ -35,7 +40,6 @@ from hourglass._temporal.calls import (
     nothing,
     sending,
 )
-from hourglass._temporal.calls_deployments import behavior_of, poller_version, run_version, version_in
 from hourglass._temporal.failures import failure_from
 from hourglass._temporal.histories import event_to_json
 from hourglass._temporal.protos import (
@@ -44,9 +48,76 @@ from hourglass._temporal.protos import (
     payload_map_from,
     payloads_from,
     put_seconds,
+    version_from,
 )
 from hourglass.converter import decode_search_attribute
 from hourglass.errors import NamespaceNotFoundError
+
+_STATUSES: dict[int, str] = {
+    number: name.removeprefix("WORKER_DEPLOYMENT_VERSION_STATUS_")
+    for name, number in WorkerDeploymentVersionStatus.items()
+}
+_VERSIONED = WorkerVersioningMode.WORKER_VERSIONING_MODE_VERSIONED
+
+
+def _current_set(answer: Any) -> dp.CurrentVersionSet:
+    return dp.CurrentVersionSet(version_in(answer, "previous_deployment_version"))
+
+
+def _ramping_set(answer: Any) -> dp.RampingVersionSet:
+    return dp.RampingVersionSet(version_in(answer, "previous_deployment_version"), answer.previous_percentage)
+
+
+def _deployment(answer: Any) -> dp.DeploymentInfo:
+    info = answer.worker_deployment_info
+    routing = info.routing_config
+    versions = tuple(
+        dp.KnownVersion(
+            version=version_from(version_summary.deployment_version),
+            status=_STATUSES.get(version_summary.status, str(version_summary.status)),
+            create_time_ns=nanos_from(version_summary.create_time),
+        )
+        for version_summary in info.version_summaries
+    )
+    return dp.DeploymentInfo(
+        name=info.name,
+        current=version_in(routing, "current_deployment_version"),
+        changed_ns=nanos_from(routing.current_version_changed_time),
+        ramping=version_in(routing, "ramping_deployment_version"),
+        ramping_percentage=routing.ramping_version_percentage,
+        versions=tuple(sorted(versions, key=lambda version: -version.create_time_ns)),
+    )
+
+
+def version_in(message: Any, field: str) -> WorkerDeploymentVersion | None:
+    """Return the version in a field of a message, or None if it is not set."""
+    version = getattr(message, field)
+    return version_from(version) if message.HasField(field) and version.build_id else None
+
+
+def behavior_of(info: Any) -> VersioningBehavior:
+    """Return the versioning behavior of a run: from its override, or else from its workflow."""
+    override = info.versioning_override
+    if override.HasField("pinned"):
+        return VersioningBehavior.PINNED
+    if override.WhichOneof("override") == "auto_upgrade":
+        return VersioningBehavior.AUTO_UPGRADE
+    return VersioningBehavior(info.behavior) if info.behavior in (1, 2) else VersioningBehavior.UNSPECIFIED
+
+
+def run_version(info: Any) -> WorkerDeploymentVersion | None:
+    """Return the version to which an override pins the run, or else the version that handled the run's last task."""
+    if info.versioning_override.HasField("pinned"):
+        return version_from(info.versioning_override.pinned.version)
+    return version_in(info, "deployment_version")
+
+
+def poller_version(poller: Any) -> WorkerDeploymentVersion | None:
+    """Return the version of a polling worker, or None for an unversioned worker."""
+    options = poller.deployment_options
+    if not poller.HasField("deployment_options") or options.worker_versioning_mode != _VERSIONED:
+        return None
+    return version_from(options)
 
 
 def wait_for_close(request: wf.WaitForClose, scope: CallScope) -> Rpc:
@@ -361,6 +432,9 @@ def read_progress(request: ReadProgress, scope: CallScope) -> Rpc:
 VIEW_CALLS: dict[type[sv.Request[Any]], Callable[[Any, CallScope], Rpc]] = {
     **sending(
         {
+            dp.SetCurrentVersion: (ws.SetWorkerDeploymentCurrentVersionRequest, _current_set),
+            dp.SetRampingVersion: (ws.SetWorkerDeploymentRampingVersionRequest, _ramping_set),
+            dp.DescribeDeployment: (ws.DescribeWorkerDeploymentRequest, _deployment),
             wf.DescribeWorkflow: (ws.DescribeWorkflowExecutionRequest, _described),
             wf.ListWorkflows: (ws.ListWorkflowExecutionsRequest, _listed),
             wf.CountWorkflows: (ws.CountWorkflowExecutionsRequest, counted),

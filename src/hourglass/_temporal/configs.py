@@ -92,7 +92,7 @@ def client_settings(
 
 
 def settings_of(part: Any) -> TemporalSettings | None:
-    """Copy the fields of options for which Core uses the same names."""
+    """Copy the fields of options. Core uses the same names."""
     if part is None:
         return None
     return TemporalSettings(**{attribute.name: getattr(part, attribute.name) for attribute in fields(part)})

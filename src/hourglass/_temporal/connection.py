@@ -28,7 +28,6 @@ from hourglass._contract.transport import USUAL, TLSConfig, Transport
 from hourglass._temporal import (
     calls,
     calls_activities,
-    calls_deployments,
     calls_schedules,
     calls_views,
     core,
@@ -62,7 +61,6 @@ CALLS: dict[type[sv.Request[Any]], Callable[[Any, calls.CallScope], calls.Rpc]] 
     **calls_views.VIEW_CALLS,
     **calls_schedules.ON_SCHEDULES,
     **calls_activities.ON_ACTIVITIES,
-    **calls_deployments.ON_DEPLOYMENTS,
 }
 
 

@@ -16,8 +16,7 @@ from temporalio.api.history.v1 import History, HistoryEvent
 
 from hourglass._contract.ids import new_id
 from hourglass._temporal.calls import LONG_POLL, ORDINARY, CallScope, Rpc
-from hourglass._temporal.import_commands import BUILD, DEPLOYMENT, put_version
-from hourglass._temporal.import_plan import kind_of
+from hourglass._temporal.import_plan import BUILD, DEPLOYMENT, kind_of, put_version
 from hourglass.errors import ServiceError
 
 STEP_TIMEOUT = 60.0

@@ -7,7 +7,7 @@ that the history records, and reproduces the run's inputs (signals, results of a
 code and no activity runs.
 
 Meanwhile no worker may receive the run's tasks: the run is pinned to a deployment version that exists only for
-the import (`import_commands.DEPLOYMENT`). It is released when its history is complete and compares as equal. If
+the import (`import_plan.DEPLOYMENT`). It is released when its history is complete and compares as equal. If
 the process is killed before that, no worker receives the run; the next import with the same request finds it,
 removes it, and starts again. Pending work then waits on its own task queue: activities start at their first
 attempt, timers fire at their original time.
@@ -30,15 +30,16 @@ from temporalio.api.history.v1 import History, HistoryEvent
 from hourglass._contract.workflows import ImportWorkflow, Started
 from hourglass._temporal.calls import CallScope
 from hourglass._temporal.histories import read_history
-from hourglass._temporal.import_commands import ImportCommands, start_message
 from hourglass._temporal.import_plan import (
     COMPLETED,
     ENDS,
     SCHEDULED,
+    ImportCommands,
     PlannedTask,
     is_equal,
     kind_of,
     plan,
+    start_message,
     subject_of,
 )
 from hourglass._temporal.import_run import STEP_TIMEOUT, Call, ImportedRun

@@ -9,11 +9,10 @@ results, and names the file and line where the code differs from the history.
     _foreign_walk      replays a history of another SDK task by task, without Core, in that SDK's order
     _history           `History`: a recorded history in Temporal's JSON form
     _issued            the commands of a run that Core replayed, in the terms of its history
-    _marker_comparison markers compared with the commands of a replay
     _moments           a run's history step by step, with the state of its code at each step
     _replayer          `Replayer`: replays histories against the current code
     _session           a thread with Core's replay worker
-    _trace             the commands of a run that Core replayed, compared with its history task by task
+    _trace             the commands and markers of a run that Core replayed, compared with its history task by task
 """
 
 from __future__ import annotations

@@ -23,9 +23,8 @@ _served_queue          one task queue: its handle, its evaluations, its activity
 _session               the client of an environment; its blocking calls drive the environment
 _shared_threads        the loops and threads that the environments of a process share
 _steps                 the steps of an environment, and choosers of the next one
-_stuck                 the explanation of a wait that will never end
 _time_skipper          `TimeSkipper`
-_errors                parked runs, and errors in the test itself
+_errors                parked runs, errors in the test itself, and the explanation of a wait that will never end
 _virtual_time          dates and durations in nanoseconds, and timers on the virtual clock
 plugin                 pytest fixtures, available wherever Hourglass and pytest are installed
 _explore               `env.explore`

@@ -35,13 +35,12 @@ from hourglass._worker.lanes.evaluation import Evaluations, Verdict
 from hourglass.activity._context import Equipment
 from hourglass.errors import InternalError, UsageError
 from hourglass.testing._activities import EnvironmentActivities
-from hourglass.testing._errors import EnvironmentErrors
+from hourglass.testing._errors import EnvironmentErrors, explain
 from hourglass.testing._guard import Guard, WorkflowHung
 from hourglass.testing._quiet_loop import QuietLoop
 from hourglass.testing._registry import EnvironmentRegistry
 from hourglass.testing._served_queue import ServedQueue, queues_of
 from hourglass.testing._steps import Chooser, Step
-from hourglass.testing._stuck import explain
 
 T = TypeVar("T")
 

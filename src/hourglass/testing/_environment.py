@@ -24,8 +24,7 @@ from hourglass.errors import UsageError, WorkflowParked
 from hourglass.testing._environment_base import EnvironmentBase
 from hourglass.testing._explore.arrivals import Arrival, checked_arrivals
 from hourglass.testing._explore.choices import chosen_sorts
-from hourglass.testing._explore.explorer import Exploration, explore, replay
-from hourglass.testing._explore.orders import ExplorationPlan, start_options
+from hourglass.testing._explore.explorer import Exploration, ExplorationPlan, explore, replay, start_options
 from hourglass.testing._explore.properties import Properties, checked_allowed
 from hourglass.testing._fixture import Fixture, FixtureSettings
 from hourglass.testing._shared_threads import borrow_runner, return_runner

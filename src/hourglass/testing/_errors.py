@@ -1,18 +1,28 @@
 """The errors that are raised in a test: parked runs, and errors in the test itself.
 
 An error in the test itself is raised immediately. The error of a parked run is raised by the first wait after the run was
-parked, and by every later wait for that run, because the run will never close.
+parked, and by every later wait for that run, because the run will never close. `explain` describes a wait that will never
+end: the pending activities, or the current line of code, of each awaited workflow.
 """
 
 from __future__ import annotations
 
+import re
 from collections import deque
+from typing import TYPE_CHECKING
 
+from hourglass._contract.service import Connection
+from hourglass._contract.workflows import DescribeWorkflow, QueryWorkflow, WaitForClose
 from hourglass._evaluator.events import RunEvicted
-from hourglass._worker.code_origin import where_raised
+from hourglass._worker.code_origin import is_library, is_ours, where_raised
 from hourglass._worker.health.parked import ParkedRuns
 from hourglass._worker.health.stopping import LaneStopped
-from hourglass.errors import NondeterminismError, ServiceError, WorkflowParked
+from hourglass.converter import default_converter
+from hourglass.errors import HourglassError, NondeterminismError, ServiceError, WorkflowParked, WorkflowStuck
+
+if TYPE_CHECKING:
+    from hourglass.testing._driver import EnvironmentDriver
+
 
 # The eviction reasons of an engine that could not accept the completion of a run.
 _REFUSED = frozenset(("FATAL", "NONDETERMINISM"))
@@ -23,7 +33,7 @@ class EnvironmentErrors(ParkedRuns):
     """The parked runs that the evaluations report, and the urgent errors that the driver reports."""
 
     def __init__(self, *, is_quiet: bool = False) -> None:
-        """Create an empty collection. With `is_quiet` nothing is logged, because `explore` reports the errors itself."""
+        """Create an empty collection. With `is_quiet`, errors are not logged, because `explore` reports the errors itself."""
         super().__init__()
         self._is_quiet = is_quiet
         self.urgent: deque[BaseException] = deque()
@@ -115,3 +125,57 @@ def _described(error: BaseException | None) -> str:
     raised_at = where_raised(error)
     place = f" at {raised_at[0]}:{raised_at[1]}" if raised_at is not None else ""
     return f"{type(error).__name__}{place}: {error}"
+
+
+_PATIENCE = 2.0
+_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
+
+
+def explain(driver: EnvironmentDriver, reason: str) -> WorkflowStuck:
+    """Return the error for a wait that will never end: the reason, and the position of each awaited workflow."""
+    parts = [driver.run_now(_position(driver.connection, wait)) for wait in tuple(driver.waited_for)]
+    parked = driver.errors.known()
+    parts += [str(error) for error in parked]
+    stuck = WorkflowStuck(f"{reason}: {'; '.join(parts)}" if parts else reason)
+    stuck.__cause__ = parked[0] if parked else None
+    return stuck
+
+
+async def _position(connection: Connection, waited: WaitForClose) -> str:
+    name = f"workflow {waited.workflow_id!r}"
+    try:
+        description = await connection.call(
+            DescribeWorkflow(workflow_id=waited.workflow_id, run_id=waited.run_id)
+        )
+    except HourglassError as error:
+        return f"{name}: {error}"
+    pending = [
+        f"activity {activity.activity_type} ({activity.state.lower().replace('_', ' ')}, attempt {activity.attempt})"
+        for activity in description.pending_activities
+    ]
+    if pending:
+        return f"{name} waits for {', '.join(pending)}, which code outside the workflow must complete"
+    place = await _place(connection, waited)
+    return f"{name} waits{place} for a signal, or for a condition that no timer or activity will make true"
+
+
+async def _place(connection: Connection, waited: WaitForClose) -> str:
+    query = QueryWorkflow(
+        workflow_id=waited.workflow_id,
+        run_id=waited.run_id,
+        query_name="__stack_trace",
+        rpc_timeout=_PATIENCE,
+    )
+    try:
+        answer = await connection.call(query)
+    except HourglassError:
+        return ""
+    place = place_of(default_converter.decode(answer.result[0], str))
+    return f" at {place}" if place else ""
+
+
+def place_of(stacks: str) -> str:
+    """Return the innermost line of user code in the stacks of a workflow; "" if there is none."""
+    frames = [match.groupdict() for match in _FRAME.finditer(stacks)]
+    own = [frame for frame in frames if not is_ours(frame["file"]) and not is_library(frame["file"])]
+    return f"{own[-1]['file']}:{own[-1]['line']}" if own else ""

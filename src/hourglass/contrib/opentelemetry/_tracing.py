@@ -240,7 +240,7 @@ class _TracedActivities(ActivityInboundInterceptor):
 def _server_span(
     tracer: Tracer, name: str, parent: Context | None, attributes: dict[str, AttributeValue]
 ) -> Iterator[None]:
-    """Start a span around the code that serves a call. `parent` is the caller's context, which includes baggage."""
+    """Start a span around the code that serves a call. `parent` is the caller's context, with its baggage."""
     token = None if parent is None else context.attach(parent)
     try:
         with tracer.start_as_current_span(name, attributes=attributes, kind=SpanKind.SERVER):

@@ -28,12 +28,12 @@ from hourglass._worker.lanes.evaluation import Verdict
 from hourglass.errors import WorkflowStuck
 from hourglass.testing._activities import PlannedFault
 from hourglass.testing._driver import EnvironmentDriver
+from hourglass.testing._errors import explain
 from hourglass.testing._explore.arrivals import Arrival
 from hourglass.testing._explore.choices import Choices, Option, Sort
 from hourglass.testing._fakes import AllowedFaults
 from hourglass.testing._served_queue import ServedQueue
 from hourglass.testing._steps import Step
-from hourglass.testing._stuck import explain
 
 if TYPE_CHECKING:
     from hourglass.testing._explore.story import StoryWriter
