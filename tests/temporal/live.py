@@ -7,7 +7,7 @@ import json
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Protocol
+from typing import Any
 
 from tests.specs import made
 
@@ -24,7 +24,7 @@ from hourglass._evaluator import commands as cmd
 from hourglass._evaluator import events as ev
 from hourglass._temporal import connection as temporal
 from hourglass._temporal.connection import TemporalConnection
-from hourglass._temporal.handle import CoreHandle, ReplayHandle
+from hourglass._temporal.handle import CoreHandle
 from hourglass.converter import Payload
 
 LIMIT = 30.0
@@ -73,7 +73,7 @@ def one_activity(activation: ev.Activation) -> tuple[cmd.Command, ...]:
 
 
 class HandleWorker:
-    """A minimal worker over a handle. Either kind of work may be paused at any time."""
+    """A minimal worker over a handle."""
 
     def __init__(self, handle: CoreHandle, evaluate: Evaluate, execute: Execute = echo) -> None:
         self.handle = handle
@@ -99,18 +99,8 @@ class HandleWorker:
         if len(self._ends) == len(WorkKind):
             self._ended.set()
 
-    def _go(self, work: Any) -> asyncio.Task[None]:
-        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
-        return task
-
-    def recycle(self, which: str) -> None:
-        """Pause one kind of work, and resume it in a later turn."""
-        kind = WorkKind.WORKFLOWS if which == "workflows" else WorkKind.ACTIVITIES
-        self.handle.pause(kind)
-        asyncio.get_running_loop().call_soon(self.handle.resume, kind)
-
     def _keep(self, work: Any) -> None:
-        task = self._go(work)
+        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
         self._work.add(task)
         task.add_done_callback(self._work.discard)
 
@@ -140,21 +130,6 @@ class HandleWorker:
 
 async def connect(target: str, **options: Any) -> TemporalConnection:
     return await temporal.connect(target, **options)
-
-
-class ReplayingHandle(Protocol):
-    """A replay of histories by Core."""
-
-    async def push(self, workflow_id: str, history: bytes) -> None: ...
-    async def next_activation(self) -> ev.Activation: ...
-    async def complete(self, completion: cmd.Completion) -> object: ...
-    def initiate_shutdown(self) -> None: ...
-    async def finalize(self) -> None: ...
-
-
-def replay_handle() -> ReplayingHandle:
-    """Open a replay through Core, without a server."""
-    return ReplayHandle()
 
 
 @asynccontextmanager

@@ -8,11 +8,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from hourglass._contract import workflows as wf
 from hourglass._contract.handle import HandleConfig
 from hourglass._contract.transport import TLSConfig
 from hourglass._temporal.configs import check_target, client_settings
 from hourglass._temporal.connection import TemporalConnection
-from hourglass._temporal.rpc_errors import connection_error
+from hourglass._temporal.rpc_errors import connection_error, too_late
 from hourglass.errors import ConnectionFailedError, NamespaceNotFoundError, ServiceError, TargetError
 from hourglass.testing import DevServer
 from servers import free_port
@@ -147,3 +148,8 @@ async def test_invalid_root_certificate_is_rejected_without_showing_it() -> None
     with pytest.raises((ConnectionFailedError, TargetError)) as caught:
         await live.connect(f"127.0.0.1:{free_port()}", tls=tls, timeout=5.0)
     assert "no-certificate" not in str(caught.value)
+
+
+def test_query_timeout_suggests_checking_for_a_worker() -> None:
+    error = too_late(wf.QueryWorkflow(workflow_id="w", query_name="q"), "h:1")
+    assert "check that a worker of the workflow's task queue is running" in str(error)

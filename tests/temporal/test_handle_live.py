@@ -172,9 +172,3 @@ async def test_second_handle_of_a_connection_on_the_same_queue_is_rejected(serve
     async with live.connected(server.target) as connection, live.working(connection, queue):
         with pytest.raises(ServiceError, match=queue):
             await connection.open_handle(HandleConfig(task_queue=queue))
-
-
-async def test_handle_with_an_empty_task_queue_name_is_rejected(server: DevServer) -> None:
-    async with live.connected(server.target) as connection:
-        with pytest.raises(ValueError, match="name of the task queue must not be empty"):
-            await connection.open_handle(HandleConfig(task_queue=" "))

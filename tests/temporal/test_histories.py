@@ -191,3 +191,8 @@ def test_history_with_a_deeply_nested_failure_is_rejected() -> None:
 def test_bytes_that_are_not_a_history_are_rejected() -> None:
     with pytest.raises(HistoryError, match="is not valid JSON"):
         read_history(b"\xff\xff")
+
+
+def test_history_without_a_workflow_task_cannot_be_replayed() -> None:
+    with pytest.raises(HistoryError, match="nothing to replay"):
+        ReplayedHistory.from_json(text(STARTED)).replayable

@@ -13,8 +13,6 @@ from hourglass._worker.resolver import Resolver
 from hourglass.activity import RawPayload
 from hourglass.converter import Payload, default_converter
 from hourglass.errors import (
-    ActivityError,
-    ApplicationError,
     DecodeError,
     DefinitionError,
     UnknownTypeError,
@@ -50,8 +48,6 @@ def any_workflow(arguments: Sequence[workflow.RawPayload]) -> object:
         return [called, order.id, order.cents]
     if called == "forwards":
         return workflow.execute_activity("step", *arguments)
-    if called == "reads-wrongly":
-        return arguments[0].decode(int)
     return called
 
 
@@ -68,11 +64,6 @@ def test_dynamic_workflow_runs_for_any_type_without_its_own_definition() -> None
         assert env.execute_workflow("orders", Order("o-1", 7)) == ["orders", "o-1", 7]
         assert env.execute_workflow("whatever") == "whatever"
         assert env.execute_workflow("plain", "x") == "plain x"
-
-
-def test_raw_arguments_of_a_dynamic_workflow_are_forwarded_unchanged() -> None:
-    with Environment(workflows=[any_workflow], activities=[any_activity]) as env:
-        assert env.execute_workflow("forwards", "a", 2, None) == "step['a', 2, None]"
 
 
 def test_async_activity_can_be_dynamic() -> None:
@@ -117,23 +108,6 @@ def test_named_definitions_take_precedence_over_dynamic_ones() -> None:
 
     with Environment(workflows=[any_workflow], activities=[any_activity]) as env:
         assert env.execute_workflow(parent) == ["child", "own", "other[]"]
-
-
-def test_failure_of_a_dynamic_activity_has_the_requested_type() -> None:
-    @activity.defn(dynamic=True)
-    def fails(arguments: Sequence[RawPayload]) -> None:
-        raise ApplicationError("no", non_retryable=True)
-
-    @workflow.defn
-    def asks() -> str:
-        try:
-            workflow.execute_activity("made-up")
-        except ActivityError as error:
-            return error.activity_type
-        return ""
-
-    with Environment(workflows=[asks], activities=[fails]) as env:
-        assert env.execute_workflow(asks) == "made-up"
 
 
 # --- what is refused ----------------------------------------------------------------------------------------------------
