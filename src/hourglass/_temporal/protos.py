@@ -1,4 +1,4 @@
-"""Conversion between our values and protobuf: payloads, durations, times, retry policies, versions and failures. Pure,
+"""Conversion between our values and protobuf: payloads, durations, times, versions. Pure,
 and on the hot path. The options of activities and workflows are in `specs`, failures in
 `failures`.
 
@@ -18,7 +18,6 @@ from hourglass._evaluator.specs import (
     OneTimeVersioningOverride,
     Payloads,
     PinnedVersioningOverride,
-    RetryRule,
     VersioningBehavior,
     VersioningOverride,
     WorkerDeploymentVersion,
@@ -116,28 +115,6 @@ def put_nanos(message: Any, nanos: int) -> None:
 def nanos_from(timestamp: Any) -> int:
     """Return a time in nanoseconds since the epoch, or 0 if it is unset."""
     return int(timestamp.seconds * NANOS + timestamp.nanos)
-
-
-def retry_rule_from(policy: Any) -> RetryRule:
-    """Decode a retry policy."""
-    return RetryRule(
-        initial_interval=seconds_from(policy.initial_interval),
-        backoff_coefficient=policy.backoff_coefficient,
-        maximum_interval=seconds_from(policy.maximum_interval),
-        maximum_attempts=policy.maximum_attempts,
-        non_retryable_error_types=tuple(policy.non_retryable_error_types),
-    )
-
-
-def put_retry_rule(policy: Any, rule: RetryRule) -> None:
-    """Write a retry policy."""
-    put_seconds(policy.initial_interval, rule.initial_interval)
-    policy.backoff_coefficient = rule.backoff_coefficient
-    if rule.maximum_interval:
-        put_seconds(policy.maximum_interval, rule.maximum_interval)
-    policy.maximum_attempts = rule.maximum_attempts
-    if rule.non_retryable_error_types:
-        policy.non_retryable_error_types.extend(rule.non_retryable_error_types)
 
 
 _PIN = 1  # PINNED_OVERRIDE_BEHAVIOR_PINNED

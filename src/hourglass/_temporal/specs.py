@@ -18,6 +18,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, get_type_hints
 
 import msgspec
 from temporalio.api.activity.v1 import ActivityExecutionInfo, ActivityOptions
+from temporalio.api.common.v1 import RetryPolicy
 from temporalio.api.workflow.v1 import NewWorkflowExecutionInfo
 from temporalio.api.workflowservice.v1 import StartActivityExecutionRequest, StartWorkflowExecutionRequest
 from temporalio.bridge.proto.activity_task import Start as ActivityStart
@@ -48,9 +49,7 @@ from hourglass._temporal.protos import (
     put_payload,
     put_payload_map,
     put_payloads,
-    put_retry_rule,
     put_seconds,
-    retry_rule_from,
     seconds_from,
 )
 from hourglass._temporal.version import has, installed
@@ -99,9 +98,9 @@ _KINDS: dict[Any, _Kind] = {
         lambda message, name, value: put_payloads(getattr(message, name), value),
         lambda message, name: without_carrier(payloads_from(getattr(message, name))),
     ),
-    RetryRule | None: _Kind(
-        lambda message, name, value: put_retry_rule(getattr(message, name), value),
-        _if_present(retry_rule_from),
+    tuple[str, ...]: _Kind(
+        lambda message, name, value: getattr(message, name).extend(value),
+        lambda message, name: tuple(getattr(message, name)),
     ),
     Payload | None: _Kind(
         lambda message, name, value: put_payload(getattr(message, name), value), _if_present(payload_from)
@@ -214,6 +213,11 @@ class SpecIn(Generic[S]):
             }
         )
 
+
+_RETRY = SpecIn(RetryRule, RetryPolicy, {})
+_KINDS[RetryRule | None] = _Kind(
+    lambda message, name, value: _RETRY.put(getattr(message, name), value), _if_present(_RETRY.get)
+)
 
 _PRIORITY: dict[str, str | None] = {
     name: f"priority.{name}" for name in ("priority_key", "fairness_key", "fairness_weight")
