@@ -6,6 +6,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import Any
 
@@ -109,46 +110,24 @@ def test_temporalio_workflow_calls_an_hourglass_activity(
 EXPECTED = ["first!", "one", "left!", "right!", "two", "last!"]
 
 
-def test_temporalio_worker_continues_an_hourglass_run(
-    quick_server: DevServer, client: Client, queue: str
+@pytest.mark.parametrize(("first", "second"), [("hourglass", "temporalio"), ("temporalio", "hourglass")])
+def test_worker_of_one_library_continues_a_run_of_the_other(
+    quick_server: DevServer, client: Client, queue: str, first: str, second: str
 ) -> None:
-    with Worker(client, queue, verify="always", **OURS):
+    def worker(library: str) -> AbstractContextManager[object]:
+        if library == "temporalio":
+            return theirs.worker(quick_server.target, queue)
+        return Worker(client, queue, verify="always", **OURS)
+
+    with worker(first):
         handle = client.start_workflow("Relay", task_queue=queue)
         wait_for_events(handle, "ACTIVITY_TASK_COMPLETED")
         handle.signal("baton", "one")
         wait_for_events(handle, "ACTIVITY_TASK_COMPLETED", 3)
-    with theirs.worker(quick_server.target, queue):
+    with worker(second):
         handle.signal("baton", "two")
         assert handle.result(timeout=60) == EXPECTED
     assert_replays_on_both(handle)
-
-
-def test_hourglass_worker_continues_a_temporalio_run(
-    quick_server: DevServer, client: Client, queue: str
-) -> None:
-    with theirs.worker(quick_server.target, queue):
-        handle = client.start_workflow("Relay", task_queue=queue)
-        wait_for_events(handle, "ACTIVITY_TASK_COMPLETED")
-        handle.signal("baton", "one")
-        wait_for_events(handle, "ACTIVITY_TASK_COMPLETED", 3)
-    with Worker(client, queue, verify="always", **OURS):
-        handle.signal("baton", "two")
-        assert handle.result(timeout=60) == EXPECTED
-    assert_replays_on_both(handle)
-
-
-@pytest.mark.parametrize("engine", ["local", "server"])
-def test_hourglass_histories_replay_in_temporalio(quick_server: DevServer, queue: str, engine: str) -> None:
-    with (
-        Client.connect("local:" if engine == "local" else quick_server.target) as client,
-        Worker(client, queue, verify="always", **OURS),
-    ):
-        handle = client.start_workflow("Relay", task_queue=queue)
-        handle.signal("baton", "one")
-        wait_for_events(handle, "ACTIVITY_TASK_COMPLETED", 3)
-        handle.signal("baton", "two")
-        assert sorted(handle.result(timeout=60)) == sorted(EXPECTED)
-        assert_replays_on_both(handle)
 
 
 def assert_replays_on_both(handle: Any) -> None:

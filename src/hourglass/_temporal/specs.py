@@ -166,7 +166,7 @@ class SpecIn(Generic[S]):
             self._places.append(_SpecField(field, tuple(within), name, kind, is_optional))
 
     @cached_property
-    def _raw(self) -> Callable[[Any], tuple[object, ...]]:
+    def _raw(self) -> Callable[[Any], tuple[Any, ...]]:
         return attrgetter(*(".".join((*place.within, place.name)) for place in self._places))
 
     @property
