@@ -3,6 +3,7 @@
 app             all commands by name, and their execution: errors become a message and an exit code
 console         all output to the terminal
 loading         imports a FILE or a MODULE with decorated workflows and activities
+commands        groups of commands, and options that are declared as a class
 connecting      a client for one command; options shared by several commands
 logs            log formats of a worker
 picture         a timeline on a console
