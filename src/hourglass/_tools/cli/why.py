@@ -21,7 +21,7 @@ from rich.text import Text
 
 from hourglass._tools.cli import connecting, console
 from hourglass._tools.cli.connecting import DecodingEngine, Json, RunId, WorkflowId
-from hourglass._tools.diagnosis.diagnosis import CLOSED, Action, Diagnosis, Finding
+from hourglass._tools.diagnosis.diagnosis import CLOSED, Action, Diagnosis, Finding, command
 from hourglass._tools.timeline.faults import root
 from hourglass._tools.timeline.spans import Fault
 from hourglass._tools.timeline.text import S, duration, nanoseconds, near, precise
@@ -224,24 +224,18 @@ def diagnosis(client: Client, workflow_id: str, run_id: str | None, options: str
     latest = connecting.latest_run(client, workflow_id, run_id)
     if latest is not None:
         not_found = reasons.not_found(workflow_id, (), options)
-        return replace(not_found, findings=(_another_run(not_found, run_id or "", latest, options),))
+        finding = replace(
+            not_found.findings[0],
+            what=f"has no run {run_id!r}",
+            details=(f"its latest run is {latest}",),
+            actions=(Action("Diagnose that run:", command(f"why {shlex.quote(workflow_id)}", options)),),
+        )
+        return replace(not_found, findings=(finding,))
     not_found = reasons.not_found(workflow_id, connecting.similar(client, workflow_id), options)
     schedule = _schedule(client, workflow_id)
-    return (
-        not_found
-        if schedule is None
-        else replace(not_found, findings=(_scheduled(not_found, schedule, options),))
-    )
-
-
-def _another_run(diagnosis: Diagnosis, run_id: str, latest: str, options: str) -> Finding:
-    command = f"hourglass why {shlex.quote(diagnosis.workflow_id)} {options}".rstrip()
-    return replace(
-        diagnosis.findings[0],
-        what=f"has no run {run_id!r}",
-        details=(f"its latest run is {latest}",),
-        actions=(Action("Diagnose that run:", command),),
-    )
+    if schedule is None:
+        return not_found
+    return replace(not_found, findings=(_scheduled(not_found, schedule, options),))
 
 
 def _schedule(client: Client, schedule_id: str) -> ScheduleDescription | None:
@@ -255,6 +249,7 @@ def _scheduled(diagnosis: Diagnosis, schedule: ScheduleDescription, options: str
     """Return the finding for the id of a schedule. Its workflows have a common id prefix."""
     state, coming, action = schedule.schedule.state, schedule.info.next_action_times, schedule.schedule.action
     paused = f": it is paused ({state.note})" if state.note else ": it is paused, and starts no workflows"
+    unpause = f"client.get_schedule_handle({schedule.id!r}).unpause()"
     begun = shlex.quote(f"WorkflowId STARTS_WITH '{action.options.get('id', schedule.id)}'")
     return replace(
         diagnosis.findings[0],
@@ -262,12 +257,8 @@ def _scheduled(diagnosis: Diagnosis, schedule: ScheduleDescription, options: str
         until=nanoseconds(coming[0]) if coming and not state.paused else None,
         details=(f"it has started {schedule.info.num_actions} workflows",),
         actions=(
-            *(
-                (Action(f"Let it continue: client.get_schedule_handle({schedule.id!r}).unpause()"),)
-                if state.paused
-                else ()
-            ),
-            Action("List the workflows that it started:", f"hourglass list {begun} {options}".rstrip()),
+            *((Action(f"Let it continue: {unpause}"),) if state.paused else ()),
+            Action("List the workflows that it started:", command(f"list {begun}", options)),
         ),
     )
 

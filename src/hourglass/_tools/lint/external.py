@@ -8,7 +8,6 @@ Names are dotted as in the defining module. An object has the name of its class,
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Mapping
 
 from hourglass._tools.lint.rules import (
     CLOCK,
@@ -28,12 +27,9 @@ def _named(code: str, module: str, names: str) -> dict[str, str]:
     return {f"{module}.{name}" if module else name: code for name in names.split()}
 
 
-def _merged(parts: Iterable[Mapping[str, str]]) -> dict[str, str]:
-    return {name: code for part in parts for name, code in part.items()}
-
-
-CALLS: dict[str, str] = _merged(
-    (
+CALLS: dict[str, str] = {
+    name: code
+    for part in (
         _named(
             CLOCK,
             "time",
@@ -115,7 +111,8 @@ CALLS: dict[str, str] = _merged(
         _named(LOCKS, "asyncio", "Lock Semaphore Event Condition Queue"),
         _named(IDENTITY, "", "id hash object.__hash__"),
     )
-)
+    for name, code in part.items()
+}
 """The code of the rule that a call breaks, by the name of the called function."""
 
 BY_SETS = frozenset(("asyncio.wait", "asyncio.as_completed"))

@@ -90,7 +90,9 @@ class TimeTravel:
         if not self._replay_lock.acquire(timeout=self._limit):
             raise ReplayFailedError("other replays are still running: try again later")
         try:
-            return self._walk(WalkRequest(workflow_id=history.workflow_id, history=_as_bytes(history), at=at))
+            text = history._text
+            encoded = text.encode() if isinstance(text, str) else text
+            return self._walk(WalkRequest(workflow_id=history.workflow_id, history=encoded, at=at))
         finally:
             self._replay_lock.release()
 
@@ -250,8 +252,3 @@ def _remaining(deadline: float) -> float:
     if remaining <= 0:
         raise TimeoutError
     return remaining
-
-
-def _as_bytes(history: History) -> bytes:
-    text = history._text
-    return text.encode() if isinstance(text, str) else text
