@@ -298,30 +298,31 @@ def brief_of_ours(commands: Any) -> list[Brief]:
     return [_ours(command) for command in commands]
 
 
+# Our name of each command of which only the sequence number is compared.
+_OURS: dict[type[cmd.Command], str] = {
+    cmd.CancelTimer: "cancel timer",
+    cmd.RequestCancelActivity: "cancel activity",
+    cmd.RequestCancelLocalActivity: "cancel local activity",
+    cmd.CancelChildWorkflow: "cancel child",
+    cmd.SignalExternalWorkflow: "signal",
+    cmd.CancelSignalExternal: "cancel signal",
+    cmd.RequestCancelExternal: "cancel external",
+    cmd.FailRun: "fail",
+    cmd.CancelRun: "cancelled",
+    cmd.ContinueAsNew: "continue",
+}
+
+
 def _ours(command: Any) -> Brief:
     match command:
         case cmd.StartTimer():
             return "timer", command.seq, command.duration_ns / 1e9
-        case cmd.CancelTimer():
-            return "cancel timer", command.seq
         case cmd.ScheduleActivity():
             return "activity", command.seq, [decode(p) for p in command.arguments], 0
         case cmd.ScheduleLocalActivity():
             return "local activity", command.seq, [decode(p) for p in command.arguments], command.attempt
-        case cmd.RequestCancelActivity():
-            return "cancel activity", command.seq
-        case cmd.RequestCancelLocalActivity():
-            return "cancel local activity", command.seq
         case cmd.StartChildWorkflow():
             return "child", command.seq, command.workflow_id
-        case cmd.CancelChildWorkflow():
-            return "cancel child", command.seq
-        case cmd.SignalExternalWorkflow():
-            return "signal", command.seq
-        case cmd.CancelSignalExternal():
-            return "cancel signal", command.seq
-        case cmd.RequestCancelExternal():
-            return "cancel external", command.seq
         case cmd.CompleteRun():
             return "complete", [decode(command.result)]
         case cmd.SetPatchMarker():
@@ -332,11 +333,5 @@ def _ours(command: Any) -> Brief:
             return "update", command.protocol_instance_id, "rejected", []
         case cmd.CompleteUpdate():
             return "update", command.protocol_instance_id, "completed", [decode(command.result)]
-        case cmd.FailRun():
-            return "fail", None
-        case cmd.CancelRun():
-            return "cancelled", None
-        case cmd.ContinueAsNew():
-            return "continue", None
         case _:
-            raise AssertionError(command)
+            return _OURS[type(command)], getattr(command, "seq", None)
