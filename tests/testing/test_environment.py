@@ -12,7 +12,6 @@ import pytest
 from hourglass import Worker, workflow
 from hourglass.client import WorkflowHandle
 from hourglass.errors import (
-    ApplicationError,
     CancelledError,
     NondeterminismError,
     UnknownTypeError,
@@ -130,13 +129,6 @@ def test_error_of_a_scheduled_action_is_raised_by_the_wait() -> None:
             env.skip(days=2)
         assert "too-late" not in str(caught.value)
         assert any("signal to" in note for note in caught.value.__notes__)
-
-
-def test_failed_workflow_raises_workflow_failed_error_in_an_environment() -> None:
-    with Environment() as env, pytest.raises(WorkflowFailedError) as caught:
-        env.execute_workflow(always_fails)
-    assert isinstance(caught.value.cause, ApplicationError)
-    assert caught.value.cause.type == "Doom"
 
 
 def test_parked_run_raises_workflow_parked_at_every_wait() -> None:

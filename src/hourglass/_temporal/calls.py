@@ -173,8 +173,7 @@ def put_start(message: Any, request: wf.StartWorkflow, scope: CallScope) -> None
     message.workflow_id_reuse_policy = int(request.id_reuse_policy)
     message.workflow_id_conflict_policy = int(request.id_conflict_policy)
     START.put(message, request.spec)
-    if request.headers:
-        put_payload_map(message.header.fields, request.headers)
+    put_payload_map(message.header.fields, request.headers)
     if request.start_delay is not None:
         put_seconds(message.workflow_start_delay, request.start_delay)
     if request.versioning_override is not None:
@@ -207,8 +206,7 @@ def signal(request: wf.SignalWorkflow, scope: CallScope) -> Rpc:
     """Send a signal."""
     message = message_of(ws.SignalWorkflowExecutionRequest, request, scope)
     put_payloads(message.input.payloads, request.arguments)
-    if request.headers:
-        put_payload_map(message.header.fields, request.headers)
+    put_payload_map(message.header.fields, request.headers)
     return Rpc(message)
 
 
@@ -218,8 +216,7 @@ def query(request: wf.QueryWorkflow, scope: CallScope) -> Rpc:
     put_execution(message.execution, request.workflow_id, request.run_id)
     message.query.query_type = request.query_name
     put_payloads(message.query.query_args.payloads, request.arguments)
-    if request.headers:
-        put_payload_map(message.query.header.fields, request.headers)
+    put_payload_map(message.query.header.fields, request.headers)
     message.query_reject_condition = int(request.reject_condition)
     return Rpc(message, _answered, PATIENT)
 
@@ -234,8 +231,7 @@ def _answered(answer: Any) -> wf.QueryAnswer:
 def terminate(request: wf.TerminateWorkflow, scope: CallScope) -> Rpc:
     """Terminate a workflow."""
     message = message_of(ws.TerminateWorkflowExecutionRequest, request, scope)
-    if request.details:
-        put_payloads(message.details.payloads, request.details)
+    put_payloads(message.details.payloads, request.details)
     return Rpc(message)
 
 
@@ -301,8 +297,7 @@ def _update_message(request: wf.UpdateWorkflow, scope: CallScope) -> Any:
     inner.meta.identity = request.identity or scope.identity
     inner.input.name = request.update_name
     put_payloads(inner.input.args.payloads, request.arguments)
-    if request.headers:
-        put_payload_map(inner.input.header.fields, request.headers)
+    put_payload_map(inner.input.header.fields, request.headers)
     return message
 
 

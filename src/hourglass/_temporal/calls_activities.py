@@ -41,10 +41,8 @@ def start(request: ac.StartActivity, scope: CallScope) -> Rpc:
     message.id_conflict_policy = int(request.id_conflict_policy)
     ACTIVITY_START.put(message, request.spec)
     put_payloads(message.input.payloads, request.arguments)
-    if request.headers:
-        put_payload_map(message.header.fields, request.headers)
-    if request.search_attributes:
-        put_payload_map(message.search_attributes.indexed_fields, request.search_attributes)
+    put_payload_map(message.header.fields, request.headers)
+    put_payload_map(message.search_attributes.indexed_fields, request.search_attributes)
     if request.static_summary is not None:
         put_payload(message.user_metadata.summary, request.static_summary)
     if request.static_details is not None:

@@ -205,10 +205,8 @@ def create(request: sc.CreateSchedule, scope: CallScope) -> Rpc:
     if request.trigger_immediately:
         message.initial_patch.trigger_immediately.SetInParent()
     _put_backfill(message.initial_patch, request.backfill)
-    if request.memo:
-        put_payload_map(message.memo.fields, request.memo)
-    if request.search_attributes:
-        put_payload_map(message.search_attributes.indexed_fields, request.search_attributes)
+    put_payload_map(message.memo.fields, request.memo)
+    put_payload_map(message.search_attributes.indexed_fields, request.search_attributes)
     return Rpc(message)
 
 

@@ -224,20 +224,17 @@ class NexusServer:
         return await asyncio.to_thread(seal, failure, codec, converter)
 
     async def _put_error(self, completion: Any, error: BaseException, task: Any) -> None:
-        handler_error = error if isinstance(error, nexus.HandlerError) else None
-        kind, retryable = _classify(error)
-        if handler_error is None:
-            logger.warning("a Nexus operation raised an exception: %s", type(error).__name__, exc_info=error)
         failure = completion.failure
-        failure.message = (
-            str(handler_error)
-            if handler_error is not None
-            else f"the operation raised {type(error).__name__}"
-        )
+        cause: BaseException | None = error
+        if isinstance(error, nexus.HandlerError):
+            failure.message, cause = str(error), error.__cause__
+        else:
+            logger.warning("a Nexus operation raised an exception: %s", type(error).__name__, exc_info=error)
+            failure.message = f"the operation raised {type(error).__name__}"
+        kind, retryable = _classify(error)
         failure.nexus_handler_failure_info.type = kind
         if retryable is not None:
             failure.nexus_handler_failure_info.retry_behavior = _RETRYABLE if retryable else _FINAL
-        cause = error.__cause__ if handler_error is not None else error
         if cause is not None:
             try:
                 request = task.task.request

@@ -87,7 +87,7 @@ def put_payloads(messages: Any, payloads: Payloads) -> None:
 
 
 def put_payload_map(messages: Any, payloads: Mapping[str, Payload]) -> None:
-    """Add named payloads to a map field."""
+    """Add named payloads to a map field. Without payloads, the message that contains the field stays unset."""
     for key, payload in payloads.items():
         put_payload(messages[key], payload)
 
