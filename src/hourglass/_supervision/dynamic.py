@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import TypeAlias, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 from hourglass._supervision.exits import Exit, NoSuchChild, NotRunning, SpecError, StartFailed
 from hourglass._supervision.policy import Escalate, History, Intensity, NoRestart, RestartChildren, decide
@@ -25,22 +25,41 @@ R = TypeVar("R", bound="_DynamicRun | _TaskRun")
 J = TypeVar("J", bound=Job)
 
 
-class DynamicSupervisor:
-    """A supervisor with children that are started and ended while it runs."""
+class _Addressed(Generic[R]):
+    """A supervisor object that is the address of its current run."""
 
-    def __init__(self, *, max_restarts: int = 3, window: float = 5.0) -> None:
-        self.intensity = Intensity(max_restarts, window)
-        self._run: _DynamicRun | None = None
+    _run: R | None = None
+
+    def _new_run(self, context: Context) -> R:
+        raise NotImplementedError
 
     async def __call__(self, context: Context) -> None:
         """Supervise until stopped."""
-        _check_not_running(self._run, context)
-        self._run = _DynamicRun(self.intensity, context)
+        former = self._run
+        if former is not None and former.context.process.alive:
+            raise SpecError(
+                f"{context.path} cannot run: the supervisor is already running as {former.context.path}"
+            )
+        self._run = self._new_run(context)
         await self._run.main()
 
     def as_child(self, id: str) -> ChildSpec:
         """Return the spec of this supervisor as a child of another."""
         return ChildSpec(id, self, type="supervisor")
+
+    def children(self) -> tuple[ChildView, ...]:
+        """Return the current children, oldest first, or an empty tuple if the supervisor is not running."""
+        return tuple(self._run.views()) if self._run is not None and self._run.context.process.alive else ()
+
+
+class DynamicSupervisor(_Addressed["_DynamicRun"]):
+    """A supervisor with children that are started and ended while it runs."""
+
+    def __init__(self, *, max_restarts: int = 3, window: float = 5.0) -> None:
+        self.intensity = Intensity(max_restarts, window)
+
+    def _new_run(self, context: Context) -> _DynamicRun:
+        return _DynamicRun(self.intensity, context)
 
     async def start_child(self, spec: ChildSpec) -> Process:
         """Start a child and wait until it has started. If the start fails, remove the child and raise
@@ -53,10 +72,6 @@ class DynamicSupervisor:
     async def terminate_child(self, id: str) -> None:
         """Stop a child in order, within its timeout, and remove it."""
         await _living(self._run, "stop a child").terminate_child(id)
-
-    def children(self) -> tuple[ChildView, ...]:
-        """Return the current children, oldest first, or an empty tuple if the supervisor is not running."""
-        return tuple(self._run.views()) if self._run is not None and self._run.context.process.alive else ()
 
 
 class _DynamicRun:
@@ -176,21 +191,11 @@ class _DynamicRun:
         return f"{self.context.path}/{child.spec.id}"
 
 
-class TaskSupervisor:
+class TaskSupervisor(_Addressed["_TaskRun"]):
     """A supervisor of jobs. Jobs are never restarted, end independently, and are stopped together."""
 
-    def __init__(self) -> None:
-        self._run: _TaskRun | None = None
-
-    async def __call__(self, context: Context) -> None:
-        """Supervise jobs until stopped."""
-        _check_not_running(self._run, context)
-        self._run = _TaskRun(context)
-        await self._run.main()
-
-    def as_child(self, id: str) -> ChildSpec:
-        """Return the spec of this supervisor as a child of another."""
-        return ChildSpec(id, self, type="supervisor")
+    def _new_run(self, context: Context) -> _TaskRun:
+        return _TaskRun(context)
 
     def spawn_job(self, kind: type[J], name: str = "job") -> J:
         """Create a job: a process without a coroutine. Callbacks do its work, and it ends when they call its
@@ -211,10 +216,6 @@ class TaskSupervisor:
     def jobs(self) -> tuple[Process, ...]:
         """Return the current jobs, oldest first."""
         return tuple(self._run.process.links) if self._run is not None else ()
-
-    def children(self) -> tuple[ChildView, ...]:
-        """Return the current jobs for status views, or an empty tuple if the supervisor is not running."""
-        return tuple(self._run.views()) if self._run is not None and self._run.context.process.alive else ()
 
 
 class _TaskRun:
@@ -248,11 +249,3 @@ def _living(run: R | None, purpose: str) -> R:
     if process.state is not ProcessState.RUNNING:
         raise NotRunning(f"cannot {purpose}: the process {process.path} is {process.state.value}")
     return run
-
-
-def _check_not_running(run: _DynamicRun | _TaskRun | None, context: Context) -> None:
-    """Raise `SpecError` if the supervisor is already running elsewhere, because a supervisor object is the
-    address of a single run.
-    """
-    if run is not None and run.context.process.alive:
-        raise SpecError(f"{context.path} cannot run: the supervisor is already running as {run.context.path}")
