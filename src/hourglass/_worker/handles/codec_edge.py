@@ -126,29 +126,30 @@ class ContextBook:
         book = self._runs.get(run_id)
         if book is None:
             return None
+        context: SerializationContext
         match command:
             case c.ScheduleActivity() | c.ScheduleLocalActivity():
-                context: SerializationContext = ActivitySerializationContext(
-                    namespace=self._namespace,
-                    activity_id=None if command.activity_id == str(command.seq) else command.activity_id,
-                    activity_type=command.activity_type,
-                    activity_task_queue=command.spec.task_queue or None,
-                    workflow_id=book.own.workflow_id,
-                    workflow_type=book.workflow_type,
-                    is_local=isinstance(command, c.ScheduleLocalActivity),
+                kind, context = (
+                    ACTIVITY,
+                    ActivitySerializationContext(
+                        namespace=self._namespace,
+                        activity_id=None if command.activity_id == str(command.seq) else command.activity_id,
+                        activity_type=command.activity_type,
+                        activity_task_queue=command.spec.task_queue or None,
+                        workflow_id=book.own.workflow_id,
+                        workflow_type=book.workflow_type,
+                        is_local=isinstance(command, c.ScheduleLocalActivity),
+                    ),
                 )
-                book.pending_contexts[ACTIVITY, command.seq] = context
-            case c.StartChildWorkflow():
+            case c.StartChildWorkflow() | c.SignalExternalWorkflow():
+                kind = CHILD if isinstance(command, c.StartChildWorkflow) else SIGNAL
                 context = WorkflowSerializationContext(self._namespace, command.workflow_id)
-                book.pending_contexts[CHILD, command.seq] = context
-            case c.SignalExternalWorkflow():
-                context = WorkflowSerializationContext(self._namespace, command.workflow_id)
-                book.pending_contexts[SIGNAL, command.seq] = context
             case c.ScheduleNexusOperation():
+                kind = NEXUS
                 context = NexusSerializationContext(command.endpoint, command.service, command.operation)
-                book.pending_contexts[NEXUS, command.seq] = context
             case _:
-                context = book.own
+                return book.own
+        book.pending_contexts[kind, command.seq] = context
         return context
 
     def began(self, task: ActivityTask) -> SerializationContext:
