@@ -214,12 +214,8 @@ class LaneWorld:
         await self.evaluate(start(run_id, workflow, run_id, **facts))
         return await self.hang(run_id, on(run_id, done(1)))
 
-    async def hang(self, run_id: str, activation: Activation) -> TaskFailed:
-        """Submit an activation, wait until its run hangs, and let the hang be detected."""
-        return await self.hang_elsewhere(run_id, activation)
-
-    async def hang_elsewhere(self, name: str, activation: Activation) -> TaskFailed:
-        """Like `hang`, but the run that hangs is another one than the activation's."""
+    async def hang(self, name: str, activation: Activation) -> TaskFailed:
+        """Submit an activation, wait until the run `name` hangs, and let the hang be detected."""
         stage.begun.discard(name)
         self.submit(activation)
         await self.begun(name)

@@ -289,7 +289,7 @@ async def test_run_that_hangs_during_its_eviction_is_evicted():
 async def test_hang_while_unwinding_is_attributed_to_the_unwound_run():
     async with lanes(context={"cache": StateCache(CacheLimits(live=1))}) as world:
         await world.evaluate(start("r", "hangs_while_unwound", "r"))
-        await world.hang_elsewhere("r", start("a", "adds", "a"))
+        await world.hang("r", start("a", "adds", "a"))
         assert list(world.lanes.counts()[0].parked) == ["r"]
         assert isinstance(await world.evaluate(start("a", "adds", "a")), Succeeded)
 
