@@ -6,6 +6,8 @@ worker has an attempt.
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from hourglass._contract.handle import (
     ActivityDeferred,
     ActivityOk,
@@ -23,7 +25,7 @@ from hourglass._embedded.runs.runs import RunTable
 from hourglass._embedded.transitions import tasks as tasks
 from hourglass._embedded.transitions import transitions
 from hourglass._embedded.transitions.activities import narrowest_timeout
-from hourglass._embedded.transitions.run import OpenActivity, Run, with_priority_of
+from hourglass._embedded.transitions.run import STANDALONE, OpenActivity, Run, with_priority_of
 from hourglass._embedded.transitions.task_starts import Eager
 from hourglass._evaluator.specs import Payloads
 from hourglass.converter import ApplicationFailure, CanceledFailure, Failure
@@ -32,10 +34,9 @@ from hourglass.converter import ApplicationFailure, CanceledFailure, Failure
 def activity_task(namespace: str, run: Run, activity: OpenActivity, token: bytes) -> ActivityTask:
     """Return the task that is sent to a worker for a started attempt. A pure function."""
     scheduled, spec, started, own = activity.scheduled, activity.spec, run.started, run.started.spec
-    belongs = not run.is_standalone_activity  # to a workflow
-    if belongs and (own.priority_key or own.fairness_key or own.fairness_weight):
+    if own.priority_key or own.fairness_key or own.fairness_weight:
         spec = with_priority_of(own, spec)
-    return ActivityTask(
+    task = ActivityTask(
         token=token,
         activity_id=scheduled.activity_id,
         activity_type=scheduled.activity_type,
@@ -43,16 +44,20 @@ def activity_task(namespace: str, run: Run, activity: OpenActivity, token: bytes
         arguments=scheduled.arguments,
         attempt=activity.attempt - activity.earlier or 1,
         namespace=namespace,
-        workflow_id=started.workflow_id if belongs else "",
-        run_id=run.run_id if belongs else "",
-        workflow_type=started.workflow_type if belongs else "",
-        activity_run_id="" if belongs else run.run_id,
+        workflow_id=started.workflow_id,
+        run_id=run.run_id,
+        workflow_type=started.workflow_type,
         headers=scheduled.headers,
         heartbeat_details=activity.heartbeat_details,
         scheduled_time_ns=activity.scheduled_ns,
         current_attempt_scheduled_time_ns=activity.available_ns,
         started_time_ns=activity.started_ns,
     )
+    if started.root_run_id == STANDALONE:  # such an attempt belongs to no workflow
+        return replace(
+            task, spec=activity.spec, workflow_id="", run_id="", workflow_type="", activity_run_id=run.run_id
+        )
+    return task
 
 
 def shutdown_failure(failure: Failure) -> Failure:

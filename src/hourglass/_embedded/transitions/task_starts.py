@@ -48,14 +48,12 @@ def start_attempt(run: Run, activity: OpenActivity, identity: str, now_ns: int) 
     return builder.build()
 
 
-def take_attempts(builder: ChangeBuilder, eager: Eager) -> None:
-    """Start attempts that the worker's commands have scheduled on its own task queue, up to its number of free slots."""
+def take_attempts(builder: ChangeBuilder, eager: Eager, size: int) -> None:
+    """Start attempts that the worker's commands have scheduled on its own task queue, up to its number of free slots.
+    `size` is the size of the history with the events of these commands, in bytes.
+    """
     run, limits = builder.run, eager.limits
-    if (
-        builder.length > limits.history_events
-        or builder.measure() > limits.history_bytes
-        or run.paused is not None
-    ):
+    if builder.length > limits.history_events or size > limits.history_bytes or run.paused is not None:
         return
     candidates: list[OpenActivity] = []
     for event_id in sorted(builder.touched) if len(builder.touched) > 1 else builder.touched:

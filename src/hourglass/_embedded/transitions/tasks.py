@@ -210,7 +210,7 @@ def complete_task(
         if builder.flush() or answer.again:
             builder.want_task()
         if eager is not None and builder.touched:
-            take_attempts(builder, eager)
+            take_attempts(builder, eager, run.history_size + size)
     return builder.build(follower, signals)
 
 
