@@ -12,8 +12,7 @@ from hourglass._contract import workflows as wf
 from hourglass._contract.handle import HandleConfig, Shutdown
 from hourglass._evaluator import commands as c
 from hourglass._evaluator import events as e
-from hourglass.converter import Failure
-from hourglass.errors import ConnectionFailedError, QueryFailedError, ServiceTimeoutError
+from hourglass.errors import ConnectionFailedError, ServiceTimeoutError
 
 from ..memory_world import World, settle, start_waiting, text
 
@@ -50,17 +49,6 @@ async def test_thirty_day_timer_fires_on_virtual_time(world: World) -> None:
     assert activation.timestamp_ns - world.seen[0].timestamp_ns == 30 * DAY * 10**9
     await world.complete(run_id, c.CompleteRun(text("done")))
     assert await world.outcome() == wf.RunCompleted((text("done"),))
-
-
-async def test_signals_precede_other_events_of_an_activation(world: World) -> None:
-    run_id = await world.begin()
-    await world.complete(run_id, c.StartTimer(1, 10**9), flags=(1001,))
-    world.clock.advance(1)
-    await world.call(signal("late", "r1"))
-    await world.call(signal("late", "r1"))  # the same request again
-    activation = await world.activation()
-    assert activation.events == (e.SignalReceived("late"), e.TimerFired(1))
-    assert activation.flags == (1001,)
 
 
 async def test_signal_during_a_workflow_task_schedules_another_task(world: World) -> None:
@@ -183,26 +171,6 @@ async def test_query_waits_for_the_scheduled_workflow_task(world: World) -> None
     await world.complete(run_id, c.AnswerQuery(query.id, text("fine")))
     assert await call == wf.QueryAnswer((text("fine"),))
     assert world.kinds() == before
-
-
-async def test_closed_run_is_replayed_for_a_query(world: World) -> None:
-    run_id = (await world.start()).run_id
-    commands = (c.CompleteRun(text("r")), c.SetPatchMarker("p"), c.CompleteRun(text("second")))
-    await world.activation()
-    await world.complete(run_id, *commands)
-    await world.activation()
-    await world.complete(run_id)
-    call = await start_waiting(world.call(wf.QueryWorkflow(workflow_id="w", query_name="state")))
-    replayed = await world.activation()
-    assert [type(event) for event in replayed.events] == [e.RunStarted, e.PatchNoticed]
-    assert replayed.is_replaying
-    await world.complete(run_id, *commands)
-    (query,) = (await world.activation()).events
-    assert isinstance(query, e.QueryReceived)
-    await world.complete(run_id, c.AnswerQuery(query.id, failure=Failure("no such query")))
-    with pytest.raises(QueryFailedError, match="no such query"):
-        await call
-    await world.eviction()
 
 
 async def test_query_without_a_worker_times_out(world: World) -> None:

@@ -156,17 +156,6 @@ async def test_reset_is_one_change(world: World) -> None:
     assert old.number == world.record().number == before + 1
 
 
-@pytest.mark.parametrize("event_id", [0, 1, 2, 5, 6, 7, 8, 100])
-async def test_invalid_reset_points_are_rejected(world: World, event_id: int) -> None:
-    run_id = await start_with_two_tasks(world)
-    before = world.kinds()
-    with pytest.raises(ServiceError) as caught:
-        await reset(world, event_id)
-    assert caught.value.status == "INVALID_ARGUMENT"
-    assert world.kinds() == before
-    assert world.record().run.run_id == run_id
-
-
 async def test_reset_of_a_continued_run_replaces_its_successor(world: World) -> None:
     """Signals to the successor are sent to the new run."""
     run_id = await world.start_run(c.ContinueAsNew())
