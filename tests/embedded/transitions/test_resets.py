@@ -62,6 +62,20 @@ async def expect_eviction(world: World, run_id: str) -> None:
     await world.complete(run_id)
 
 
+async def test_reset_keeps_timers_activities_and_memo_of_earlier_tasks(world: World) -> None:
+    await start_with_two_tasks(world)
+    old = world.record()
+    done = [event.id for event in old.events if isinstance(event.attributes, h.WorkflowTaskCompleted)]
+    world.clock.advance(7)
+    await reset(world, done[1])
+    run = world.record().run
+    (timer,) = run.timers.values()
+    assert timer.due_ns == old.events[5].time_ns + 60 * SECOND
+    (pending,) = run.activities.values()
+    assert (pending.attempt, pending.started_ns) == (1, 0)
+    assert run.memo == {"m": text("v")}
+
+
 async def test_signals_held_during_a_task_are_sent_to_the_new_run(world: World) -> None:
     await start_with_two_tasks(world)
     await signal(world, "second")
