@@ -481,7 +481,9 @@ class _Body:
     def _wait_for(self, task: ast.expr) -> None:
         """Record `task.result()` or `await task`: a remote call, if the task was started as one."""
         assigned = self._assigned(task)
-        started = [kind for kind in map(self._remote_calls.started, assigned) if kind is not None]
+        started: list[Remote] = [
+            kind for value in assigned if (kind := self._remote_calls.started(value)) is not None
+        ]
         self._raised.remote += started
         self._raised.anything |= not started or len(started) < len(assigned)
 

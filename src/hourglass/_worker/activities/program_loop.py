@@ -132,9 +132,8 @@ class ActivityLoop:
 class BorrowedLoop(ActivityLoop):
     """The program's loop."""
 
-    _loop: asyncio.AbstractEventLoop
-
     def __init__(self, program: ProgramLoop) -> None:
+        self._program = program
         self._loop = program.loop
         self._variables = program.variables
         self._thread_id = program.thread
@@ -149,7 +148,7 @@ class BorrowedLoop(ActivityLoop):
         Raise `ProgramLoopClosed` if the program has closed the loop.
         """
         try:
-            self._loop.call_soon_threadsafe(self._begin, start, started)
+            self._program.loop.call_soon_threadsafe(self._begin, start, started)
         except RuntimeError:
             raise ProgramLoopClosed from None
 
@@ -159,7 +158,7 @@ class BorrowedLoop(ActivityLoop):
 
     @property
     def is_closed(self) -> bool:
-        return self._loop.is_closed()
+        return self._program.loop.is_closed()
 
     def _begin(
         self, start: Callable[[], Coroutine[Any, Any, None]], started: Callable[[asyncio.Task[None]], None]
@@ -170,7 +169,7 @@ class BorrowedLoop(ActivityLoop):
         started(task)
 
     def _make_task(self, start: Callable[[], Coroutine[Any, Any, None]]) -> asyncio.Task[None]:
-        return self._loop.create_task(start())
+        return self._program.loop.create_task(start())
 
     def _cancel_all(self) -> None:
         for task in self._tasks:
