@@ -6,9 +6,9 @@ Must not know: locks, sockets, which process may open the file, which kind of st
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 from hourglass._contract.engine_status import EngineStatus, WorkerProcess
 from hourglass._contract.handle import HandleConfig
@@ -126,9 +126,16 @@ class OpenEngine:
 
 async def _open_store(opener: StoreOpener, path: str, namespace: str) -> Store:
     """Open the store on a thread, because after a crash it may first have to recover a long WAL."""
-    executor = ThreadPoolExecutor(1, thread_name_prefix="hourglass-open")
-    opening = executor.submit(opener.open, path, namespace)
-    executor.shutdown(wait=False)
+    opening = concurrent.futures.Future[Store]()
+
+    def work() -> None:
+        try:
+            opening.set_result(opener.open(path, namespace))
+        except BaseException as error:
+            opening.set_exception(error)
+
+    # The threads of the loop's executor are daemons: a file system that hangs must not keep the process from exiting.
+    asyncio.get_running_loop().run_in_executor(None, work)
     try:
         return await asyncio.shield(asyncio.wrap_future(opening))
     except asyncio.CancelledError:
