@@ -1,10 +1,13 @@
-"""Activities under a worker, on the memory engine and on a server: processes, limits and blocked loops."""
+"""Activities under a worker, on the memory engine and on a server: processes, limits, failures reported by clients,
+blocked loops.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import os
+import queue
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +20,8 @@ from hourglass.errors import ActivityError, ApplicationError
 from hourglass.worker import Worker
 
 pytestmark = pytest.mark.usefixtures("each_event_loop")
+
+activity_ids: queue.SimpleQueue[str] = queue.SimpleQueue()
 
 
 @activity.defn(executor="process")
@@ -44,6 +49,12 @@ def too_large() -> str:
     return "x" * 3_000_000
 
 
+@activity.defn(heartbeat_timeout=None)
+def completed_by_a_client() -> str:
+    activity_ids.put(activity.info().activity_id)
+    activity.complete_async()
+
+
 @workflow.defn
 def in_processes(sign: str) -> list[object]:
     return [process_id() > 0, dies_once(sign)[0]]
@@ -65,6 +76,14 @@ def returns_too_much() -> str:
     except ActivityError as error:
         cause = error.cause
         return f"{cause.type}: {cause.message}" if isinstance(cause, ApplicationError) else repr(cause)
+
+
+@workflow.defn
+def waits_for_a_client() -> str:
+    try:
+        return completed_by_a_client()
+    except ActivityError as error:
+        return f"failed: {error.cause}"
 
 
 class Gates:
@@ -104,8 +123,8 @@ def is_blocked() -> str:
     return blocks()
 
 
-WORKFLOWS = [waits_for, is_blocked, in_processes, runs_too_long, returns_too_much]
-ACTIVITIES = [patient, blocks, process_id, dies_once, too_slow, too_large]
+WORKFLOWS = [waits_for, is_blocked, in_processes, runs_too_long, returns_too_much, waits_for_a_client]
+ACTIVITIES = [patient, blocks, process_id, dies_once, too_slow, too_large, completed_by_a_client]
 
 
 @pytest.fixture(params=["memory", pytest.param("server", marks=pytest.mark.server)])
@@ -138,6 +157,15 @@ def test_oversized_activity_result_fails_with_its_size_and_limit(working: Client
     message = start(working, returns_too_much).result(timeout=60)
     assert message.startswith("EncodeError")
     assert "more than the limit of 2,097,152" in message
+
+
+def test_client_fails_an_activity_by_workflow_and_activity_id(working: Client) -> None:
+    handle = start(working, waits_for_a_client)
+    activity_id = activity_ids.get(timeout=60)
+    working.get_activity_handle(workflow_id=handle.id, activity_id=activity_id).fail(
+        ApplicationError("declined", non_retryable=True)
+    )
+    assert handle.result(timeout=60) == "failed: declined"
 
 
 def test_activity_that_blocks_its_event_loop_does_not_delay_other_activities(
