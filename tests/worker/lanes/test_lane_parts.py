@@ -128,7 +128,7 @@ class FakeLane:
     def interrupt(self, attempt: int) -> None:
         self.attempts.append(attempt)
 
-    def wait_ended(self, timeout: float) -> bool:
+    def join(self, timeout: float) -> bool:
         return self.ended
 
 
