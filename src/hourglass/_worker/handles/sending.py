@@ -104,8 +104,8 @@ def _note_result(
     entry: InFlight[Activation] | None,
     result: CompletionResult,
 ) -> None:
-    """Count a rejected completion. If the engine no longer knows the run, notify the job or else the listener, so that
-    the worker drops the run.
+    """Count a rejected completion. If the engine no longer knows the run, notify the job, or else the receiver of
+    `HandleEvents`, so that the worker drops the run.
     """
     if result is CompletionResult.REJECTED:
         tables.counters.refused_completions += 1
