@@ -322,6 +322,22 @@ async def test_deleted_wal_is_saved_into_the_file(path: Path, deleted: tuple[str
     assert run_ids(path) >= acknowledged
 
 
+@pytest.mark.parametrize("idle", [True, False])
+async def test_truncated_index_of_the_wal_stops_the_store(path: Path, idle: bool) -> None:
+    """The process survives. SQLite itself would be killed by SIGBUS when it reads the index."""
+    store = open_sqlite(path)
+    acknowledged = await fill(store)
+    os.truncate(f"{path}-shm", 0)
+    if idle:
+        store._thread._thread.join(60)
+        assert isinstance(store.failure, StorageError)
+    else:
+        with pytest.raises(StorageError, match="cannot be used"):
+            await store.durable(store.append(Story("late").start()))
+    store.close()
+    assert run_ids(path) == acknowledged
+
+
 async def test_deleted_wal_is_copied_if_a_reader_keeps_it(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -37,7 +37,6 @@ import contextlib
 import errno
 import fcntl
 import logging
-import mmap
 import os
 import sqlite3
 import struct
@@ -167,10 +166,7 @@ class FileWatch:
         """Record the identities of the log and its index, which exist from the first commit on."""
         self._epoch = epoch
         self._page_size, self._epoch_page = _locate_epoch(self._writer)
-        # Mapped, because each call that reads a file releases the GIL, and the index is read twice per commit.
-        index = self._open(self._index, os.O_RDONLY)
-        self._index_content = mmap.mmap(index, _INDEX.size, access=mmap.ACCESS_READ)
-        self._closers.append(self._index_content.close)
+        self._index_file = self._open(self._index, os.O_RDONLY)
         self._log_file = self._open(self._log, os.O_RDONLY)
         self._identities = [self.identity, Identity.of(self._log), Identity.of(self._index)]
         self.note_checkpoint()
@@ -474,7 +470,8 @@ class FileWatch:
         ]
 
     def _read_log_state(self) -> LogState:
-        return LogState(*_INDEX.unpack_from(self._index_content))
+        # Not mapped: reading a mapped file that was truncated would kill the process (SIGBUS).
+        return LogState(*_INDEX.unpack(os.pread(self._index_file, _INDEX.size, 0)))
 
 
 def _locate_epoch(connection: sqlite3.Connection) -> tuple[int, int]:
