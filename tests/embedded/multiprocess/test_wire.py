@@ -266,7 +266,7 @@ def test_unencodable_command_fails_only_its_own_task() -> None:
     (failed,) = [failed_task for part in answers for failed_task in part.failed_tasks]
     assert failed.run_id == "bad"
     assert "cannot be sent to the engine" in failed.failure.message
-    assert [each for part in answers for each in part.returned] == [ActivityOk(b"token")]
+    assert answers[0].returned == (ActivityOk(b"token"),)  # results first: a completion may depend on one
 
 
 class Silent:

@@ -259,8 +259,9 @@ class _Answers:
         if data and len(data) <= FRAME_LIMIT:
             yield data
             return
-        for field, answers in self._by_field.items():
-            for answer in answers:
+        # In the order in which the owner applies the fields: a completion may depend on a result.
+        for field in wire.WorkAnswers.__struct_fields__:
+            for answer in self._by_field.get(field, ()):
                 yield _single_message(handle, answer, field)
 
     def _encoded(self, handle: int) -> bytes:
