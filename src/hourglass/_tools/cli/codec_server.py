@@ -115,7 +115,10 @@ def _link(address: str, credentials: Credentials) -> str:
 
 
 def checked_origins(origins: Sequence[str]) -> tuple[str, ...]:
-    """Return the origins. Raise `UsageError` for an invalid one, and for `*`: any page could read the payloads."""
+    """Return the origins. Raise `UsageError` for an invalid one.
+
+    `*` is invalid, too, because then any page could read the payloads.
+    """
     for origin in origins:
         scheme, _, host = origin.partition("://")
         if scheme not in ("http", "https") or not host or "/" in host or "*" in host:

@@ -53,7 +53,7 @@ class AuthorsLines(logging.Filter):
 
 
 def shortened(error: BaseException) -> str:
-    """Return the traceback of an error and its causes without our frames, or only the message."""
+    """Return the traceback of an error and its causes without our frames. Without other frames, return the message."""
     summary = TracebackException.from_exception(error, compact=True)
     has_own = False
     link: TracebackException | None = summary

@@ -78,7 +78,10 @@ def _load_codec(named: str) -> object:
 
 
 def codec_named(named: str | None) -> PayloadCodec | None:
-    """Return the codec with this name, or else the one that the environment names. Raise `UsageError`."""
+    """Return the codec with this name, or else the one that the environment names, or None.
+
+    Raise `UsageError` if it cannot be loaded, or is not a codec.
+    """
     chosen = os.environ.get("HOURGLASS_CODEC") if named is None else named
     if not chosen:
         return None

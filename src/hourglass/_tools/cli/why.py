@@ -246,7 +246,7 @@ def _schedule(client: Client, schedule_id: str) -> ScheduleDescription | None:
 
 
 def _scheduled(diagnosis: Diagnosis, schedule: ScheduleDescription, options: str) -> Finding:
-    """Return the finding for the id of a schedule. Its workflows have a common id prefix."""
+    """Return the finding for the id of a schedule, which starts workflows with a common id prefix."""
     state, coming, action = schedule.schedule.state, schedule.info.next_action_times, schedule.schedule.action
     paused = f": it is paused ({state.note})" if state.note else ": it is paused, and starts no workflows"
     unpause = f"client.get_schedule_handle({schedule.id!r}).unpause()"

@@ -127,7 +127,7 @@ def unpause(facts: Facts, activity_id: str) -> tuple[Action, ...]:
 
 
 def or_cancel(facts: Facts, text: str) -> tuple[Action, ...]:
-    """Return an action, or else the cancellation of the workflow."""
+    """Return the action with this text, and as an alternative the cancellation of the workflow."""
     return (
         Action(text),
         Action("Or request cancellation of the workflow:", facts.command(f"cancel {facts.id}")),

@@ -288,7 +288,10 @@ def _text(value: object, key: str) -> str:
 
 
 def kept_by_engine(client: Client, id: str = "") -> tuple[KeptLimit, ...] | None:
-    """Return the limits that the engine manages, all or the one with this id, or None. Raise `ServiceError`."""
+    """Return the limits that the engine manages: all, or the one with this id. Return None if workflows manage them.
+
+    Raise `ServiceError` if the engine cannot answer.
+    """
     limits: KeptLimits = client._session.run(asking(ListLimits(id=id), lambda answer: answer))
     return limits.found
 

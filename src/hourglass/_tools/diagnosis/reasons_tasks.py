@@ -113,7 +113,7 @@ _MESSAGE_PREFIX = re.compile(r"\[TMPRL\d+\]\s*(?:Nondeterminism error:\s*)?")
 
 
 def stuck(facts: Facts) -> list[Finding]:
-    """Return the findings for problems that prevent the code from running. Then its steps are irrelevant."""
+    """Return the findings for problems that prevent the code from running. With any, the steps are irrelevant."""
     row = _failing(facts)
     if row is not None:
         return [_parked(facts, row), *not_served(facts)]
@@ -170,7 +170,10 @@ def not_served(facts: Facts) -> list[Finding]:
 
 
 def _gone(facts: Facts, queue: TaskQueueDescription) -> list[Finding]:
-    """Return a finding if all pollers polled last before the task existed. A server lists them for minutes."""
+    """Return a finding if all pollers polled last before the task existed.
+
+    A server lists pollers for minutes after they have left.
+    """
     since, needed = _scheduled(facts), wanted(facts, queue)
     fitting = (poller for poller in queue.workflow_pollers if _version(poller) == needed)
     last = max(nanoseconds(poller.last_seen) or 0 for poller in fitting)

@@ -99,7 +99,10 @@ class NameScope:
         self.names.setdefault(name, []).append(binding)
 
     def bindings(self, name: str, line: int | None) -> list[Binding]:
-        """Return the bindings visible on a line: in a function, from the last settled binding before it on."""
+        """Return the bindings that are visible on a line.
+
+        In a function, these are the last settled binding before the line, and all later ones before it.
+        """
         all_bindings = self.names.get(name, [])
         if line is None or self.kind != "function":
             return all_bindings

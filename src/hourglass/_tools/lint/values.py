@@ -26,7 +26,7 @@ FunctionNode: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 @dataclass(frozen=True, slots=True)
 class External:
-    """An object outside the project by its dotted name, e.g. `time.time`; an instance by that of its class."""
+    """An object outside the project, with its dotted name, e.g. `time.time`. An instance has the name of its class."""
 
     name: str
 

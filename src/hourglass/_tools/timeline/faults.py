@@ -55,7 +55,10 @@ class StackFrame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """The position of a fiber: the author's innermost line and its kind of call. `limited`: with a timeout."""
+    """The position of a fiber: the author's innermost line, and the kind of call there.
+
+    `limited` means that the wait has a timeout.
+    """
 
     fiber: str
     place: str

@@ -71,7 +71,10 @@ class ResetPlan:
 
 
 def reset_plan(events: Sequence[HistoryEvent], story: Story, event_id: int) -> ResetPlan:
-    """Return the effects of a reset to the last workflow task at or before an event. Raise `UsageError`."""
+    """Return the effects of a reset to the last workflow task at or before an event.
+
+    Raise `UsageError` if no workflow task has completed.
+    """
     reset_id = _reset_point(events, event_id)
     later_steps = [step for step in story.spans[1:] if step.id >= reset_id]
     repeated = [step for step in later_steps if step.kind in _EFFECTS]
@@ -192,7 +195,7 @@ def error_text(error: BaseException, *, shows: bool) -> str:
 
 
 def replay_error(walked: WalkResult, *, shows: bool) -> str:
-    """Return why a replay stopped, like `error_text`. A report of nondeterminism contains no values."""
+    """Return why a replay stopped, like `error_text`. A report of nondeterminism has no values, so it is never hidden."""
     return (
         walked.error
         if shows or walked.is_nondeterminism or not walked.error

@@ -62,7 +62,7 @@ class LimitedConnection(H11Protocol):
         self._note_phase()
 
     def send_400_response(self, msg: str) -> None:
-        """Reject malformed input and close the connection. h11 does not permit uvicorn's body for HEAD."""
+        """Reject malformed input and close the connection. uvicorn sends a body even for HEAD, which h11 rejects."""
         with contextlib.suppress(h11.LocalProtocolError):
             super().send_400_response(msg)
         self.transport.close()

@@ -170,7 +170,7 @@ class Site:
         return self.client.codec is not None
 
     def peek(self, requested: bool) -> Peek:
-        """Return the function that displays payloads, or that hides them unless the reader has requested them."""
+        """Return the function that displays payloads. With a codec, it hides them unless the reader has requested them."""
         if self.hides_payloads and not requested:
             return hidden
         return peek(self.decode, _LONGEST_PAYLOAD)

@@ -47,7 +47,7 @@ class WaterfallRow:
 
 @dataclass(frozen=True)
 class Waterfall:
-    """Rows for the time range from `start` to `end`. `folded` is the number of spans in shared rows."""
+    """Rows for the time range from `start` to `end`. `folded` is the number of spans in rows for several spans."""
 
     start: int
     end: int
