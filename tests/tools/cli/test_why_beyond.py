@@ -180,11 +180,13 @@ def test_why_of_a_paused_run_shows_identity_reason_and_command() -> None:
     facts = facts_of(
         *TASK, history_event(5, "WORKFLOW_EXECUTION_PAUSED", identity="ann@desk", reason="audit first")
     )
+    facts = replace(facts, options="--target localhost:7233 --namespace shop")
     found = added(diagnose(facts), facts, "--address localhost:7233")
     assert (found.cause, found.wrong) == (Cause.PAUSED, True)
     assert len(found.findings) == 1
     assert found.findings[0].details == ("by ann@desk", "reason: audit first")
-    assert found.findings[0].actions[0].command == "hourglass resume order-1"
+    command = "hourglass resume order-1 --target localhost:7233 --namespace shop"
+    assert found.findings[0].actions[0].command == command
 
 
 def test_resumed_run_is_not_paused() -> None:

@@ -76,7 +76,6 @@ def _paused(pause: h.HistoryEvent, facts: Facts) -> Finding:
     paused = pause.attributes
     assert isinstance(paused, h.WorkflowExecutionPaused)
     who, reason = clean(paused.identity), clean(paused.reason)
-    words = f"hourglass resume {shlex.quote(facts.story.workflow_id)}"
     return Finding(
         cause=Cause.PAUSED,
         what="is paused until it is resumed",
@@ -84,7 +83,7 @@ def _paused(pause: h.HistoryEvent, facts: Facts) -> Finding:
         details=tuple(
             detail for detail, value in ((f"by {who}", who), (f"reason: {reason}", reason)) if value
         ),
-        actions=(Action("Resume the workflow:", words),),
+        actions=(Action("Resume the workflow:", facts.command(f"resume {facts.id}")),),
     )
 
 
