@@ -411,10 +411,14 @@ def test_read_only_web_ui_rejects_actions_and_shows_no_forms(site: object) -> No
         for path in (
             "/start",
             "/bulk",
+            "/operations/1/stop",
             f"{run}/signal",
+            f"{run}/query",
+            f"{run}/update",
             f"{run}/cancel",
             f"{run}/terminate",
             f"{run}/reset",
+            "/schedules",
             "/schedules/x/pause",
         ):
             assert web.post(path, data={"name": "x", "type": "quick"}).status_code == 403, path
