@@ -126,7 +126,8 @@ class AsyncUpdates:
 
         Raise `UpdateFailedError` if the update was rejected or its handler failed.
         """
-        handle = await self.start_update(update, *args, wait_for_stage=UpdateStage.COMPLETED, **options)
+        operation = self._update(update, args, options, UpdateStage.COMPLETED)
+        handle = await self._session.arun(operation.then(partial(AsyncUpdateHandle[Any], self._session)))
         return await handle.result()
 
     @overload

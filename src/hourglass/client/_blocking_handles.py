@@ -125,7 +125,8 @@ class Updates:
 
         Raise `UpdateFailedError` if the update was rejected or its handler failed.
         """
-        handle = self.start_update(update, *args, wait_for_stage=UpdateStage.COMPLETED, **options)
+        operation = self._update(update, args, options, UpdateStage.COMPLETED)
+        handle = self._session.run(operation.then(partial(UpdateHandle[Any], self._session)))
         return handle.result()
 
     @overload
