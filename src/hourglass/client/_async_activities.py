@@ -43,7 +43,9 @@ class AsyncActivityChanges:
     _reference: ActivityReference
 
     async def pause(self, reason: str = "", **rpc: Unpack[RpcOptions]) -> None:
-        """Pause the activity: no new attempt starts until `unpause`. A running attempt may finish."""
+        """Pause the activity: no new attempt starts until `unpause`. A running attempt may finish. A handle that was created
+        from a task token cannot do this.
+        """
         operation = _standalone.act(self._session, PauseActivityInput, self._reference, reason)
         await self._session.arun(operation, rpc)
 
@@ -53,7 +55,9 @@ class AsyncActivityChanges:
         await self._session.arun(operation, rpc)
 
     async def update_options(self, **changes: Unpack[ActivityOptionsUpdate]) -> ActivityExecutionOptions:
-        """Change the activity's options from the next attempt on, and return its current options."""
+        """Change the activity's options from the next attempt on, and return its current options. A handle that was created
+        from a task token cannot do this.
+        """
         options, rpc = split_rpc(changes)
         operation = _standalone.update_options(self._session, self._reference, options)
         return await self._session.arun(operation, rpc)

@@ -122,7 +122,8 @@ class AsyncUpdates:
         self, update: Callable[[*Ts], T], /, *args: *Ts, **options: Unpack[UpdateOptions]
     ) -> T: ...
     async def execute_update(self, update: Any, /, *args: Any, **options: Any) -> Any:  # type: ignore[misc]
-        """Request an update and wait for its result. Pass the update's name or its decorated method.
+        """Request an update and wait for its result. Pass the update's name or its decorated method. After
+        `client.with_start`, the workflow is started first unless it is running.
 
         Raise `UpdateFailedError` if the update was rejected or its handler failed.
         """
@@ -162,7 +163,8 @@ class AsyncUpdates:
     async def start_update(  # type: ignore[misc]
         self, update: Any, /, *args: Any, wait_for_stage: UpdateStage = UpdateStage.ACCEPTED, **options: Any
     ) -> Any:
-        """Request an update and wait until it has reached a stage, by default until it is accepted.
+        """Request an update and wait until it has reached a stage, by default until it is accepted. After `client.with_start`,
+        the workflow is started first unless it is running.
 
         A rejected update raises `UpdateFailedError`, either here or in the handle's `result`.
         """

@@ -44,7 +44,9 @@ class ActivityChanges:
     _reference: ActivityReference
 
     def pause(self, reason: str = "", **rpc: Unpack[RpcOptions]) -> None:
-        """Pause the activity: no new attempt starts until `unpause`. A running attempt may finish."""
+        """Pause the activity: no new attempt starts until `unpause`. A running attempt may finish. A handle that was created
+        from a task token cannot do this.
+        """
         operation = _standalone.act(self._session, PauseActivityInput, self._reference, reason)
         self._session.run(operation, rpc)
 
@@ -54,7 +56,9 @@ class ActivityChanges:
         self._session.run(operation, rpc)
 
     def update_options(self, **changes: Unpack[ActivityOptionsUpdate]) -> ActivityExecutionOptions:
-        """Change the activity's options from the next attempt on, and return its current options."""
+        """Change the activity's options from the next attempt on, and return its current options. A handle that was created
+        from a task token cannot do this.
+        """
         options, rpc = split_rpc(changes)
         operation = _standalone.update_options(self._session, self._reference, options)
         return self._session.run(operation, rpc)
