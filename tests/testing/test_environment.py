@@ -103,6 +103,16 @@ def test_scheduled_signals_arrive_at_their_virtual_time() -> None:
         assert late.result() == "b: too late"
 
 
+def test_unknown_part_of_a_duration_is_rejected() -> None:
+    with Environment() as env:
+        with pytest.raises(
+            TypeError, match=r"after\(\) got an unexpected keyword argument 'day'; .* weeks, days"
+        ):
+            env.after(day=3)  # type: ignore[call-arg]
+        with pytest.raises(TypeError, match=r"skip\(\) got an unexpected keyword argument 'milliseconds'"):
+            env.skip(milliseconds=3)  # type: ignore[call-arg]
+
+
 def test_scheduled_cancel_terminate_and_call_happen_at_their_virtual_time() -> None:
     with Environment() as env:
         before = env.now()

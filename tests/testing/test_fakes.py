@@ -163,6 +163,8 @@ def test_invalid_fakes_of_activities_are_rejected() -> None:
             env.fake(charge, lambda order_id, cents: "", returns="x")  # type: ignore[call-overload]
         with pytest.raises(UsageError, match="has no result"):
             env.fake(charge)
+        with pytest.raises(TypeError, match=r"fake\(\) got an unexpected keyword argument 'raise_'"):
+            env.fake(charge, raise_=OSError("x"))  # type: ignore[call-overload]
         with pytest.raises(UsageError, match="for the attempts after those in raises="):
             env.fake(charge, raises=[OSError("x")])
         with pytest.raises(UsageError, match="raises= must be an exception"):

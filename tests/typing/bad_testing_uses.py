@@ -23,6 +23,7 @@ def use_environment(env: Environment) -> None:
     handle = env.start_workflow(checkout, "o-1")
     env.after("three days")  # E
     env.after(days="3")  # E
+    env.after(day=3)  # E
     env.after(days=3).signal(handle, decisions, 5)  # E
     env.after(days=3).signal(handle, Cart.add, 5)  # E
     env.after(days=3).signal("handle", "add")  # E
@@ -30,8 +31,10 @@ def use_environment(env: Environment) -> None:
     env.after(days=3).call(takes_nothing, 5)  # E
     env.at("tomorrow")  # E
     env.skip("a day")  # E
+    env.skip(day=3)  # E
     env.calls(takes_nothing)  # E
     env.fake(charge, takes_nothing)  # E
+    env.fake(charge, raise_=OSError("x"))  # E
     env.fake(charge, returns_a_number)  # E
     env.fake(charge, raises="oops")  # E
     env.fake(takes_nothing, returns="x")  # E

@@ -188,7 +188,7 @@ class Environment(EnvironmentBase):
     def skip(self, duration: Duration | None = None, /, **parts: Unpack[DurationParts]) -> None:
         """Advance virtual time by this duration, and do all steps that become due."""
         driver = self._fixture.driver
-        driver.skip_to(driver.clock.now_ns() + span(duration, parts))
+        driver.skip_to(driver.clock.now_ns() + span("skip", duration, parts))
 
     def crash(self) -> None:
         """Drop the worker's state, as if its process had been killed. Runs are rebuilt from their histories."""
@@ -307,7 +307,7 @@ class AsyncEnvironment(EnvironmentBase):
         """Advance virtual time by this duration, and do all steps that become due."""
         self._check_open()
         driver = self._fixture.driver
-        length = span(duration, parts)
+        length = span("skip", duration, parts)
         await self._fixture.session.in_thread(lambda: driver.skip_to(driver.clock.now_ns() + length))
 
     async def crash(self) -> None:

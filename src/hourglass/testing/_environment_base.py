@@ -142,7 +142,9 @@ class EnvironmentBase:
         /,
         *,
         returns: Any = UNSET,
-        **options: Unpack[FakeOptions],
+        raises: Raises | None = None,
+        takes: Duration | None = None,
+        heartbeat_every: Duration | None = None,
     ) -> None:
         """Replace an activity for this environment. Pass the decorated function or its name.
 
@@ -155,7 +157,14 @@ class EnvironmentBase:
         fixture = self._fixture
         name, definition = fixture.driver.registry.definition(activity)
         fixture.driver.registry.fakes[name] = make_fake(
-            name, definition, function, self._settings.converter, returns=returns, **options
+            name,
+            definition,
+            function,
+            self._settings.converter,
+            returns=returns,
+            raises=raises,
+            takes=takes,
+            heartbeat_every=heartbeat_every,
         )
 
     def may_fail(
@@ -184,7 +193,7 @@ class EnvironmentBase:
     def after(self, duration: Duration | None = None, /, **parts: Unpack[DurationParts]) -> Later:
         """Return a point in virtual time relative to now: `env.after(days=3).signal(handle, approve)`."""
         fixture = self._fixture
-        when = fixture.driver.clock.now_ns() + span(duration, parts)
+        when = fixture.driver.clock.now_ns() + span("after", duration, parts)
         return Later(fixture.driver, fixture.session, when)
 
     def at(self, time: datetime) -> Later:

@@ -25,8 +25,13 @@ class DurationParts(TypedDict, total=False):
     seconds: float
 
 
-def span(duration: Duration | None, named_parts: DurationParts) -> int:
-    """Return a duration in nanoseconds. It is passed as a single value or in parts."""
+def span(method: str, duration: Duration | None, named_parts: DurationParts) -> int:
+    """Return a duration in nanoseconds. It is passed to a method as a single value or in parts."""
+    for name in named_parts.keys() - DurationParts.__annotations__.keys():
+        raise TypeError(
+            f"{method}() got an unexpected keyword argument {name!r}; the parts of a duration are "
+            f"{', '.join(DurationParts.__annotations__)}"
+        )
     parts = timedelta(**named_parts)
     if duration is not None and parts:
         raise UsageError("pass a duration, or its parts by name (days=3, hours=12), not both")
