@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from pathlib import Path
+
+import pytest
 
 from hourglass._contract.handle import ActivityCancel, ActivityOk
 from hourglass._evaluator.commands import Succeeded, TaskFailed
 from hourglass._evaluator.events import Activation, RunEvicted
 from hourglass._supervision import NotRunning
 from hourglass._worker.handles.life import HandleLimits
+from hourglass._worker.health.lane_notes import SIZE, LaneNotes, read_notes
 from hourglass._worker.lanes import hang_detector
 from hourglass.converter import default_converter
 from worker.handles.scripted import ScriptedHandle, activation, eviction
@@ -197,6 +201,26 @@ async def test_activity_cancellation_is_dispatched_by_task_token():
         await until(lambda: running.context.cancel_reason == "CANCELLED")
         stage.go.set()
         await until(lambda: world.handle.results)
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+async def test_local_activity_is_noted_until_its_attempt_ends(tmp_path: Path, is_killed: bool):
+    """If the process dies, the noted runs are suspects."""
+    path = tmp_path / "notes"
+    path.write_bytes(bytes(SIZE))
+    async with scripted(limits=HandleLimits(leave=0.01)) as world:
+        (services,) = world.app.configured()
+        with path.open("r+b") as file:
+            services.notes = LaneNotes(file.fileno())
+        world.handle.deliver(attempt_of("waits", 1, run_id="r", is_local=True))
+        await begun()
+        assert [noted.run_id for noted in read_notes(path.read_bytes())] == ["r"]
+        if is_killed:
+            world.kill(f"{EXECUTORS}/attempt-1")
+        else:
+            stage.go.set()
+        await until(lambda: world.handle.results)
+        assert read_notes(path.read_bytes()) == []
 
 
 async def with_closed_run(world: ScriptedWorld) -> ScriptedHandle:
