@@ -31,6 +31,35 @@ def connection(path: Path) -> Iterator[sqlite3.Connection]:
     opened.close()
 
 
+def rows_of_runs(first: int, last: int) -> list[Any]:
+    return [
+        row
+        for key in range(first, last + 1)
+        for row in run_rows.rows(key, (f"run {key}", *STATE[1:]), (1, b"e"), [], [], [])
+    ]
+
+
+def stored_keys(connection: sqlite3.Connection) -> list[int]:
+    return [key for (key,) in connection.execute("SELECT key FROM runs ORDER BY key").fetchall()]
+
+
+@pytest.mark.parametrize("count", [1, 5, 256, 257, 600])
+def test_any_number_of_rows_is_written(connection: sqlite3.Connection, count: int) -> None:
+    """More than 256 rows are several statements, which need a transaction."""
+    rows = rows_of_runs(1, count)
+    run_rows.write(connection, rows)
+    assert run_rows.is_one_statement(rows) == (count <= 256)
+    assert stored_keys(connection) == list(range(1, count + 1))
+
+
+def test_statement_is_atomic(connection: sqlite3.Connection) -> None:
+    run_rows.write(connection, rows_of_runs(1, 1))
+    with pytest.raises(sqlite3.IntegrityError):
+        run_rows.write(connection, [*rows_of_runs(2, 3), *rows_of_runs(1, 1)])
+    assert not connection.in_transaction
+    assert stored_keys(connection) == [1]
+
+
 def test_view_and_trigger_are_not_stored_in_the_file(connection: sqlite3.Connection, path: Path) -> None:
     other = sqlite3.connect(path)
     kinds = {kind for (kind,) in other.execute("SELECT type FROM sqlite_master")}
