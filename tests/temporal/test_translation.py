@@ -10,6 +10,7 @@ from google.protobuf.duration_pb2 import Duration
 from temporalio.api.common.v1 import Header
 from temporalio.api.common.v1 import Payload as PayloadMessage
 from temporalio.api.failure.v1 import Failure as FailureMessage
+from temporalio.api.workflowservice.v1 import StartWorkflowExecutionRequest
 from temporalio.bridge.proto import ActivityHeartbeat, ActivityTaskCompletion
 from temporalio.bridge.proto.activity_task import ActivityTask as TaskMessage
 from temporalio.bridge.proto.workflow_activation import WorkflowActivation, WorkflowActivationJob
@@ -20,8 +21,8 @@ from tests.specs import made
 from hourglass._contract import handle as hd
 from hourglass._evaluator import commands as cmd
 from hourglass._evaluator import events as ev
-from hourglass._evaluator.specs import RetryRule
-from hourglass._temporal import activations, failures, handle, protos
+from hourglass._evaluator.specs import RetryRule, StartSpec
+from hourglass._temporal import activations, failures, handle, protos, specs
 from hourglass.converter import Failure, Payload
 
 from . import examples as ex
@@ -296,3 +297,12 @@ def test_payload_maps_are_sorted_by_name_whatever_their_insertion_order() -> Non
         shuffled = random.Random(seed).sample(names, len(names))
         protos.put_payload_map(header.fields, {name: Payload(b"1", "json/plain") for name in shuffled})
         assert list(protos.payload_map_from(header.fields)) == names
+
+
+def test_retry_policy_without_values_is_written_and_read_back() -> None:
+    """Whether there is a policy decides whether a workflow is retried."""
+    rule = RetryRule(initial_interval=0.0, backoff_coefficient=0.0)
+    message: Any = StartWorkflowExecutionRequest()
+    specs.START.put(message, StartSpec(retry_policy=rule))
+    assert message.HasField("retry_policy")
+    assert specs.START.get(message).retry_policy == rule

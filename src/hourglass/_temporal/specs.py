@@ -215,9 +215,15 @@ class SpecIn(Generic[S]):
 
 
 _RETRY = SpecIn(RetryRule, RetryPolicy, {})
-_KINDS[RetryRule | None] = _Kind(
-    lambda message, name, value: _RETRY.put(getattr(message, name), value), _if_present(_RETRY.get)
-)
+
+
+def _put_retry(message: Any, name: str, rule: RetryRule) -> None:
+    policy = getattr(message, name)
+    policy.SetInParent()  # a policy without values is still a policy
+    _RETRY.put(policy, rule)
+
+
+_KINDS[RetryRule | None] = _Kind(_put_retry, _if_present(_RETRY.get))
 
 _PRIORITY: dict[str, str | None] = {
     name: f"priority.{name}" for name in ("priority_key", "fairness_key", "fairness_weight")
