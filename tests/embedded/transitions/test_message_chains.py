@@ -425,6 +425,33 @@ async def test_signals_during_the_last_task_move_to_the_next_run(world: World) -
     assert world.kinds().count("WorkflowExecutionSignaled") == 3
 
 
+async def test_query_sees_signals_that_moved_to_the_next_run(world: World) -> None:
+    run_id = (await world.start()).run_id
+    await reject_first_close(world, run_id)
+    await next_task(world)
+    await world.call(tell("s"))
+    query = await start_waiting(world.call(wf.QueryWorkflow(workflow_id="w", query_name="q")))
+    one_run = await start_waiting(
+        world.call(wf.QueryWorkflow(workflow_id="w", run_id=run_id, query_name="q"))
+    )
+    await world.complete(run_id, c.ContinueAsNew())
+    asked: list[str] = []
+    while not query.done():
+        activation = await next_task(world)
+        answers = [
+            c.AnswerQuery(event.id, text(activation.run_id))
+            for event in activation.events
+            if isinstance(event, e.QueryReceived)
+        ]
+        asked += [activation.run_id] * len(answers)
+        await world.complete(activation.run_id, *answers)
+        await settle()
+    following = world.record().run.run_id
+    assert asked == [run_id, run_id, following]
+    assert (await query).result == (text(following),)
+    assert (await one_run).result == (text(run_id),)
+
+
 @pytest.mark.parametrize("what", ["completion", "cancel request", "timer"])
 async def test_events_that_cannot_move_reject_the_close(world: World, what: str) -> None:
     """Signals may move only at continue-as-new, and only without other events."""

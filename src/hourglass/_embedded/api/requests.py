@@ -150,7 +150,20 @@ async def query(engine: Engine, request: wf.QueryWorkflow) -> PendingAnswer[wf.Q
             result = await waiting.answer
         finally:
             engine.tasks.remove_query(record, waiting)
+    if not request.run_id and _passed_signals_on(engine, record):
+        return await query(engine, request)  # a query sees every signal that was acknowledged before it
     return PendingAnswer(wf.QueryAnswer(() if result is None else (result,)), engine.writes.number_of(record))
+
+
+def _passed_signals_on(engine: Engine, record: LoadedRun) -> bool:
+    """Whether the run continued as new, and the next run began with signals that this run had received but not seen."""
+    final = record.run.final
+    if not isinstance(final, h.WorkflowExecutionContinuedAsNew):
+        return False
+    following = engine.runs.record(final.new_run_id)
+    return following is not None and any(
+        isinstance(event.attributes, h.WorkflowExecutionSignaled) for event in following.events[1:2]
+    )
 
 
 async def cancel(engine: Engine, request: wf.CancelWorkflow) -> PendingAnswer[s.Nothing]:
