@@ -179,7 +179,9 @@ async def test_killed_root_supervisor_is_restarted_and_workflows_continue():
         world.kill("Application")
         assert not former.root.alive
         await until(lambda: world.app.tree is not former and world.is_polling())
-        await until(lambda: world.paths() == COMPLETE_TREE)  # the run's next task may still be a job of the new tree
+        await until(
+            lambda: world.paths() == COMPLETE_TREE
+        )  # the run's next task may still be a job of the new tree
         assert await world.result() == 3
         assert world.app.restarts >= 1
 
