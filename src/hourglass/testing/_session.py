@@ -76,16 +76,16 @@ class EnvironmentSession(ClientSession):
 
     def perform(self, operation: ClientOperation[T]) -> T:
         """Run an operation to completion and return its result."""
-        answer = operation.parse(self._answer_to(operation.ask(self)))
+        answer = operation.parse(self._answer_to(operation))
         return self.perform(answer) if isinstance(answer, ClientOperation) else answer
 
-    def _answer_to(self, question: Coroutine[Any, Any, Any]) -> Any:
+    def _answer_to(self, operation: ClientOperation[Any]) -> Any:
         driver = self.driver
         if driver.is_own_thread or not in_activity():
-            return driver.run(question)
+            return driver.run(operation.ask(self))
         if driver.closed:
             driver.check()
-        future = asyncio.run_coroutine_threadsafe(self._call_from_thread(question), driver.loop)
+        future = asyncio.run_coroutine_threadsafe(self._call_from_thread(operation.ask(self)), driver.loop)
         try:
             return future.result()
         except concurrent.futures.CancelledError:
