@@ -96,7 +96,7 @@ class WorkflowEnvironment:
         self._skipper: testing.TimeSkipper | None = None
 
     @classmethod
-    @takes(_OPTIONS)
+    @takes(name for name in _OPTIONS if not name.startswith("test_server_"))
     async def start_local(cls, *, ip: str = "127.0.0.1", **options: Any) -> WorkflowEnvironment:
         """Return an environment with an in-memory engine in this process, in real time.
 
@@ -115,7 +115,7 @@ class WorkflowEnvironment:
         return cls(client)
 
     @classmethod
-    @takes(_OPTIONS)
+    @takes(name for name in _OPTIONS if not name.startswith("dev_server_"))
     async def start_time_skipping(
         cls, *, ts_config: TimeSkippingConfig | None = None, **options: Any
     ) -> WorkflowEnvironment:
