@@ -1,25 +1,25 @@
-"""Figures, side by side: `python -m benchmarks [--only PART … | --all] [--quick] [--against FOLDER] [--publish]`.
+"""Comparative benchmarks: `python -m benchmarks [--only PART … | --all] [--quick] [--against FOLDER] [--publish]`.
 
-    replay      re-executing a history: Temporal's SDK (sandboxed and not), Core alone, Hourglass
-    evaluator   our evaluator alone, translation from and to Core's messages included
+    replay      replay of a history: Temporal's SDK (sandboxed and unsandboxed), Core alone, Hourglass
+    evaluator   the evaluator alone, including the conversion of Core's messages
     live        a worker's CPU per activity step against a real dev server
-    memory      a worker's memory per idle run in its cache
-    embedded    peers side by side: workflows of five steps, throughput, CPU, memory, disk
-    latency     from start to result at fixed rates: p50, p99, p99.9
-    growth      what a step costs as more run at a time, workflows get longer, closed ones pile up, processes are added
-    floor       what a step costs layer by layer: a bare pipeline of the same threads and commits, and what comes on top
-    processes   from start to result on one file, asked by the owner's process and by another
-    cores       several processes that work on one file: steps per second, and the death of one
-    sleeping    what workflows cost that are asleep: in memory, and on disk when a worker starts
-    testing     tests on virtual time, with retries
-    load        what much work does to other work, and what grows with what
-    scale       one large run: thousands of fibers, signals and activities, and whether their cost stays the same
+    memory      a worker's memory per idle cached run
+    embedded    all peers on workflows of five steps: throughput, CPU, memory, disk
+    latency     latency from start to result at fixed start rates: p50, p99, p99.9
+    growth      cost per step with more concurrent workflows, longer workflows, more closed workflows, more processes
+    floor       cost per step by layer, from a bare pipeline of threads and commits up to Hourglass
+    processes   latency from start to result on one file, from the owner's process and from another one
+    cores       several worker processes on one file: cost per step, and recovery after a kill
+    sleeping    cost of sleeping workflows: memory in a worker, and startup time with many on disk
+    testing     duration of tests on virtual time, with retries
+    load        latency of new work under heavy load, and resource growth
+    scale       one large run with thousands of fibers, signals or activities: whether the cost per event stays constant
 
-`--publish` keeps the figures (`benchmarks/results/VERSION.json`) and writes the tables and plots of docs/performance.md;
-`--compare` shows two releases that were kept side by side. Without `--only` or `--all` the parts that take long (`floor`,
-`cores`, `scale`) are left out. A subject that is not installed is said and left out.
+`--publish` saves the results (`benchmarks/results/VERSION.json`) and updates the tables and plots of docs/performance.md;
+`--compare` compares two saved releases. Without `--only` or `--all` the slow parts (`floor`, `cores`, `scale`, `load`) are
+skipped. A subject that is not installed is reported and skipped.
 
-Everything is measured in one go on one machine, rounds of the subjects interleaved, medians reported. Only
-the ratios mean something elsewhere. `--against` takes a checkout of an earlier version and measures it in the same rounds,
-in the parts `live`, `memory`, `embedded` and `testing`.
+All subjects are measured on one machine in interleaved rounds, and medians are reported. Only the ratios carry over to other
+machines. `--against` takes a checkout of an earlier version and measures it in the same rounds, in the parts `live`, `memory`,
+`embedded`, `latency`, `testing` and `load`.
 """

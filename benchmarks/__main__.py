@@ -1,4 +1,4 @@
-"""`python -m benchmarks [--only PART … | --all] [--quick] [--against FOLDER] [--publish] [--compare]`."""
+"""Command line: `python -m benchmarks [--only PART … | --all] [--quick] [--against FOLDER] [--publish] [--compare]`."""
 
 from __future__ import annotations
 
@@ -44,61 +44,65 @@ DEFAULT = (
     "sleeping",
     "testing",
 )
-"""What is measured unless parts are named: about a quarter of an hour on two quiet processors, five minutes with `--quick`."""
+"""Parts measured by default: about 15 minutes on two idle processors, 5 minutes with `--quick`."""
 
 
 def main() -> None:
-    """Measure the parts asked for, print one table, and keep what was measured if that is asked for."""
-    given = _parser().parse_args()
-    if given.compare is not None:
-        print(_compare(given.compare))
+    """Measure the requested parts, print one table, and save the results with `--publish`."""
+    options = _parser().parse_args()
+    if options.compare is not None:
+        print(_compare(options.compare))
         return
-    set_folder(given.against)
-    parts = given.only or (list(PARTS) if given.all else list(DEFAULT))
+    set_folder(options.against)
+    parts = options.only or (list(PARTS) if options.all else list(DEFAULT))
     rows: list[Row] = []
     failed: list[str] = []
     for part in parts:
         print(f"measuring {part} …", flush=True)
-        began = time.monotonic()
+        started = time.monotonic()
         try:
-            rows += _measure(part, quick=given.quick)
-        except Exception:  # hours of other figures must not be lost with it
+            rows += _measure(part, quick=options.quick)
+        except Exception:  # keep the results of the other parts, which may have taken hours
             traceback.print_exc()
             failed.append(part)
-        print(f"  {time.monotonic() - began:.0f} s", flush=True)
+        print(f"  {time.monotonic() - started:.0f} s", flush=True)
     print(f"\nPython {platform.python_version()}, {platform.system()} {platform.machine()}")
-    print("ratio: how many times better than the first subject of the case\n")
+    print("ratio: improvement over the first subject of the case\n")
     print(table(rows))
-    for name, why in LEFT_OUT.items():
-        print(f"not measured: {name}: {why}")
-    if given.publish:
+    for name, reason in LEFT_OUT.items():
+        print(f"not measured: {name}: {reason}")
+    if options.publish:
         _publish(rows)
     if failed:
-        sys.exit(f"could not be measured: {', '.join(failed)}")
+        sys.exit(f"failed: {', '.join(failed)}")
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks", description="Figures side by side, as ratios."
+        prog="python -m benchmarks", description="Compare Hourglass with other engines, as ratios."
     )
     parser.add_argument(
-        "--only", nargs="+", choices=PARTS, metavar="PART", help=f"these parts: {', '.join(PARTS)}"
+        "--only",
+        nargs="+",
+        choices=PARTS,
+        metavar="PART",
+        help=f"measure only these parts: {', '.join(PARTS)}",
     )
-    parser.add_argument("--all", action="store_true", help="all parts, those that take long included")
-    parser.add_argument("--quick", action="store_true", help="fewer rounds, smaller sizes")
+    parser.add_argument("--all", action="store_true", help="measure all parts, including the slow ones")
+    parser.add_argument("--quick", action="store_true", help="use fewer rounds and smaller sizes")
     parser.add_argument(
-        "--against", type=Path, metavar="FOLDER", help="a checkout of an earlier version, as one more subject"
+        "--against", type=Path, metavar="FOLDER", help="also measure this checkout of an earlier version"
     )
     parser.add_argument(
         "--publish",
         action="store_true",
-        help="write benchmarks/results/VERSION.json, and the tables and plots of docs/performance.md",
+        help="write benchmarks/results/VERSION.json and update the tables and plots of docs/performance.md",
     )
     parser.add_argument(
         "--compare",
         nargs="*",
         metavar="VERSION",
-        help="measure nothing: compare two releases that were kept, by default the last two",
+        help="compare two saved releases (default: the last two) without measuring",
     )
     return parser
 
@@ -106,26 +110,26 @@ def _parser() -> argparse.ArgumentParser:
 def _publish(rows: list[Row]) -> None:
     from . import publish
 
-    # Where the earlier checkout lies on this machine is no reader's concern.
-    before = ["", *sys.argv[1:-1]]
+    # Replace the local path of the earlier checkout by a placeholder.
+    preceding = ["", *sys.argv[1:-1]]
     arguments = " ".join(
-        "FOLDER" if last == "--against" else each for last, each in zip(before, sys.argv[1:], strict=True)
+        "FOLDER" if previous == "--against" else argument
+        for previous, argument in zip(preceding, sys.argv[1:], strict=True)
     )
     publish.save(publish.results_of(rows, f"python -m benchmarks {arguments}".strip()))
-    whole = publish.load(publish.results_of(rows, "").path)
-    written = publish.write_manual(whole)
-    print(f"\nkept in {whole.path.relative_to(publish.ROOT)}; sections written: {', '.join(written)}")
+    merged = publish.load(publish.results_of(rows, "").path)
+    sections = publish.write_manual(merged)
+    print(f"\nsaved to {merged.path.relative_to(publish.ROOT)}; updated sections: {', '.join(sections)}")
 
 
 def _compare(versions: list[str]) -> str:
     from . import publish
 
-    paths = [publish.RESULTS / f"{each}.json" for each in versions] or publish.kept()[-2:]
-    missing = [str(each) for each in paths if not each.exists()]
-    if missing or len(paths) != 2:
-        there = ", ".join(each.stem for each in publish.kept()) or "none"
-        sys.exit(f"two releases are needed, and these were kept: {there}")
-    return publish.compared(*map(publish.load, paths))
+    paths = [publish.RESULTS / f"{version}.json" for version in versions] or publish.result_files()[-2:]
+    if len(paths) != 2 or not all(path.exists() for path in paths):
+        saved = ", ".join(path.stem for path in publish.result_files()) or "none"
+        sys.exit(f"--compare needs two saved releases; saved releases: {saved}")
+    return publish.compare(*map(publish.load, paths))
 
 
 def _measure(part: str, *, quick: bool) -> list[Row]:

@@ -1,9 +1,9 @@
-"""Python calls per step, by package: `python -m benchmarks.calls [--runs 200] [--json]`.
+"""Number of Python calls per step, by package: `python -m benchmarks.calls [--runs 200] [--json]`.
 
 A step is one workflow with one activity, from the client's call to its result, on the embedded engine in memory and on a file.
-Every call of a Python function on any thread counts, and every time that a coroutine or generator goes on; what is written in C
-does not. Idle work of the same time, such as timers of the supervision tree, is included and small. Unlike times these counts
-hardly depend on the machine, so that two versions can be compared on a busy one.
+Calls of Python functions and resumptions of coroutines and generators are counted on all threads; C functions are not. Background
+work such as timers of the supervision tree is included and small. Unlike durations, these counts hardly depend on the machine:
+two versions can be compared on a busy one.
 """
 
 from __future__ import annotations
@@ -25,34 +25,32 @@ from hourglass import Client, Worker, activity, workflow
 
 SOURCE = Path(str(hourglass.__file__)).parent
 WARM_UP = 20
-"""Runs before those that are counted: imports, connections and caches do not count."""
+"""Runs before counting starts, so that imports, connections and empty caches are not counted."""
 
 
 @activity.defn
 def greet(name: str) -> str:
-    """The one activity."""
     return f"Hello, {name}!"
 
 
 @workflow.defn
 def hello(name: str) -> str:
-    """The one workflow."""
     return greet(name)
 
 
 class CallCounter:
-    """Counts calls by code object, on all threads that started after it was made."""
+    """Counter of calls by code object, on all threads started after its creation."""
 
     def __init__(self) -> None:
         self.calls: Counter[CodeType] = Counter()
         self._is_counting = False
         if sys.version_info < (3, 12):
-            threading.setprofile(self._profile)  # only a thread itself can set its function
+            threading.setprofile(self._profile)  # a thread's profile function can only be set on that thread
             sys.setprofile(self._profile)
 
     @contextmanager
     def counting(self) -> Iterator[None]:
-        """Count the calls of this block anew."""
+        """Reset the counter and count the calls made in this block."""
         self.calls.clear()
         self._is_counting = True
         if sys.version_info >= (3, 12):
@@ -84,7 +82,7 @@ class CallCounter:
 
 
 def package(code: CodeType) -> str:
-    """Return the package that code belongs to: `_embedded.store` or `client` for ours, else `asyncio` or `other`."""
+    """Return the package of a code object: `_embedded.store` or `client` inside Hourglass, else `asyncio` or `other`."""
     path = Path(code.co_filename)
     if path.is_relative_to(SOURCE):
         folders = path.relative_to(SOURCE).parts[:-1]
@@ -93,7 +91,7 @@ def package(code: CodeType) -> str:
 
 
 def count(counter: CallCounter, target: str, runs: int) -> dict[str, float]:
-    """Return the calls per step by package on a target."""
+    """Return the number of calls per step by package on a target."""
     with (
         Client.connect(target) as client,
         Worker(client, workflows=[hello], activities=[greet], verify="off", watch="off"),
@@ -103,15 +101,16 @@ def count(counter: CallCounter, target: str, runs: int) -> dict[str, float]:
         with counter.counting():
             for number in range(runs):
                 client.execute_workflow(hello, "counted", id=f"counted-{number}")
-    found: Counter[str] = Counter()
+    by_package: Counter[str] = Counter()
     for code, calls in counter.calls.items():
-        found[package(code)] += calls
-    return {name: calls / runs for name, calls in found.most_common()}
+        by_package[package(code)] += calls
+    return {name: calls / runs for name, calls in by_package.most_common()}
 
 
 def measure(runs: int) -> dict[str, dict[str, float]]:
     """Return the calls per step by package, in memory and on a file."""
-    counter = CallCounter()  # one for both: the control thread, which both share, cannot be given another
+    # Both targets share the counter: the profile function of the control thread, which they share, can be set only once.
+    counter = CallCounter()
     try:
         with tempfile.TemporaryDirectory() as folder:
             targets = {"memory": "local:", "file": f"local:{folder}/calls.db"}
@@ -125,22 +124,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.calls", description=(__doc__ or "").splitlines()[0]
     )
-    parser.add_argument("--runs", type=int, default=200, help="how many workflows are counted (default: 200)")
+    parser.add_argument("--runs", type=int, default=200, help="number of workflows to count (default: 200)")
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args()
-    found = measure(options.runs)
+    counts = measure(options.runs)
     if options.json:
-        print(json.dumps(found))
+        print(json.dumps(counts))
         return
-    names = sorted({*found["memory"], *found["file"]}, key=lambda name: -found["file"].get(name, 0.0))
+    names = sorted({*counts["memory"], *counts["file"]}, key=lambda name: -counts["file"].get(name, 0.0))
     outside = {"asyncio", "other", "calls"}
     print(f"{'Python calls per step':28}{'memory':>10}{'file':>10}")
-    for title, chosen in [
+    for title, packages in [
         *((name, [name]) for name in names),
         ("hourglass", [name for name in names if name not in outside]),
         ("all", names),
     ]:
-        values = [sum(found[where].get(name, 0.0) for name in chosen) for where in ("memory", "file")]
+        values = [sum(counts[target].get(name, 0.0) for name in packages) for target in ("memory", "file")]
         print(f"{title:28}{values[0]:10.1f}{values[1]:10.1f}")
 
 

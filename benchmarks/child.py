@@ -1,7 +1,7 @@
-"""A worker in a process of its own: `python -m benchmarks.child SUBJECT PORT QUEUE CACHE`.
+"""Worker process of one subject: `python -m benchmarks.child SUBJECT PORT QUEUE CACHE`.
 
-Says `ready`, then answers each line of its input with one line: `cpu` with the seconds of CPU it has used
-so far, `rss` with the bytes of memory it holds; `stop` ends it. Imports only what its subject needs.
+Prints `ready`, then answers each line of standard input with one line: `cpu` with its CPU time so far in seconds, `rss` with its
+resident memory in bytes. `stop` ends the process. Only the packages of its subject are imported.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pathlib import Path
 from resource import getpagesize
 
 
-def converse() -> None:
-    """Answer the parent until it says stop."""
+def answer_requests() -> None:
+    """Answer requests from standard input until `stop`."""
     print("ready", flush=True)
     for line in sys.stdin:
         match line.strip():
@@ -45,7 +45,7 @@ async def _temporalio(port: int, queue: str, cached: int, *, sandboxed: bool) ->
         workflow_runner=SandboxedWorkflowRunner() if sandboxed else UnsandboxedWorkflowRunner(),
     )
     async with worker:
-        await asyncio.to_thread(converse)
+        await asyncio.to_thread(answer_requests)
 
 
 async def _core(port: int, queue: str, cached: int) -> None:
@@ -56,7 +56,7 @@ async def _core(port: int, queue: str, cached: int) -> None:
     client = await Client.connect(f"127.0.0.1:{port}")
     stopped = asyncio.Event()
     serving = asyncio.create_task(serve(client, queue, stopped, cached))
-    await asyncio.to_thread(converse)
+    await asyncio.to_thread(answer_requests)
     stopped.set()
     await serving
 
@@ -76,7 +76,7 @@ def _hourglass(port: int, queue: str, cached: int) -> None:
             max_cached_workflows=cached,
         ),
     ):
-        converse()
+        answer_requests()
 
 
 def _on_uvloop(port: int, queue: str, cached: int) -> None:

@@ -1,4 +1,4 @@
-"""Core with hand-built answers, the floor under every Python worker: it knows two workflows by heart."""
+"""A minimal worker on Temporal's Core with hard-coded completions of two workflows: the lower bound for any Python worker."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ROUTINE = (
 
 @dataclass
 class _Progress:
-    """How far a `Sequence` has come."""
+    """Progress of one `Sequence` run."""
 
     steps: int
     done: int = 0
@@ -38,47 +38,47 @@ class _Progress:
 
 
 class Answers:
-    """Answers activations of `Sequence` and `Idle`."""
+    """Completions for the activations of `Sequence` and `Idle`."""
 
     def __init__(self, queue: str) -> None:
         self.queue = queue
         self.runs: dict[str, _Progress | None] = {}
 
     def answer(self, data: bytes) -> tuple[bytes, bool]:
-        """The completion of an activation, and whether it was an eviction."""
+        """Return the completion of an activation, and whether the activation was an eviction."""
         activation = WorkflowActivation.FromString(data)
         completion = WorkflowActivationCompletion(run_id=activation.run_id)
         completion.successful.SetInParent()
-        evicted = False
+        is_eviction = False
         for job in activation.jobs:
             match job.WhichOneof("variant"):
                 case "initialize_workflow":
-                    self._begin(activation.run_id, job.initialize_workflow, completion)
+                    self._initialize(activation.run_id, job.initialize_workflow, completion)
                 case "resolve_activity":
                     value = int(json.loads(job.resolve_activity.result.completed.result.data))
-                    self._go_on(activation.run_id, value, completion)
+                    self._resolve_activity(activation.run_id, value, completion)
                 case "remove_from_cache":
-                    evicted = True
+                    is_eviction = True
                     self.runs.pop(activation.run_id, None)
                     if job.remove_from_cache.reason not in _ROUTINE:
                         raise RuntimeError(job.remove_from_cache.message)
-        return completion.SerializeToString(), evicted
+        return completion.SerializeToString(), is_eviction
 
-    def _begin(self, run_id: str, job: Any, completion: Any) -> None:
+    def _initialize(self, run_id: str, job: Any, completion: Any) -> None:
         if job.workflow_type == "Idle":
             self.runs[run_id] = None
             return
         progress = self.runs[run_id] = _Progress(json.loads(job.arguments[0].data))
-        self._next(progress, completion)
+        self._add_next_command(progress, completion)
 
-    def _go_on(self, run_id: str, value: int, completion: Any) -> None:
+    def _resolve_activity(self, run_id: str, value: int, completion: Any) -> None:
         progress = self.runs[run_id]
         assert progress is not None
         progress.done += 1
         progress.total += value
-        self._next(progress, completion)
+        self._add_next_command(progress, completion)
 
-    def _next(self, progress: _Progress, completion: Any) -> None:
+    def _add_next_command(self, progress: _Progress, completion: Any) -> None:
         command = completion.successful.commands.add()
         if progress.done == progress.steps:
             command.complete_workflow_execution.result.CopyFrom(_payload(progress.total))
@@ -93,16 +93,16 @@ class Answers:
 
 
 async def replay(history: bytes, times: int) -> None:
-    """Replay a history so many times on one replay worker."""
+    """Replay a history `times` times on one replay worker."""
     worker, pusher = bridge.Worker.for_replay(Runtime.default()._core_runtime, config("bench", replay=True))
     core: Any = worker._ref
     answers = Answers("bench")
     try:
         for number in range(times):
             await pusher.push_history(f"bench-{number}", history)
-            evicted = False
-            while not evicted:
-                completion, evicted = answers.answer(await core.poll_workflow_activation())
+            is_eviction = False
+            while not is_eviction:
+                completion, is_eviction = answers.answer(await core.poll_workflow_activation())
                 await core.complete_workflow_activation(completion)
     finally:
         pusher.close()
@@ -117,7 +117,7 @@ async def replay(history: bytes, times: int) -> None:
 
 
 async def serve(client: Any, queue: str, stopped: asyncio.Event, cached: int) -> None:
-    """Be a worker until stopped: poll, answer, complete."""
+    """Poll and complete workflow and activity tasks until `stopped` is set."""
     connected = await client.service_client._connected_client()
     worker = bridge.Worker.create(connected, config(queue, cached=cached))
     await worker.validate()
@@ -155,7 +155,7 @@ async def serve(client: Any, queue: str, stopped: asyncio.Event, cached: int) ->
 
 
 def config(queue: str, *, replay: bool = False, cached: int = 100) -> bridge.WorkerConfig:
-    """Core's settings for such a worker."""
+    """Return the Core configuration of the worker."""
     slots = bridge.FixedSizeSlotSupplier(2 if replay else 100)
     pollers = bridge.PollerBehaviorSimpleMaximum(2 if replay else 5)
     return bridge.WorkerConfig(

@@ -1,10 +1,9 @@
-"""Part `cores`: what several processes that work on one file are worth, and what the death of one costs.
+"""Part `cores`: throughput of several worker processes on one file, and recovery time after one of them is killed.
 
-Workers are processes of their own (`python -m benchmarks.cores PATH [PLACE]`); the driver is a client in this one. Each case is
-measured with one worker and with as many as there are processors, in turn, each time on a new file. Several keep to a
-processor each, as those of `hourglass worker` do, or not, as those of a web server. Beside the time that
-passed stands the processor time that the busiest process used for a step: on a machine that does other things, too, that
-is what would bound it.
+Each worker is a separate process (`python -m benchmarks.cores PATH [PLACE]`), driven by a client in this process. Each case is
+measured alternately with one worker and with one worker per processor, always on a new file. Several workers are either pinned
+to one processor each, like those of `hourglass worker`, or not pinned, like those of a web server. Besides the elapsed time, the
+CPU time per step of the busiest process is reported: it bounds the throughput on an otherwise idle machine.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from hourglass._worker import processors
 
 from .report import Row, interleave
 
-AT_A_TIME = 32
+CONCURRENCY = 32
 STEPS = 10
 
 
@@ -38,7 +37,7 @@ def _compute(seconds: float) -> None:
 
 @activity.defn
 def step(seconds: float) -> int:
-    """An activity that computes in Python."""
+    """Use the CPU for `seconds` of thread time."""
     if seconds:
         _compute(seconds)
     return os.getpid()
@@ -46,7 +45,7 @@ def step(seconds: float) -> int:
 
 @workflow.defn
 def computing(steps: int, in_activities: float, in_workflow: float) -> int:
-    """So many steps, one after the other, which compute here or there."""
+    """Run sequential steps that use the CPU in the workflow, in the activity, or in neither."""
     for _ in range(steps):
         if in_workflow:
             _compute(in_workflow)
@@ -63,14 +62,14 @@ _WARM_UP = 2.0  # seconds
 
 
 def measure(*, quick: bool) -> list[Row]:
-    """Milliseconds per step with one process and with several; seconds until work goes on after a process was killed."""
+    """Return milliseconds per step with one and several processes, and the recovery time after a process is killed."""
     several = max(2, len(os.sched_getaffinity(0)))
     rows: list[Row] = []
-    for case, computing_for in CASES.items():
+    for case, durations in CASES.items():
         subjects: dict[str, Callable[[], dict[str, float]]] = {
-            "1 process": partial(run_steps, 1, *computing_for, quick=quick),
-            f"{several} processes": partial(run_steps, several, *computing_for, bound=True, quick=quick),
-            f"{several} processes, not pinned": partial(run_steps, several, *computing_for, quick=quick),
+            "1 process": partial(run_steps, 1, *durations, quick=quick),
+            f"{several} processes": partial(run_steps, several, *durations, bound=True, quick=quick),
+            f"{several} processes, not pinned": partial(run_steps, several, *durations, quick=quick),
         }
         rows += interleave(subjects, rounds=1 if quick else 3, part="cores", case=case)
     return [*rows, *_kills(several + 1, 3 if quick else 10)]
@@ -79,51 +78,51 @@ def measure(*, quick: bool) -> list[Row]:
 def run_steps(
     count: int, in_activities: float, in_workflow: float, *, bound: bool = False, quick: bool = False
 ) -> dict[str, float]:
-    """Steps of workflows, always so many at a time, that end while some seconds pass."""
+    """Run `CONCURRENCY` workflows at a time on `count` processes for a few seconds. Return the time per step."""
     with workers(count, bound=bound) as (path, processes), Client.connect(f"local:{path}") as client:
-        ended = [0] * AT_A_TIME
+        finished_steps = [0] * CONCURRENCY
         stopped = threading.Event()
 
         def drive(number: int) -> None:
             while not stopped.is_set():
                 client.execute_workflow(computing, STEPS, in_activities, in_workflow, id=uuid.uuid4().hex)
-                ended[number] += STEPS
+                finished_steps[number] += STEPS
 
-        threads = [threading.Thread(target=drive, args=(number,)) for number in range(AT_A_TIME)]
+        threads = [threading.Thread(target=drive, args=(number,)) for number in range(CONCURRENCY)]
         for thread in threads:
             thread.start()
         time.sleep(_WARM_UP)
-        used = [_processor_time(each.pid) for each in processes]
-        before, began = sum(ended), time.perf_counter()
+        cpu_before = [_cpu_time(process.pid) for process in processes]
+        steps_before, started = sum(finished_steps), time.perf_counter()
         time.sleep(4.0 if quick else 8.0)
-        steps, passed = sum(ended) - before, time.perf_counter() - began
+        steps, elapsed = sum(finished_steps) - steps_before, time.perf_counter() - started
         busiest = max(
-            _processor_time(each.pid) - before for each, before in zip(processes, used, strict=True)
+            _cpu_time(process.pid) - before for process, before in zip(processes, cpu_before, strict=True)
         )
         stopped.set()
         for thread in threads:
             thread.join()
-    return {"ms/step": passed * 1e3 / steps, "CPU ms/step": busiest * 1e3 / steps}
+    return {"ms/step": elapsed * 1e3 / steps, "CPU ms/step": busiest * 1e3 / steps}
 
 
-def _processor_time(pid: int) -> float:
+def _cpu_time(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _kills(count: int, kills: int) -> list[Row]:
-    """From the death of a process under load until all that was under way then has its result: the longest of some."""
+    """Return the longest time from killing a process under load until all workflows in progress have a result."""
     from hourglass._embedded.multiprocess.ownership import FileLock
 
     longest = {"another process": 0.0, "the owner": 0.0}
     with workers(count) as (path, processes), Client.connect(f"local:{path}") as client:
-        stopped, spans = threading.Event(), []
+        stopped, intervals = threading.Event(), []
 
         def drive() -> None:
             while not stopped.is_set():
-                began = time.monotonic()
+                started = time.monotonic()
                 client.execute_workflow(computing, 3, 0.0, 0.0, id=uuid.uuid4().hex)
-                spans.append((began, time.monotonic()))
+                intervals.append((started, time.monotonic()))
 
         threads = [threading.Thread(target=drive) for _ in range(8)]
         for thread in threads:
@@ -131,16 +130,16 @@ def _kills(count: int, kills: int) -> list[Row]:
         for number in range(kills):
             time.sleep(1.0)
             owner = FileLock(str(path)).note().pid
-            victim = next(each for each in processes if (each.pid == owner) == bool(number % 2))
-            died = time.monotonic()
+            victim = next(process for process in processes if (process.pid == owner) == bool(number % 2))
+            killed_at = time.monotonic()
             victim.kill()
             victim.wait()
             processes.remove(victim)
-            processes.append(_begin(path))
+            processes.append(_start_worker(path))
             time.sleep(1.0)
-            under_way = [end - died for begin, end in list(spans) if begin < died < end]
+            recoveries = [end - killed_at for start, end in list(intervals) if start < killed_at < end]
             kind = "the owner" if number % 2 else "another process"
-            longest[kind] = max(longest[kind], *under_way, 0.0)
+            longest[kind] = max(longest[kind], *recoveries, 0.0)
         stopped.set()
         for thread in threads:
             thread.join()
@@ -151,31 +150,31 @@ def _kills(count: int, kills: int) -> list[Row]:
 
 @contextmanager
 def workers(count: int, *, bound: bool = False) -> Iterator[tuple[Path, list[subprocess.Popen[str]]]]:
-    """So many processes at work on a new file; the first owns it. `bound`: each keeps to a processor."""
+    """Start `count` worker processes on a new file, owned by the first. With `bound`, pin each to a processor."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "bench.db"
-        processes = [_begin(path, number if bound else None) for number in range(count)]
+        processes = [_start_worker(path, number if bound else None) for number in range(count)]
         try:
             yield path, processes
         finally:
-            for each in processes:
-                each.kill()
-                each.wait()
-                assert each.stdout is not None
-                each.stdout.close()
+            for process in processes:
+                process.kill()
+                process.wait()
+                assert process.stdout is not None
+                process.stdout.close()
 
 
-def _begin(path: Path, place: int | None = None) -> subprocess.Popen[str]:
-    begun = subprocess.Popen(
+def _start_worker(path: Path, place: int | None = None) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
         [sys.executable, "-m", "benchmarks.cores", str(path), *([] if place is None else [str(place)])],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
     )
-    assert begun.stdout is not None
-    if begun.stdout.readline().strip() != "ready":
-        raise RuntimeError("a worker did not begin")
-    return begun
+    assert process.stdout is not None
+    if process.stdout.readline().strip() != "ready":
+        raise RuntimeError("a worker process did not start")
+    return process
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""An earlier version of Hourglass as one more subject: a checkout of it, given by `--against FOLDER`.
+"""An earlier version of Hourglass as an additional subject: a checkout passed as `--against FOLDER`.
 
-Its processes run the benchmarks of this version, with the package of that one: what both offer must be enough.
+Its processes run the benchmarks of this version with the package of the earlier one, so they can use only what both offer.
 """
 
 from __future__ import annotations
@@ -9,23 +9,23 @@ import os
 from pathlib import Path
 
 SUFFIX = ", earlier"
-"""What the name of a subject ends with, where the earlier version is meant."""
+"""Suffix of the subject names of the earlier version."""
 
 _VARIABLE = "HOURGLASS_BENCHMARKS_AGAINST"
 
 
 def set_folder(folder: Path | None) -> None:
-    """Measure against this checkout, or against none; children of this process know it, too."""
+    """Set the checkout of the earlier version, or None. Child processes inherit it."""
     if folder is None:
         os.environ.pop(_VARIABLE, None)
         return
     if not (folder / "src" / "hourglass" / "__init__.py").is_file():
-        raise SystemExit(f"{folder} is no checkout of Hourglass: it has no src/hourglass")
+        raise SystemExit(f"{folder} is not a checkout of Hourglass: src/hourglass is missing")
     os.environ[_VARIABLE] = str(folder.resolve())
 
 
 def with_earlier(*subjects: str) -> dict[str, str]:
-    """These subjects, and, if an earlier version was given, the same of that one; by the name to show, what to run."""
+    """Return the subject to run by display name, including those of the earlier version if one is set."""
     shown = {name: name for name in subjects}
     if _VARIABLE in os.environ:
         shown |= {f"{name}{SUFFIX}": name for name in subjects if name.startswith("Hourglass")}
@@ -33,7 +33,7 @@ def with_earlier(*subjects: str) -> dict[str, str]:
 
 
 def environment(shown: str) -> dict[str, str]:
-    """The environment of a subject's process: where it finds the package."""
+    """Return the environment variables of a subject's process, which select the version of the package."""
     if not shown.endswith(SUFFIX):
         return dict(os.environ)
     return os.environ | {"PYTHONPATH": str(Path(os.environ[_VARIABLE]) / "src")}

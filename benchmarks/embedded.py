@@ -1,9 +1,8 @@
-"""Part `embedded`: peers side by side on one machine: workflows of five activity steps, 50 at a time and one at a time.
+"""Part `embedded`: comparison of peers on workflows of five activity steps, with 50 and with one running at a time.
 
-Client, worker and engine of a subject share a process of its own (but for Temporal's dev server and PostgreSQL, which are
-processes by themselves), started anew for each measurement: `python -m benchmarks.embedded SUBJECT AT_ONCE SECONDS ADDRESSES`,
-which says how many microseconds a step took, how many of the CPU of its own process, how much memory that held at the end,
-and how many bytes a step left on the disk. What is durable is on the disk that holds the current directory.
+Client, worker and engine of a subject share one process, started for each measurement: `python -m benchmarks.embedded SUBJECT
+JOB`, where JOB is JSON. Temporal's dev server and PostgreSQL are separate processes. The subject's process prints, as JSON, the
+time and CPU time per step, its memory at the end, and the bytes on disk per step. Databases are created in the current directory.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _WARM_UP = 0.5  # seconds
 
 
 def measure(*, quick: bool) -> list[Row]:
-    """All subjects, interleaved."""
+    """Measure all subjects in interleaved rounds."""
     rounds, seconds = (3, 1.5) if quick else (7, 2.0)
     rows: list[Row] = []
     with peers() as addresses:
@@ -51,7 +50,7 @@ def measure(*, quick: bool) -> list[Row]:
 
 @dataclass(frozen=True)
 class Addresses:
-    """Where the servers are that peers need; why not, where they are not."""
+    """Addresses of the servers that peers need, or the reasons why they are not available."""
 
     temporal: str = ""
     no_temporal: str = ""
@@ -61,15 +60,15 @@ class Addresses:
 
 @contextmanager
 def peers() -> Iterator[Addresses]:
-    """The servers that peers need, as far as they can be had."""
+    """Start the servers that peers need, as far as they are available."""
     with ExitStack() as stack:
-        found: dict[str, str] = {}
+        fields: dict[str, str] = {}
         for name, server in (("temporal", running_server), ("postgres", postgres)):
             try:
-                found[name] = stack.enter_context(server())
-            except NotHere as why:
-                found[f"no_{name}"] = str(why)
-        yield Addresses(**found)
+                fields[name] = stack.enter_context(server())
+            except NotHere as error:
+                fields[f"no_{name}"] = str(error)
+        yield Addresses(**fields)
 
 
 def check_here(subject: str, addresses: Addresses) -> None:
@@ -91,38 +90,36 @@ def child(
     steps: int = STEPS,
     rate: float = 0.0,
 ) -> dict[str, float]:
-    """One measurement of a subject, in a process of its own: values by unit. With a `rate` so many are started a second, and
-    what is measured is how long each took.
+    """Measure a subject in a separate process and return the values by unit.
+
+    With a `rate`, start that many workflows per second and measure their latencies instead.
     """
     check_here(subject, addresses)
-    told = json.dumps(
+    job = json.dumps(
         asdict(addresses) | {"at_once": at_once, "seconds": seconds, "steps": steps, "rate": rate}
     )
     limit = 30 * seconds + 60
-    command = [sys.executable, "-m", "benchmarks.embedded", subject, told]
+    command = [sys.executable, "-m", "benchmarks.embedded", subject, job]
     try:
         answer = subprocess.run(
             command, stdout=subprocess.PIPE, timeout=limit, env=environment(shown), text=True
         )
     except subprocess.TimeoutExpired:
-        raise TooSlow(f"it takes more than {limit:.0f} s") from None
-    # What comes after the answer is not measured: temporalio's Core may abort as the process exits.
+        raise TooSlow(f"it did not finish within {limit:.0f} s") from None
+    # The exit code is ignored once there is a result: temporalio's Core may abort while the process exits.
     lines = [line for line in answer.stdout.splitlines() if line.startswith("{")]
     if not lines:
         if shown.endswith(SUFFIX):
-            raise NotHere("the earlier version has no such subject")
+            raise NotHere("the earlier version does not have this subject")
         answer.check_returncode()
-        raise RuntimeError(f"{subject} says nothing")
-    found: dict[str, float] = json.loads(lines[-1])
-    return found
-
-
-# --- in a process of its own ------------------------------------------------------------------------------
+        raise RuntimeError(f"{subject} printed no result")
+    values: dict[str, float] = json.loads(lines[-1])
+    return values
 
 
 @dataclass(frozen=True)
 class Job:
-    """What is to be measured: workflows of so many steps, so many at a time, or started at a rate."""
+    """Parameters of a measurement: steps per workflow, and workflows at a time (`at_once`) or per second (`rate`)."""
 
     at_once: int
     seconds: float
@@ -133,142 +130,142 @@ class Job:
 
 
 class Meter:
-    """What one run after the other took, after a warm-up: of the clock, and of this process's CPU; and what all left on disk."""
+    """Meter of the time, CPU time, memory and disk space that the workflows of a job take, excluding a warm-up."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
         self.steps = 0
-        self.found: dict[str, float] = {}
+        self.values: dict[str, float] = {}
 
-    def begin(self) -> None:
-        """From here on it counts."""
-        self._spent, self._begun = time.process_time(), time.perf_counter()
+    def start(self) -> None:
+        """Start measuring."""
+        self._cpu_started, self._started = time.process_time(), time.perf_counter()
 
-    def end(self, done: int) -> None:
-        """So many workflows have ended."""
-        steps = done * self.job.steps
-        took, cpu = time.perf_counter() - self._begun, time.process_time() - self._spent
+    def stop(self, workflows: int) -> None:
+        """Stop measuring after this number of workflows."""
+        steps = workflows * self.job.steps
+        elapsed, cpu = time.perf_counter() - self._started, time.process_time() - self._cpu_started
         gc.collect()
-        held = int(Path("/proc/self/statm").read_text().split()[1]) * getpagesize()
-        self.found |= {
-            "steps/s": steps / took,
-            "µs/step": took / steps * 1e6,
+        resident = int(Path("/proc/self/statm").read_text().split()[1]) * getpagesize()
+        self.values |= {
+            "steps/s": steps / elapsed,
+            "µs/step": elapsed / steps * 1e6,
             "µs CPU/step": cpu / steps * 1e6,
-            "MiB held": held / 2**20,
+            "MiB held": resident / 2**20,
         }
 
-    def on_disk(self, size: int) -> None:
-        """All that was done, the warm-up too, has left so many bytes, its subject closed."""
-        self.found["bytes on disk/step"] = size / self.steps
+    def record_disk(self, size: int) -> None:
+        """Record the bytes on disk after the subject was closed, of all steps including the warm-up."""
+        self.values["bytes on disk/step"] = size / self.steps
 
-    def spread(self, took: list[float], asked: int) -> None:
-        """How long each of those took that were started at a rate; those that were not done in time count as unanswered."""
-        took.sort()
-        self.found |= {
-            f"ms p{share:g}": took[min(len(took) - 1, int(len(took) * share / 100))] * 1e3
-            for share in (50, 99, 99.9)
+    def record_latencies(self, latencies: list[float], requests: int) -> None:
+        """Record percentiles of the latencies, and the share of the requests that were answered in time."""
+        latencies.sort()
+        self.values |= {
+            f"ms p{percent:g}": latencies[min(len(latencies) - 1, int(len(latencies) * percent / 100))] * 1e3
+            for percent in (50, 99, 99.9)
         }
-        self.found["answered"] = len(took) / asked
+        self.values["answered"] = len(latencies) / requests
 
 
-async def awaited(one: Callable[[], Awaitable[int]], meter: Meter) -> None:
-    """Drive calls that are awaited."""
+async def measure_async(run_workflow: Callable[[], Awaitable[int]], meter: Meter) -> None:
+    """Run workflows with an asynchronous client and record the results in the meter."""
     job = meter.job
 
-    async def drive(limit: float) -> int:
-        end, done = time.perf_counter() + limit, 0
+    async def drive(seconds: float) -> int:
+        end, completed = time.perf_counter() + seconds, 0
 
-        async def again() -> None:
-            nonlocal done
+        async def run_repeatedly() -> None:
+            nonlocal completed
             while True:
-                check(await one(), job.steps)
+                check_result(await run_workflow(), job.steps)
                 meter.steps += job.steps
-                done += 1
+                completed += 1
                 if time.perf_counter() >= end:
                     return
 
-        await asyncio.gather(*[again() for _ in range(job.at_once)])
-        return done
+        await asyncio.gather(*[run_repeatedly() for _ in range(job.at_once)])
+        return completed
 
     if job.rate:
         await drive(_WARM_UP)
-        await _at_a_rate(one, meter)
+        await _measure_at_rate(run_workflow, meter)
         return
     await drive(_WARM_UP)
-    meter.begin()
-    meter.end(await drive(job.seconds))
+    meter.start()
+    meter.stop(await drive(job.seconds))
 
 
-async def _at_a_rate(one: Callable[[], Awaitable[int]], meter: Meter) -> None:
-    """Started by the clock, whether or not those before are done: a queue that grows shows."""
-    job, took = meter.job, []
+async def _measure_at_rate(run_workflow: Callable[[], Awaitable[int]], meter: Meter) -> None:
+    """Start workflows at a fixed rate, without waiting for earlier ones: latencies include the time in a growing backlog."""
+    job, latencies = meter.job, []
 
-    async def timed(due: float) -> None:
-        check(await one(), job.steps)
+    async def measure_latency(due: float) -> None:
+        check_result(await run_workflow(), job.steps)
         meter.steps += job.steps
-        took.append(time.perf_counter() - due)
+        latencies.append(time.perf_counter() - due)
 
-    begun = time.perf_counter()
-    asked = max(1, int(job.rate * job.seconds))
+    started = time.perf_counter()
+    requests = max(1, int(job.rate * job.seconds))
     tasks = []
-    for number in range(asked):
-        due = begun + number / job.rate
+    for number in range(requests):
+        due = started + number / job.rate
         await asyncio.sleep(max(0.0, due - time.perf_counter()))
-        tasks.append(asyncio.create_task(timed(due)))
+        tasks.append(asyncio.create_task(measure_latency(due)))
     await asyncio.wait(tasks, timeout=2 * job.seconds)
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-    meter.spread(took, asked)
+    meter.record_latencies(latencies, requests)
 
 
-def in_threads(one: Callable[[], int], meter: Meter) -> None:
-    """The same for calls that block."""
+def measure_blocking(run_workflow: Callable[[], int], meter: Meter) -> None:
+    """Run workflows with a blocking client on threads and record the results in the meter."""
 
-    async def call() -> int:
-        return await asyncio.get_running_loop().run_in_executor(None, one)
+    async def run_in_executor() -> int:
+        return await asyncio.get_running_loop().run_in_executor(None, run_workflow)
 
-    async def body() -> None:
+    async def measure_in_executor() -> None:
         from concurrent.futures import ThreadPoolExecutor
 
         pool = ThreadPoolExecutor(max(meter.job.at_once, 64 if meter.job.rate else 1))
         asyncio.get_running_loop().set_default_executor(pool)
-        await awaited(call, meter)
+        await measure_async(run_in_executor, meter)
 
     if meter.job.rate or meter.job.at_once == 1:
-        asyncio.run(body())
+        asyncio.run(measure_in_executor())
         return
     job = meter.job
 
-    def drive(limit: float) -> int:
-        end, done = time.perf_counter() + limit, []
+    def drive(seconds: float) -> int:
+        end, counts = time.perf_counter() + seconds, []
 
-        def again() -> None:
+        def run_repeatedly() -> None:
             count = 0
             while True:
-                check(one(), job.steps)
+                check_result(run_workflow(), job.steps)
                 count += 1
                 if time.perf_counter() >= end:
                     break
-            done.append(count)
+            counts.append(count)
 
-        threads = [threading.Thread(target=again) for _ in range(job.at_once)]
+        threads = [threading.Thread(target=run_repeatedly) for _ in range(job.at_once)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        if len(done) != job.at_once:
+        if len(counts) != job.at_once:
             raise RuntimeError("a measured workflow failed")
-        meter.steps += sum(done) * job.steps
-        return sum(done)
+        meter.steps += sum(counts) * job.steps
+        return sum(counts)
 
     drive(_WARM_UP)
-    meter.begin()
-    meter.end(drive(job.seconds))
+    meter.start()
+    meter.stop(drive(job.seconds))
 
 
-def check(result: int, steps: int) -> None:
-    """A workflow has done all of its steps."""
+def check_result(result: int, steps: int) -> None:
+    """Raise unless the result shows that the workflow ran all of its steps."""
     if result != sum(range(steps)):
         raise RuntimeError(f"a measured run returned {result}")
 
@@ -282,13 +279,13 @@ async def _temporalio(job: Job) -> Meter:
     client, queue = await Client.connect(job.temporal), f"bench-{uuid.uuid4().hex[:8]}"
     meter = Meter(job)
 
-    async def one() -> int:
+    async def run_workflow() -> int:
         return await client.execute_workflow(
             subjects.Sequence.run, job.steps, id=uuid.uuid4().hex, task_queue=queue
         )
 
     async with Worker(client, task_queue=queue, workflows=[subjects.Sequence], activities=[subjects.echo]):
-        await awaited(one, meter)
+        await measure_async(run_workflow, meter)
     return meter
 
 
@@ -301,28 +298,28 @@ def _dbos(job: Job, url: str) -> Meter:
     DBOS(config={"name": "bench", "system_database_url": url, "log_level": "ERROR"})
     DBOS.launch()
     try:
-        in_threads(lambda: sequence(job.steps), meter)
+        measure_blocking(lambda: sequence(job.steps), meter)
     finally:
         DBOS.destroy()
     return meter
 
 
 def _dbos_sqlite(job: Job) -> Meter:
-    with TemporaryDirectory(dir=".", prefix=".bench-") as place:
-        meter = _dbos(job, f"sqlite:///{place}/dbos.sqlite")
-        meter.on_disk(_size(place))
+    with TemporaryDirectory(dir=".", prefix=".bench-") as folder:
+        meter = _dbos(job, f"sqlite:///{folder}/dbos.sqlite")
+        meter.record_disk(_size(folder))
         return meter
 
 
 def _dbos_postgres(job: Job) -> Meter:
     before = size_of(job.postgres)
     meter = _dbos(job, job.postgres)
-    meter.on_disk(size_of(job.postgres) - before)
+    meter.record_disk(size_of(job.postgres) - before)
     return meter
 
 
-def _size(place: str) -> int:
-    return sum(each.stat().st_size for each in Path(place).iterdir())
+def _size(folder: str) -> int:
+    return sum(path.stat().st_size for path in Path(folder).iterdir())
 
 
 async def _hourglass(job: Job, file: str) -> Meter:
@@ -336,21 +333,21 @@ async def _hourglass(job: Job, file: str) -> Meter:
         Worker(client, workflows=[subjects.sequence], activities=[subjects.echo]),
     ):
 
-        async def one() -> int:
+        async def run_workflow() -> int:
             return await client.execute_workflow(subjects.sequence, job.steps, id=uuid.uuid4().hex)
 
-        await awaited(one, meter)
+        await measure_async(run_workflow, meter)
     return meter
 
 
-def _in_memory(job: Job) -> Meter:
+def _hourglass_memory(job: Job) -> Meter:
     return asyncio.run(_hourglass(job, ""))
 
 
-def _in_a_file(job: Job) -> Meter:
-    with TemporaryDirectory(dir=".", prefix=".bench-") as place:
-        meter = asyncio.run(_hourglass(job, f"{place}/hourglass.db"))
-        meter.on_disk(_size(place))
+def _hourglass_file(job: Job) -> Meter:
+    with TemporaryDirectory(dir=".", prefix=".bench-") as folder:
+        meter = asyncio.run(_hourglass(job, f"{folder}/hourglass.db"))
+        meter.record_disk(_size(folder))
         return meter
 
 
@@ -358,11 +355,11 @@ SUBJECTS: dict[str, Callable[[Job], Meter]] = {
     "temporalio, dev server": lambda job: asyncio.run(_temporalio(job)),
     "DBOS, SQLite": _dbos_sqlite,
     "DBOS, PostgreSQL": _dbos_postgres,
-    "Hourglass, file": _in_a_file,
-    "Hourglass, memory": _in_memory,
+    "Hourglass, file": _hourglass_file,
+    "Hourglass, memory": _hourglass_memory,
 }
 
 if __name__ == "__main__":
-    _given = json.loads(sys.argv[2])
-    _job = Job(**{name: _given[name] for name in Job.__dataclass_fields__})
-    print(json.dumps(SUBJECTS[sys.argv[1]](_job).found), flush=True)
+    _arguments = json.loads(sys.argv[2])
+    _job = Job(**{name: _arguments[name] for name in Job.__dataclass_fields__})
+    print(json.dumps(SUBJECTS[sys.argv[1]](_job).values), flush=True)

@@ -1,8 +1,7 @@
-"""Part `testing`: tests on virtual time: each makes an environment, retries an activity for hours and sleeps thirty days.
+"""Part `testing`: duration of tests on virtual time that create an environment, retry an activity for hours and sleep 30 days.
 
-The first retry comes after a minute, each other one after twice as long: six take an hour of virtual time, eight four hours
-and ten seventeen.
-Temporal's own time-skipping server is a process that is downloaded, and is not measured here.
+Retries start after a minute with a backoff coefficient of 2: six retries take one hour of virtual time, eight four hours and ten
+seventeen. Temporal's time-skipping test server needs a download and is not measured.
 """
 
 from __future__ import annotations
@@ -27,20 +26,20 @@ _MONTH = 30 * 86_400.0
     start_to_close_timeout=60, retry_policy=RetryPolicy(initial_interval=60, maximum_interval=86_400)
 )
 def charge(order: str) -> str:
-    """Faked by every test."""
+    """Charge an order; faked by every test."""
     raise NotImplementedError
 
 
 @workflow.defn(name="Checkout")
 def checkout(order: str) -> str:
-    """Charge, wait for a month, say what was charged."""
+    """Charge the order, sleep for a month and return the receipt."""
     receipt = charge(order)
     workflow.sleep(_MONTH)
     return receipt
 
 
 def measure(*, quick: bool) -> list[Row]:
-    """A test with so many retries."""
+    """Measure tests with increasing numbers of retries."""
     rows: list[Row] = []
     for retries in _RETRIES:
         subjects = {
@@ -54,24 +53,21 @@ def measure(*, quick: bool) -> list[Row]:
 def _child(shown: str, retries: int, count: int) -> Mapping[str, float]:
     command = [sys.executable, "-m", "benchmarks.environments", str(retries), str(count)]
     answer = subprocess.run(command, stdout=subprocess.PIPE, timeout=600, check=True, env=environment(shown))
-    took, cpu = answer.stdout.split()
-    return {"ms/test": float(took), "ms CPU/test": float(cpu)}
+    elapsed, cpu = answer.stdout.split()
+    return {"ms/test": float(elapsed), "ms CPU/test": float(cpu)}
 
 
-# --- in a process of its own ------------------------------------------------------------------------------
-
-
-def _tests(retries: int, count: int) -> tuple[float, float]:
-    """Milliseconds of a test: by the clock, and of the CPU."""
-    begun, spent = time.perf_counter(), time.process_time()
+def _run_tests(retries: int, count: int) -> tuple[float, float]:
+    """Run `count` tests. Return the elapsed and the CPU milliseconds per test."""
+    started, cpu_started = time.perf_counter(), time.process_time()
     for _ in range(count):
         with Environment() as env:
             env.fake(charge, returns="r-1", raises=[ConnectionError("down")] * retries)
             if env.execute_workflow(checkout, "o-1") != "r-1":
-                raise RuntimeError("a measured test failed")
-    return (time.perf_counter() - begun) / count * 1000, (time.process_time() - spent) / count * 1000
+                raise RuntimeError("a measured test returned a wrong result")
+    return (time.perf_counter() - started) / count * 1000, (time.process_time() - cpu_started) / count * 1000
 
 
 if __name__ == "__main__":
-    _tests(int(sys.argv[1]), 10)  # what is loaded and made once is not measured
-    print(*_tests(int(sys.argv[1]), int(sys.argv[2])))
+    _run_tests(int(sys.argv[1]), 10)  # warm up imports and caches
+    print(*_run_tests(int(sys.argv[1]), int(sys.argv[2])))

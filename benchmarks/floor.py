@@ -1,20 +1,19 @@
-"""Part `floor`: what a step of a long workflow costs, layer by layer, from a bare pipeline up to Hourglass: 50 at a time and
-one at a time.
+"""Part `floor`: cost of a step of a long workflow by layer, from a bare pipeline up to Hourglass, with 50 and with one at a time.
 
-The pipeline has Hourglass's threads and its guarantees, and nothing else: a control loop; a lane, on which workflow code
-goes on; threads for activities; a thread that commits in groups, each with an `fsync`. An activity is handed out when the
-change that asked for it is on the disk, and not before. Each subject does what the one before it does, and more:
+The pipeline has the threads and guarantees of Hourglass, and nothing else: a control loop, a lane that runs workflow code,
+activity threads, and a thread that commits in groups with one `fsync` each. An activity is dispatched only after the change that
+scheduled it was committed. Each subject extends the previous one:
 
-    hand-overs    from the loop to the lane, back, to an activity's thread, and back; nothing is kept
-    + commits     one small row for each step, committed in groups before the activity is handed out
-    + rows        the rows that Hourglass writes for a step, of the same sizes: state, events, what is pending
-    + rules       the six events of a step, made and encoded, and the run that they lead to, instead of bytes made up
-    + evaluator   the workflow's code, in its fiber, instead of a number that is counted up
-    Hourglass     what is left: handles and their books, cache, dispatch, attempts, metrics, guards
+    hand-overs    loop to lane, lane to loop, loop to activity thread, and back; without storage
+    + commits     one small row per step, committed in groups before the activity is dispatched
+    + rows        rows like those Hourglass writes for a step, of the same sizes: state, events, pending activity
+    + rules       the six events of a step created, encoded and applied to the run, instead of dummy bytes
+    + evaluator   the workflow code in its fiber, instead of a counter
+    Hourglass     everything else: handles, cache, dispatch, attempts, metrics, guards
 
-`Hourglass, a workflow` is one without a step: its start, its only task, its end, and its caller's wait.
+`Hourglass, a workflow` measures a workflow without steps: start, one workflow task, completion, and the wait of its caller.
 
-Each subject has a process of its own: `python -m benchmarks.floor SUBJECT AT_ONCE SECONDS`.
+Each subject runs in a separate process: `python -m benchmarks.floor SUBJECT AT_ONCE SECONDS`.
 """
 
 from __future__ import annotations
@@ -37,11 +36,11 @@ from .subjects_hourglass import echo, sequence
 
 _AT_ONCE = (50, 1)
 _LONG = 200
-"""Steps of a workflow: its beginning and its end do not count."""
+"""Steps per workflow: enough to make the cost of its start and completion negligible."""
 
 
 def measure(*, quick: bool) -> list[Row]:
-    """All layers, interleaved."""
+    """Measure all layers in interleaved rounds."""
     seconds = 1.5 if quick else 4.0
     rows: list[Row] = []
     for at_once in _AT_ONCE:
@@ -54,15 +53,12 @@ def measure(*, quick: bool) -> list[Row]:
 def _child(subject: str, at_once: int, seconds: float) -> dict[str, float]:
     command = [sys.executable, "-m", "benchmarks.floor", subject, str(at_once), str(seconds)]
     answer = subprocess.run(command, stdout=subprocess.PIPE, timeout=20 * seconds + 60, check=True)
-    took, cpu = answer.stdout.split()[-2:]
-    return {"µs/step": float(took), "µs CPU/step": float(cpu)}
-
-
-# --- in a process of its own: the pipeline ----------------------------------------------------------------
+    elapsed, cpu = answer.stdout.split()[-2:]
+    return {"µs/step": float(elapsed), "µs CPU/step": float(cpu)}
 
 
 class Sink:
-    """What the store's thread does with a file: one statement for each group of rows."""
+    """Destination of the store's thread: writes each group of rows to a file with one statement."""
 
     def __init__(self, path: str, layer: int) -> None:
         from hourglass._embedded.store.sqlite import database, run_rows, visibility
@@ -91,7 +87,7 @@ class Sink:
 
 
 class Work:
-    """One run of the pipeline: what its lane does for a step, and what is written of that."""
+    """One run of the pipeline: the workflow code of a step, and the rows that the step writes."""
 
     def __init__(self, key: int, layer: int) -> None:
         self.key, self.layer, self.step = key, layer, 0
@@ -104,30 +100,30 @@ class Work:
             self.evaluate = self._rules.evaluate
 
     def _count(self) -> Any:
-        """Stands for workflow code."""
+        """Replace the workflow code in layers without an evaluator."""
         self.step += 1
         return self.step
 
-    def rows(self, asked: Any) -> list[Any]:
-        """What a step writes."""
+    def rows(self, commands: Any) -> list[Any]:
+        """Return the rows that a step writes."""
         if self.layer < 2:
             return [(self.key, self.step)]
         if self.layer >= 3:
-            return self._rules.rows(asked, self.result)
+            return self._rules.rows(commands, self.result)
         from hourglass._embedded.store.sqlite import run_rows
 
         first = 3 + 6 * self.step
         name = f"{self.key:036d}"
         state = (name, name, 1, 0, _STATE) if self.step == 1 else ("", "", 1, 0, _STATE)
-        gone = [(first - 1, first - 1)] if self.step > 1 else []
-        return run_rows.rows(self.key, state, (first, _EVENTS), [(first + 5, _PENDING)], gone, ())
+        completed = [(first - 1, first - 1)] if self.step > 1 else []
+        return run_rows.rows(self.key, state, (first, _EVENTS), [(first + 5, _PENDING)], completed, ())
 
 
 _STATE, _EVENTS, _PENDING = bytearray(b"s" * 170), bytearray(b"e" * 560), bytearray(b"p" * 130)
 
 
 class Pipeline:
-    """The threads, and the way of a step through them. Belongs to the loop that runs."""
+    """The threads and the hand-overs of a step between them. Used on the running event loop."""
 
     def __init__(self, path: str, layer: int, at_once: int) -> None:
         from hourglass._embedded.store.sqlite.commit_thread import StoreThread, Turn
@@ -142,8 +138,8 @@ class Pipeline:
         self._lane: SimpleQueue[Work | None] = SimpleQueue()
         self._to_lane: list[Work] = []
         self._changes: list[Any] = []
-        self._kept: deque[tuple[int, Work]] = deque()
-        self._number = self._committed = 0
+        self._awaiting_commit: deque[tuple[int, Work]] = deque()
+        self._change_number = self._committed = 0
         self._thread = threading.Thread(target=self._run_lane, daemon=True)
         self._thread.start()
         self._store: StoreThread[list[Any]] | None = None
@@ -156,7 +152,7 @@ class Pipeline:
             self._submit(work)
 
     def close(self) -> None:
-        """Let what is under way end."""
+        """Stop the threads after the work in progress."""
         self.stopped = True
         self._lane.put(None)
         self._thread.join()
@@ -164,77 +160,72 @@ class Pipeline:
             self._store.close()
         self._pool.stop()
 
-    # --- on the control loop --------------------------------------------------------------------------------
-
     def _submit(self, work: Work) -> None:
-        """To the lane, at the end of this turn."""
+        """Queue the work for the lane until the end of this event loop iteration."""
         if not self._to_lane:
-            self._loop.call_soon(self._ring)
+            self._loop.call_soon(self._flush_to_lane)
         self._to_lane.append(work)
 
-    def _ring(self) -> None:
+    def _flush_to_lane(self) -> None:
         works, self._to_lane = self._to_lane, []
         for work in works:
             self._lane.put(work)
 
-    def _answered(self, answer: tuple[Work, Any]) -> None:
-        """The lane has gone on: write it, and hand out its activity when it is written."""
-        work, asked = answer
+    def _apply_completion(self, completion: tuple[Work, Any]) -> None:
+        """Store the lane's completion, and dispatch its activity after the commit."""
+        work, commands = completion
         if self.stopped:
             return
         if self._store is None:
-            self._hand_out(work)
+            self._dispatch(work)
             return
         if not self._changes:
-            self._loop.call_soon(self._hand_over)
-        self._changes += work.rows(asked)
-        self._number += 1
-        self._kept.append((self._number, work))
+            self._loop.call_soon(self._flush_to_store)
+        self._changes += work.rows(commands)
+        self._change_number += 1
+        self._awaiting_commit.append((self._change_number, work))
 
-    def _hand_over(self) -> None:
+    def _flush_to_store(self) -> None:
         changes, self._changes = self._changes, []
         assert self._store is not None
-        self._store.put(self._turn(changes, self._number))
+        self._store.put(self._turn(changes, self._change_number))
 
-    def _settle(self) -> None:
-        while self._kept and self._kept[0][0] <= self._committed:
-            self._hand_out(self._kept.popleft()[1])
+    def _dispatch_committed(self) -> None:
+        while self._awaiting_commit and self._awaiting_commit[0][0] <= self._committed:
+            self._dispatch(self._awaiting_commit.popleft()[1])
 
-    def _hand_out(self, work: Work) -> None:
-        self._pool.submit(self._perform, work, b"1")
+    def _dispatch(self, work: Work) -> None:
+        self._pool.submit(self._run_activity, work, b"1")
 
-    def _ended(self, ended: tuple[Work, Any]) -> None:
-        work, work.result = ended
+    def _on_activity_completed(self, completion: tuple[Work, Any]) -> None:
+        work, work.result = completion
         self.done += 1
         self._submit(work)
 
-    # --- on the others --------------------------------------------------------------------------------------
-
     def _run_lane(self) -> None:
         while (work := self._lane.get()) is not None:
-            self._mailbox.post(self._answered, (work, work.evaluate()))
+            self._mailbox.post(self._apply_completion, (work, work.evaluate()))
 
-    def _perform(self, work: Work, argument: bytes) -> None:
-        self._mailbox.post(self._ended, (work, json.dumps(echo.fn(json.loads(argument))).encode()))
+    def _run_activity(self, work: Work, argument: bytes) -> None:
+        result = json.dumps(echo.fn(json.loads(argument))).encode()
+        self._mailbox.post(self._on_activity_completed, (work, result))
 
     def _on_commit(self, number: int) -> None:
         self._committed = number
-        self._loop.call_soon_threadsafe(self._settle)
+        self._loop.call_soon_threadsafe(self._dispatch_committed)
 
 
 async def _pipeline(layer: int, at_once: int, seconds: float) -> tuple[float, float]:
     with TemporaryDirectory(dir=".") as folder:
         pipeline = Pipeline(f"{folder}/floor.db", layer, at_once)
         await asyncio.sleep(0.5)
-        begun, spent, done = time.perf_counter(), time.process_time(), pipeline.done
+        started, cpu_started, done_before = time.perf_counter(), time.process_time(), pipeline.done
         await asyncio.sleep(seconds)
-        steps = pipeline.done - done
-        took = (time.perf_counter() - begun) / steps * 1e6, (time.process_time() - spent) / steps * 1e6
+        steps = pipeline.done - done_before
+        elapsed = (time.perf_counter() - started) / steps * 1e6
+        cpu = (time.process_time() - cpu_started) / steps * 1e6
         await asyncio.to_thread(pipeline.close)
-    return took
-
-
-# --- in a process of its own: Hourglass -------------------------------------------------------------------
+    return elapsed, cpu
 
 
 async def _hourglass(steps: int, at_once: int, seconds: float) -> tuple[float, float]:
@@ -244,18 +235,18 @@ async def _hourglass(steps: int, at_once: int, seconds: float) -> tuple[float, f
         client = await AsyncClient.connect(f"local:{folder}/floor.db")
         async with client, Worker(client, workflows=[sequence], activities=[echo], verify="off", watch="off"):
 
-            async def drive(limit: float) -> tuple[float, float]:
-                begun, spent, done = time.perf_counter(), time.process_time(), 0
+            async def drive(seconds: float) -> tuple[float, float]:
+                started, cpu_started, done = time.perf_counter(), time.process_time(), 0
 
-                async def again() -> None:
+                async def run_repeatedly() -> None:
                     nonlocal done
-                    while time.perf_counter() < begun + limit:
+                    while time.perf_counter() < started + seconds:
                         await client.execute_workflow(sequence, steps)
                         done += 1
 
-                await asyncio.gather(*[again() for _ in range(at_once)])
+                await asyncio.gather(*[run_repeatedly() for _ in range(at_once)])
                 count = done * max(steps, 1) / 1e6
-                return (time.perf_counter() - begun) / count, (time.process_time() - spent) / count
+                return (time.perf_counter() - started) / count, (time.process_time() - cpu_started) / count
 
             await drive(0.5)
             return await drive(seconds)
@@ -273,7 +264,7 @@ SUBJECTS: dict[str, Callable[[int, float], Any]] = {
 
 
 def _main(subject: str, at_once: int, seconds: float) -> None:
-    with asyncio.Runner(loop_factory=_new_loop) as runner:  # as the control loop is
+    with asyncio.Runner(loop_factory=_new_loop) as runner:  # like the control loop
         print(*runner.run(SUBJECTS[subject](at_once, seconds)))
 
 

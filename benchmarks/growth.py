@@ -1,12 +1,12 @@
-"""Part `growth`: whether cost grows with the work only: what a step or a workflow costs as one thing grows and all else stays.
+"""Part `growth`: scaling of the cost of a step or a workflow as one parameter grows and the others stay constant.
 
-    at a time     1 → 2,000 workflows of five steps at a time
-    steps         10 → 10,000 steps in one workflow, one after the other
-    closed        10³ → 10⁶ closed workflows in the file: opening it, a workflow's time, a page of the list
-    processes     1 → as many as there are processors (at least two) at work on one file
+    at a time     1 → 2,000 concurrent workflows of five steps
+    steps         10 → 10,000 sequential steps in one workflow
+    closed        10³ → 10⁶ closed workflows in the file: time to open it, to run a workflow and to list a page
+    processes     1 → one worker process per processor (at least two) on one file
 
-Peers take part as far as they come within seconds. A history ends at 51,200 events, on every engine: a workflow of 10,000 steps
-continues as new, as it would in production.
+Peers are measured up to sizes that they complete within seconds. Every engine limits a history to 51,200 events: a workflow of
+10,000 steps continues as new, as it would in production.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from hourglass import Client, Worker
 
 from .cores import CASES, run_steps
 from .embedded import SUBJECTS, Addresses, child, peers
-from .load import _multiply
+from .load import copy_closed_workflow
 from .report import Row, interleave, leave_out
 from .subjects_hourglass import echo, sequence
 
@@ -36,11 +36,11 @@ _CLOSED = (1_000, 10_000, 100_000, 1_000_000)
 
 _MOST_AT_ONCE = {"temporalio, dev server": 200, "DBOS, SQLite": 200, "DBOS, PostgreSQL": 200}
 _MOST_STEPS = {"temporalio, dev server": 100, "DBOS, SQLite": 1_000, "DBOS, PostgreSQL": 1_000}
-"""How far peers go: what lies beyond takes minutes."""
+"""Largest sizes measured of peers: larger ones would take minutes."""
 
 
 def measure(*, quick: bool) -> list[Row]:
-    """All four curves; one that cannot be measured does not take the others along."""
+    """Measure all four curves. A curve that fails is reported and skipped."""
     rows: list[Row] = []
     with peers() as addresses:
         curves = {
@@ -74,7 +74,7 @@ def _steps(addresses: Addresses, *, quick: bool) -> list[Row]:
     rows: list[Row] = []
     for steps in _STEPS[:3] if quick else _STEPS:
         subjects = {
-            name: partial(_one_long, name, steps, addresses)
+            name: partial(_measure_long_workflow, name, steps, addresses)
             for name in SUBJECTS
             if steps <= _MOST_STEPS.get(name, max(_STEPS))
         }
@@ -82,21 +82,21 @@ def _steps(addresses: Addresses, *, quick: bool) -> list[Row]:
     return rows
 
 
-def _one_long(name: str, steps: int, addresses: Addresses) -> dict[str, float]:
-    found = child(name, name, 1, 0.1, addresses, steps)
-    return {unit: found[unit] for unit in ("µs/step", "µs CPU/step", "bytes on disk/step") if unit in found}
+def _measure_long_workflow(name: str, steps: int, addresses: Addresses) -> dict[str, float]:
+    values = child(name, name, 1, 0.1, addresses, steps)
+    return {unit: values[unit] for unit in ("µs/step", "µs CPU/step", "bytes on disk/step") if unit in values}
 
 
 def _closed(*, quick: bool) -> list[Row]:
     rows: list[Row] = []
     for count in _CLOSED[:3] if quick else _CLOSED:
-        with TemporaryDirectory(dir=".", prefix=".bench-") as place:
-            command = [sys.executable, "-m", "benchmarks.growth", str(count), place]
-            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=900, check=True)
-        found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+        with TemporaryDirectory(dir=".", prefix=".bench-") as folder:
+            command = [sys.executable, "-m", "benchmarks.growth", str(count), folder]
+            process = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=900, check=True)
+        values: dict[str, float] = json.loads(process.stdout.splitlines()[-1])
         rows += [
             Row("growth", f"{count:,} closed", "Hourglass, file", value, unit)
-            for unit, value in found.items()
+            for unit, value in values.items()
         ]
     return rows
 
@@ -106,41 +106,38 @@ def _processes(*, quick: bool) -> list[Row]:
     rows: list[Row] = []
     for case, (in_activities, in_workflow) in CASES.items():
         for count in counts:
-            found = run_steps(count, in_activities, in_workflow, bound=count > 1, quick=quick)
+            values = run_steps(count, in_activities, in_workflow, bound=count > 1, quick=quick)
             name = f"{count} process{'es' if count > 1 else ''}"
-            rows.append(Row("growth", name, f"Hourglass, {case}", 1e3 / found["ms/step"], "steps/s"))
+            rows.append(Row("growth", name, f"Hourglass, {case}", 1e3 / values["ms/step"], "steps/s"))
     return rows
 
 
-# --- in a process of its own ------------------------------------------------------------------------------
-
-
-def _with_closed(count: int, place: str) -> dict[str, float]:
-    """Open a file with so many closed workflows, work on it, list it."""
-    path = f"{place}/hourglass.db"
+def _measure_with_closed(count: int, folder: str) -> dict[str, float]:
+    """Measure opening a file with `count` closed workflows, running new ones and listing a page."""
+    path = f"{folder}/hourglass.db"
     with Client.connect(f"local:{path}") as client, Worker(client, workflows=[sequence], activities=[echo]):
         client.execute_workflow(sequence, 5, id="one")
-    _multiply(path, count)
-    began = time.perf_counter()
+    copy_closed_workflow(path, count)
+    started = time.perf_counter()
     with Client.connect(f"local:{path}") as client, Worker(client, workflows=[sequence], activities=[echo]):
         client.execute_workflow(sequence, 5, id="two")
-        opened = time.perf_counter() - began
-        spent, done = time.process_time(), 0
-        until = time.perf_counter() + 2
-        while time.perf_counter() < until:
+        until_first_result = time.perf_counter() - started
+        cpu_started, done = time.process_time(), 0
+        end = time.perf_counter() + 2
+        while time.perf_counter() < end:
             client.execute_workflow(sequence, 5, id=uuid.uuid4().hex)
             done += 1
-        cpu = (time.process_time() - spent) / done
-        began = time.perf_counter()
+        cpu = (time.process_time() - cpu_started) / done
+        started = time.perf_counter()
         assert len(client.list_page(page_size=100).items) == 100
-        listed = time.perf_counter() - began
+        list_seconds = time.perf_counter() - started
     return {
-        "s to the first result": opened,
+        "s to the first result": until_first_result,
         "µs CPU/step": cpu / 5 * 1e6,
-        "ms for a page of the list": listed * 1e3,
+        "ms for a page of the list": list_seconds * 1e3,
         "bytes/closed workflow": Path(path).stat().st_size / count,
     }
 
 
 if __name__ == "__main__":
-    print(json.dumps(_with_closed(int(sys.argv[1]), sys.argv[2])), flush=True)
+    print(json.dumps(_measure_with_closed(int(sys.argv[1]), sys.argv[2])), flush=True)

@@ -1,10 +1,10 @@
-"""Hung code beside healthy runs: `python -m benchmarks.hung [--runs 100] [--seconds 5] [--json]`.
+"""Latency of healthy workflows while others hang: `python -m benchmarks.hung [--runs 100] [--seconds 5] [--json]`.
 
-Workflows whose code spins or sleeps for ever are started on a worker with the default options. Once their code runs, healthy
-workflows of one activity are started, evenly over a few seconds, so that they also meet the retries of the hung ones (`--seconds
-0`: all at once). For each case the table says how long the healthy ones took from start to result: the median, the 95th
-percentile, and how many took more than five seconds or had not ended after a minute. Each case is a process of its own, on the
-embedded engine in memory, and is ended with its hung code.
+Workflows whose code spins or sleeps forever are started on a worker with default options. Once they run, healthy workflows of one
+activity are started evenly over a few seconds, so that they overlap with the retries of the hung ones (`--seconds 0`: all at
+once). For each case the table shows the median and the 95th percentile of the healthy workflows' latency, and how many took more
+than five seconds or did not finish within a minute. Each case runs in a separate process on the in-memory engine; the process
+exits without waiting for the hung code.
 """
 
 from __future__ import annotations
@@ -26,24 +26,22 @@ LIMIT = 60.0
 CASES = [("nothing", 0), ("spinning", 1), ("spinning", 4), ("sleeping", 1), ("sleeping", 4)]
 
 running = threading.Semaphore(0)
-"""Released by hung code when it begins."""
+"""Released by each hung workflow when its code starts."""
 
 
 @activity.defn
 def greet(name: str) -> str:
-    """The activity of a healthy run."""
     return f"Hello, {name}!"
 
 
 @workflow.defn
 def healthy(name: str) -> str:
-    """A healthy run."""
     return greet(name)
 
 
 @workflow.defn
 def spinning() -> None:
-    """Compute for ever."""
+    """Spin forever."""
     running.release()
     while True:
         pass
@@ -51,13 +49,13 @@ def spinning() -> None:
 
 @workflow.defn
 def sleeping() -> None:
-    """Block the lane for ever, without the processor."""
+    """Block the lane forever without using the CPU."""
     running.release()
-    time.sleep(86400)  # for ever
+    time.sleep(86400)
 
 
-async def latencies(kind: str, hung: int, runs: int, seconds: float) -> None:
-    """Report how long each healthy run took beside this many hung ones; `LIMIT` for one that did not end. Then exit."""
+async def measure_here(kind: str, hung: int, runs: int, seconds: float) -> None:
+    """Report the latencies of healthy workflows next to `hung` hung ones, `LIMIT` for unfinished ones. Then exit."""
     async with (
         await AsyncClient.connect("local:") as client,
         Worker(
@@ -78,31 +76,31 @@ async def latencies(kind: str, hung: int, runs: int, seconds: float) -> None:
 
         async def measure(number: int) -> float:
             await asyncio.sleep(seconds * number / runs)
-            begun = time.perf_counter()
+            started = time.perf_counter()
             try:
                 run = client.execute_workflow(healthy, "healthy", id=f"healthy-{number}")
                 await asyncio.wait_for(run, LIMIT)
             except TimeoutError:
                 return LIMIT
-            return time.perf_counter() - begun
+            return time.perf_counter() - started
 
-        found = await asyncio.gather(*(measure(number) for number in range(runs)))
-        report(kind, hung, found)
-        os._exit(0)  # code that hangs does not end
+        latencies = await asyncio.gather(*(measure(number) for number in range(runs)))
+        report(kind, hung, latencies)
+        os._exit(0)  # hung code cannot be stopped
 
 
-def report(kind: str, hung: int, seconds: list[float]) -> None:
-    """Print what was measured as a line of JSON."""
+def report(kind: str, hung: int, latencies: list[float]) -> None:
+    """Print statistics of the latencies as a line of JSON."""
     print(
         json.dumps(
             {
                 "case": kind,
                 "hung": hung,
-                "runs": len(seconds),
-                "p50": round(statistics.median(seconds), 3),
-                "p95": round(sorted(seconds)[max(0, -(-len(seconds) * 95 // 100) - 1)], 3),
-                "late": sum(each > LATE for each in seconds),
-                "unfinished": sum(each >= LIMIT for each in seconds),
+                "runs": len(latencies),
+                "p50": round(statistics.median(latencies), 3),
+                "p95": round(sorted(latencies)[max(0, -(-len(latencies) * 95 // 100) - 1)], 3),
+                "late": sum(latency > LATE for latency in latencies),
+                "unfinished": sum(latency >= LIMIT for latency in latencies),
             }
         ),
         flush=True,
@@ -110,7 +108,7 @@ def report(kind: str, hung: int, seconds: list[float]) -> None:
 
 
 def measure(kind: str, hung: int, runs: int, seconds: float) -> dict[str, float]:
-    """Measure one case in a process of its own."""
+    """Measure one case in a separate process."""
     command = [
         sys.executable,
         "-m",
@@ -122,42 +120,42 @@ def measure(kind: str, hung: int, runs: int, seconds: float) -> dict[str, float]
         "--runs",
         str(runs),
     ]
-    ended = subprocess.run(
+    process = subprocess.run(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, timeout=4 * LIMIT
     )
-    found: dict[str, float] = json.loads(ended.stdout.splitlines()[-1])
-    return found
+    result: dict[str, float] = json.loads(process.stdout.splitlines()[-1])
+    return result
 
 
 def main() -> None:
-    """Print a table or JSON; with `--case` one measurement, in this process."""
+    """Print a table or JSON. With `--case`, measure one case in this process."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.hung", description=(__doc__ or "").splitlines()[0]
     )
-    parser.add_argument("--runs", type=int, default=100, help="how many healthy workflows (default: 100)")
+    parser.add_argument("--runs", type=int, default=100, help="number of healthy workflows (default: 100)")
     parser.add_argument(
-        "--seconds", type=float, default=5.0, help="over how long they are started (default: 5)"
+        "--seconds", type=float, default=5.0, help="start them evenly over this time (default: 5)"
     )
     parser.add_argument("--json", action="store_true", help="print a line of JSON for each case")
     parser.add_argument(
         "--case", choices=["nothing", "spinning", "sleeping"], help="measure one case in this process"
     )
-    parser.add_argument("--hung", type=int, default=0, help="how many hung workflows, with --case")
+    parser.add_argument("--hung", type=int, default=0, help="number of hung workflows, with --case")
     options = parser.parse_args()
     if options.case:
-        asyncio.run(latencies(options.case, options.hung, options.runs, options.seconds))
+        asyncio.run(measure_here(options.case, options.hung, options.runs, options.seconds))
     if not options.json:
         print(
             f"{'hung workflows':18}{'healthy':>8}{'p50 s':>9}{'p95 s':>9}{'later than 5 s':>16}{'unfinished':>12}"
         )
     for kind, hung in CASES:
-        found = measure(kind, hung, options.runs, options.seconds)
+        result = measure(kind, hung, options.runs, options.seconds)
         if options.json:
-            print(json.dumps(found), flush=True)
+            print(json.dumps(result), flush=True)
             continue
         print(
-            f"{hung or 'no'} {kind if hung else '':15}{found['runs']:8}{found['p50']:9.2f}{found['p95']:9.2f}"
-            f"{found['late']:16}{found['unfinished']:12}",
+            f"{hung or 'no'} {kind if hung else '':15}{result['runs']:8}{result['p50']:9.2f}{result['p95']:9.2f}"
+            f"{result['late']:16}{result['unfinished']:12}",
             flush=True,
         )
 

@@ -1,8 +1,7 @@
-"""Part `latency`: how long a workflow of one step takes from its start to its result, when so many are started a second.
+"""Part `latency`: time from start to result of workflows of one step, at fixed start rates.
 
-They are started by the clock, whether or not those before are done (an open loop): what waits in a queue counts. A subject
-that has not answered nearly all of them some time after the last start cannot keep up with the rate; it is said what share
-it has answered.
+Workflows are started at fixed times whether or not earlier ones are done (an open loop), so that time in the backlog counts. The
+unit `answered` is the share of the workflows that had a result within a grace period: a subject well below 1 cannot keep up.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ from .embedded import SUBJECTS, child, peers
 from .report import Row, interleave
 
 _RATES = (20, 100, 400)
-_ENOUGH = 0.95
-"""Who has answered a smaller share cannot keep up, and is not asked for more."""
+_MIN_ANSWERED = 0.95
+"""Minimum share of answered workflows: a subject below it is not measured at higher rates."""
 
 
 def measure(*, quick: bool) -> list[Row]:
-    """Each rate in turn, all subjects that kept up with the one before."""
+    """Measure each rate in turn, with the subjects that kept up with the previous one."""
     seconds = 2.0 if quick else 8.0
     rows: list[Row] = []
     slow: set[str] = set()
@@ -30,7 +29,7 @@ def measure(*, quick: bool) -> list[Row]:
                 for shown, name in with_earlier(*SUBJECTS).items()
                 if shown not in slow
             }
-            found = interleave(subjects, rounds=1, part="latency", case=f"{rate} a second")
-            slow |= {row.subject for row in found if row.unit == "answered" and row.value < _ENOUGH}
-            rows += found
+            results = interleave(subjects, rounds=1, part="latency", case=f"{rate} a second")
+            slow |= {row.subject for row in results if row.unit == "answered" and row.value < _MIN_ANSWERED}
+            rows += results
     return rows

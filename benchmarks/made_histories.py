@@ -1,4 +1,4 @@
-"""Histories made by hand: so many activities, one after the other, as the server would have recorded them."""
+"""Hand-built histories of sequential activities, as a Temporal server would record them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _START = 1_700_000_000
 
 
 class _Writer:
-    """Adds events to a history, each a millisecond after the last."""
+    """Writer of history events, one millisecond apart."""
 
     def __init__(self) -> None:
         self.history = History()
@@ -28,8 +28,8 @@ class _Writer:
         event.task_id = number
         return event
 
-    def task(self) -> int:
-        """A workflow task from its scheduling to its completion, whose number is returned."""
+    def add_workflow_task(self) -> int:
+        """Add the events of a workflow task. Return the event id of its completion."""
         scheduled = self.add("WORKFLOW_TASK_SCHEDULED")
         scheduled.workflow_task_scheduled_event_attributes.task_queue.name = "bench"
         scheduled.workflow_task_scheduled_event_attributes.attempt = 1
@@ -41,8 +41,8 @@ class _Writer:
         attributes.started_event_id = started.event_id
         return completed.event_id
 
-    def activity(self, number: int, task: int) -> None:
-        """An activity from its scheduling to its result."""
+    def add_activity(self, number: int, task: int) -> None:
+        """Add the events of an activity, from scheduling to completion."""
         scheduled = self.add("ACTIVITY_TASK_SCHEDULED")
         schedule = scheduled.activity_task_scheduled_event_attributes
         schedule.activity_id = str(number + 1)
@@ -62,24 +62,26 @@ class _Writer:
 
 
 def sequence_history(steps: int) -> WorkflowHistory:
-    """The history of `Sequence` with so many steps."""
+    """Return the history of `Sequence` with this number of steps."""
     writer = _Writer()
-    begun = writer.add("WORKFLOW_EXECUTION_STARTED").workflow_execution_started_event_attributes
-    begun.workflow_type.name = "Sequence"
-    begun.workflow_id = f"sequence-{steps}"
-    begun.task_queue.name = "bench"
-    begun.task_queue.kind = TaskQueueKind.TASK_QUEUE_KIND_NORMAL
-    begun.input.payloads.add().CopyFrom(_payload(steps))
-    begun.original_execution_run_id = begun.first_execution_run_id = "00000000-0000-4000-8000-000000000000"
-    begun.workflow_task_timeout.seconds = 10
-    begun.attempt = 1
+    started = writer.add("WORKFLOW_EXECUTION_STARTED").workflow_execution_started_event_attributes
+    started.workflow_type.name = "Sequence"
+    started.workflow_id = f"sequence-{steps}"
+    started.task_queue.name = "bench"
+    started.task_queue.kind = TaskQueueKind.TASK_QUEUE_KIND_NORMAL
+    started.input.payloads.add().CopyFrom(_payload(steps))
+    started.original_execution_run_id = started.first_execution_run_id = (
+        "00000000-0000-4000-8000-000000000000"
+    )
+    started.workflow_task_timeout.seconds = 10
+    started.attempt = 1
     for number in range(steps):
-        writer.activity(number, writer.task())
-    task = writer.task()
-    ended = writer.add("WORKFLOW_EXECUTION_COMPLETED").workflow_execution_completed_event_attributes
-    ended.workflow_task_completed_event_id = task
-    ended.result.payloads.add().CopyFrom(_payload(sum(range(steps))))
-    return WorkflowHistory(begun.workflow_id, list(writer.history.events))
+        writer.add_activity(number, writer.add_workflow_task())
+    task = writer.add_workflow_task()
+    completed = writer.add("WORKFLOW_EXECUTION_COMPLETED").workflow_execution_completed_event_attributes
+    completed.workflow_task_completed_event_id = task
+    completed.result.payloads.add().CopyFrom(_payload(sum(range(steps))))
+    return WorkflowHistory(started.workflow_id, list(writer.history.events))
 
 
 def _payload(value: int) -> Payload:

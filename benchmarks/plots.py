@@ -1,7 +1,7 @@
-"""Plots as SVG: bars, and lines on two logarithmic axes. Small, and nothing but text, so that they can be kept with the manual.
+"""SVG plots: bar charts, and line charts with two logarithmic axes. Small text files that can be committed with the docs.
 
-Colours are those of Wong's palette, which people with any colour vision can tell apart; texts have the reader's colour, on light
-and dark pages.
+The colours are Wong's palette, which is distinguishable with any kind of colour vision; labels are readable on light and dark
+pages.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ Point = tuple[float, float]
 
 
 def bars(title: str, unit: str, groups: Mapping[str, Mapping[str, float]]) -> str:
-    """One group of bars for each case, one bar for each subject; longer is more."""
+    """Return a bar chart with a group per case and a bar per subject."""
     subjects = list(dict.fromkeys(name for values in groups.values() for name in values))
     colours = dict(zip(subjects, _cycle(len(subjects)), strict=True))
     largest = max((value for values in groups.values() for value in values.values()), default=0.0) or 1.0
-    room = _WIDTH - _LEFT - _RIGHT - 90
+    plot_width = _WIDTH - _LEFT - _RIGHT - 90
     parts, y = [], float(_TOP)
     for case, values in groups.items():
         middle = y + _ROW * len(values) / 2 + 4
         parts.append(_text(_LEFT - 10, middle, case, anchor="end"))
         for name, value in values.items():
-            width = max(1.0, room * value / largest)
+            width = max(1.0, plot_width * value / largest)
             parts.append(
                 f'<rect x="{_LEFT}" y="{y:.1f}" width="{width:.1f}" height="{_ROW - 4}" rx="2" fill="{colours[name]}">'
                 f"<title>{escape(name)}: {_number(value)} {escape(unit)}</title></rect>"
@@ -43,10 +43,10 @@ def bars(title: str, unit: str, groups: Mapping[str, Mapping[str, float]]) -> st
 def lines(
     title: str,
     unit: str,
-    across: str,
+    x_label: str,
     series: Mapping[str, Sequence[Point]],
 ) -> str:
-    """One line for each subject, through its points; both axes are logarithmic."""
+    """Return a line chart with a line per subject and two logarithmic axes."""
     colours = dict(zip(series, _cycle(len(series)), strict=True))
     points = [point for values in series.values() for point in values if min(point) > 0]
     if not points:
@@ -54,20 +54,20 @@ def lines(
     left, right = _decades(x for x, _ in points)
     low, high = _decades(y for _, y in points)
     bottom, height = _TOP + 260.0, 260.0
-    room = _WIDTH - 80 - _RIGHT
+    plot_width = _WIDTH - 80 - _RIGHT
 
     def place(x: float, y: float) -> Point:
-        across_share = (math.log10(x) - left) / (right - left)
-        up_share = (math.log10(y) - low) / (high - low)
-        return 80 + room * across_share, bottom - height * up_share
+        x_share = (math.log10(x) - left) / (right - left)
+        y_share = (math.log10(y) - low) / (high - low)
+        return 80 + plot_width * x_share, bottom - height * y_share
 
     parts = _grid(left, right, low, high, place)
-    parts.append(_text(80 + room / 2, bottom + 34, across, anchor="middle"))
+    parts.append(_text(80 + plot_width / 2, bottom + 34, x_label, anchor="middle"))
     for name, values in series.items():
-        spots = [place(x, y) for x, y in values if x > 0 and y > 0]
-        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in spots)
+        positions = [place(x, y) for x, y in values if x > 0 and y > 0]
+        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in positions)
         parts.append(f'<polyline points="{path}" fill="none" stroke="{colours[name]}" stroke-width="2"/>')
-        for (x, y), (_, value) in zip(spots, values, strict=False):
+        for (x, y), (_, value) in zip(positions, values, strict=False):
             parts.append(
                 f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{colours[name]}">'
                 f"<title>{escape(name)}: {_number(value)} {escape(unit)}</title></circle>"
@@ -89,8 +89,8 @@ def _grid(left: int, right: int, low: int, high: int, place: object) -> list[str
 
 
 def _decades(values: object) -> tuple[int, int]:
-    found = list(values)  # type: ignore[call-overload]
-    low, high = math.floor(math.log10(min(found)) + 1e-9), math.ceil(math.log10(max(found)) - 1e-9)
+    numbers = list(values)  # type: ignore[call-overload]
+    low, high = math.floor(math.log10(min(numbers)) + 1e-9), math.ceil(math.log10(max(numbers)) - 1e-9)
     return low, max(high, low + 1)
 
 
@@ -104,8 +104,8 @@ def _line(x1: float, y1: float, x2: float, y2: float) -> str:
     )
 
 
-def _text(x: float, y: float, words: str, *, anchor: str = "start", size: int = 12) -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}">{escape(words)}</text>'
+def _text(x: float, y: float, label: str, *, anchor: str = "start", size: int = 12) -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}">{escape(label)}</text>'
 
 
 def _number(value: float) -> str:
@@ -125,10 +125,10 @@ def _svg(title: str, parts: Sequence[str], colours: Mapping[str, str], height: f
         legend.append(f'<rect x="{x:.1f}" y="{y - 10:.1f}" width="12" height="12" rx="2" fill="{colour}"/>')
         legend.append(_text(x + 17, y, name, size=11))
         x += width
-    whole = y + 14
+    total_height = y + 14
     return "\n".join(
         [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {whole:.0f}" role="img" '
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {total_height:.0f}" role="img" '
             f'font-family="system-ui, sans-serif" fill="#808080">',
             f"<title>{escape(title)}</title>",
             f'<text x="12" y="24" font-size="15" font-weight="600">{escape(title)}</text>',

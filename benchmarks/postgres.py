@@ -1,6 +1,6 @@
-"""A PostgreSQL of its own for the peers that want one: Debian's, in a folder that goes away with the block.
+"""A temporary PostgreSQL server for the peers that need one: the installed version, in a temporary folder.
 
-PostgreSQL does not run as root: there its processes belong to `postgres`, or to `nobody`.
+PostgreSQL refuses to run as root: in that case its processes run as `postgres` or `nobody`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from .report import NotHere
 
 
 def _programs() -> Path:
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
-    if found:
-        return found[-1].parent
+    programs = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    if programs:
+        return programs[-1].parent
     installed = shutil.which("initdb")
     if installed is None:
         raise NotHere("PostgreSQL is not installed (apt-get install postgresql)")
@@ -35,12 +35,12 @@ def _user() -> int | None:
             return pwd.getpwnam(name).pw_uid
         except KeyError:
             continue
-    raise NotHere("PostgreSQL does not run as root, and there is no other user")
+    raise NotHere("PostgreSQL does not run as root, and there is neither a user postgres nor nobody")
 
 
 @contextmanager
 def postgres() -> Iterator[str]:
-    """A server with its usual settings (every commit is synced), on a socket in its own folder; gives the URL of a database."""
+    """Start a server with default settings (every commit is synced) on a Unix socket. Yield the URL of a database."""
     programs, user = _programs(), _user()
     with tempfile.TemporaryDirectory(dir=".", prefix=".bench-pg-") as name:
         folder = Path(name).resolve()
@@ -70,14 +70,14 @@ def postgres() -> Iterator[str]:
 
 
 def size_of(url: str) -> int:
-    """The bytes of the tables and indexes of such a server, after a checkpoint; its log has a size of its own."""
+    """Return the size of all databases in bytes after a checkpoint, excluding the write-ahead log."""
     import psycopg
 
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("CHECKPOINT")
-        found = connection.execute("SELECT sum(pg_database_size(datname)) FROM pg_database").fetchone()
-    assert found is not None
-    return int(found[0])
+        row = connection.execute("SELECT sum(pg_database_size(datname)) FROM pg_database").fetchone()
+    assert row is not None
+    return int(row[0])
 
 
 def _can_enter(folder: Path, user: int) -> bool:
@@ -85,8 +85,8 @@ def _can_enter(folder: Path, user: int) -> bool:
 
 
 def _run(user: int | None, *command: object) -> None:
-    done = subprocess.run(
-        [str(each) for each in command],
+    process = subprocess.run(
+        [str(argument) for argument in command],
         user=user,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
@@ -95,5 +95,5 @@ def _run(user: int | None, *command: object) -> None:
         timeout=120,
         cwd="/",
     )
-    if done.returncode:
-        raise NotHere(f"PostgreSQL does not start: {done.stderr.strip()[-300:]}")
+    if process.returncode:
+        raise NotHere(f"PostgreSQL does not start: {process.stderr.strip()[-300:]}")

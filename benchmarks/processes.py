@@ -1,7 +1,7 @@
-"""Part `processes`: from start to result on one file, asked by the owner's own process and by another, over its socket.
+"""Part `processes`: latency from start to result on one file, for a client in the owner's process and in another process.
 
-The owner is a process of its own (`python -m benchmarks.processes PATH LOAD`), idle or busy with runs of its own;
-every step is fsynced. One run at a time is asked for: what is measured is how long a web request would wait.
+The owner is a separate process (`python -m benchmarks.processes PATH LOAD`), either idle or running workflows of its own. Every
+step is fsynced. Workflows are started one at a time: the latency is the time that a web request would wait.
 """
 
 from __future__ import annotations
@@ -23,103 +23,106 @@ from .report import Row
 from .subjects_hourglass import echo, sequence
 
 _LOADS = {"idle": 0, "busy": 4}
+_WARM_UP = 50  # workflows
 
 
 @workflow.defn
 def nothing() -> int:
-    """No step: start and result are all there is."""
+    """Return without any steps."""
     return 7
 
 
 def measure(*, quick: bool) -> list[Row]:
-    """Milliseconds from start to result, the middle one and the worst but one in a hundred; forks and takeovers."""
+    """Return latency percentiles, also for forked processes and after takeovers."""
     from . import web
 
-    asked = 300 if quick else 2000
-    return [*(row for load in _LOADS for row in _measure(load, asked)), *web.measure(quick=quick)]
+    requests = 300 if quick else 2000
+    return [*(row for load in _LOADS for row in _measure(load, requests)), *web.measure(quick=quick)]
 
 
-def _measure(load: str, asked: int) -> list[Row]:
-    with tempfile.TemporaryDirectory() as directory, owner(Path(directory) / "bench.db", _LOADS[load]) as one:
+def _measure(load: str, requests: int) -> list[Row]:
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        run_owner(Path(directory) / "bench.db", _LOADS[load]) as owner,
+    ):
         rows: list[Row] = []
-        for subject, found in (
-            ("the owner's process", one.ask(asked)),
-            ("another process", _ask_from_here(one.path, asked)),
+        for subject, latencies in (
+            ("the owner's process", owner.measure(requests)),
+            ("another process", _measure_here(owner.path, requests)),
         ):
-            for unit, value in (("ms p50", statistics.median(found)), ("ms p99", p99(found))):
+            for unit, value in (("ms p50", statistics.median(latencies)), ("ms p99", p99(latencies))):
                 rows.append(Row("processes", f"{load} owner", subject, value, unit))
         return sorted(rows, key=lambda row: row.unit)
 
 
-def p99(found: list[float]) -> float:
-    """The worst but one in a hundred."""
-    return statistics.quantiles(found, n=100)[98]
+def p99(latencies: list[float]) -> float:
+    return statistics.quantiles(latencies, n=100)[98]
 
 
-def _ask_from_here(path: Path, asked: int) -> list[float]:
+def _measure_here(path: Path, requests: int) -> list[float]:
     with Client.connect(f"local:{path}") as client:
-        return times(client, asked)
+        return measure_latencies(client, requests)
 
 
-def times(client: Client, asked: int, between: Callable[[], object] = lambda: None) -> list[float]:
-    """Milliseconds from start to result, so many times."""
-    found: list[float] = []
-    for number in range(asked + 50):
-        between()
-        began = time.perf_counter()
+def measure_latencies(
+    client: Client, requests: int, pause: Callable[[], object] = lambda: None
+) -> list[float]:
+    """Run workflows sequentially and return their latencies in milliseconds. `pause` is called before each."""
+    latencies: list[float] = []
+    for number in range(_WARM_UP + requests):
+        pause()
+        started = time.perf_counter()
         result = client.execute_workflow(nothing, id=uuid.uuid4().hex)
-        if number >= 50:  # the first ones warm up
-            found.append((time.perf_counter() - began) * 1e3)
+        if number >= _WARM_UP:
+            latencies.append((time.perf_counter() - started) * 1e3)
         assert result == 7
-    return found
+    return latencies
 
 
 class Owner:
-    """A process with a worker on the file."""
+    """A process with a worker on the file, which owns it or waits to take it over."""
 
     def __init__(self, process: subprocess.Popen[str], path: Path) -> None:
         self._process = process
         self.path = path
 
     @staticmethod
-    def begin(path: Path, load: int) -> Owner:
-        """Start one; returns when it works, or stands by."""
+    def start(path: Path, load: int) -> Owner:
+        """Start a process and wait until it is ready: the owner, or on standby if the file has one."""
         command = [sys.executable, "-m", "benchmarks.processes", str(path), str(load)]
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )
-        begun = Owner(process, path)
-        assert begun.line() == "ready"
-        return begun
+        owner = Owner(process, path)
+        assert owner.read_line() == "ready"
+        return owner
 
     @property
     def pid(self) -> int:
-        """Its process id."""
         return self._process.pid
 
-    def ask(self, asked: int) -> list[float]:
-        """What the owner measures itself."""
+    def measure(self, requests: int) -> list[float]:
+        """Measure latencies with a client in the owner's process."""
         assert self._process.stdin is not None
-        self._process.stdin.write(f"{asked}\n")
+        self._process.stdin.write(f"{requests}\n")
         self._process.stdin.flush()
-        return [float(each) for each in self.line().split()]
+        return [float(latency) for latency in self.read_line().split()]
 
-    def line(self) -> str:
-        """The next line that it says."""
+    def read_line(self) -> str:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError("the owner has died")
+            raise RuntimeError("the owner process exited")
         return line.strip()
 
-    def end(self) -> None:
-        """Politely."""
+    def stop(self) -> None:
+        """Close standard input and wait for the process to exit."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait(60)
 
     def kill(self) -> None:
-        """By SIGKILL, if it lives, and gone."""
+        """Kill the process with SIGKILL unless it has exited, and wait for it."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         if self._process.poll() is None:
@@ -130,18 +133,18 @@ class Owner:
 
 
 @contextmanager
-def owner(path: Path, load: int = 0) -> Iterator[Owner]:
-    """One that owns the file while the block lasts."""
-    begun = Owner.begin(path, load)
+def run_owner(path: Path, load: int = 0) -> Iterator[Owner]:
+    """Run an owner of the file inside the block."""
+    owner = Owner.start(path, load)
     try:
-        yield begun
-        begun.end()
+        yield owner
+        owner.stop()
     finally:
-        begun.kill()
+        owner.kill()
 
 
 def _serve(path: str, load: int) -> None:
-    """The owner's process: works, keeps itself busy, and measures when it is told how often."""
+    """Run a worker with `load` workflows at a time, and measure latencies for each number read from standard input."""
     stopped = threading.Event()
 
     def keep_busy(client: Client) -> None:
@@ -157,7 +160,7 @@ def _serve(path: str, load: int) -> None:
             thread.start()
         print("ready", flush=True)
         for line in sys.stdin:
-            print(*times(client, int(line)), flush=True)
+            print(*measure_latencies(client, int(line)), flush=True)
         stopped.set()
         for thread in threads:
             thread.join()

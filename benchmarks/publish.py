@@ -1,10 +1,10 @@
-"""What was measured, kept: as a file for each release, as tables and plots in the manual, and compared with what was kept before.
+"""Published results: a file per release, tables and plots in the docs, and the comparison of two releases.
 
-    benchmarks/results/VERSION.json    all rows, with the machine, the versions of the peers and the command
-    docs/performance.md                the text between `<!-- bench:NAME -->` and `<!-- /bench:NAME -->` is written anew
-    docs/images/bench-NAME.svg         the plot that goes with it
+    benchmarks/results/VERSION.json    all rows, with the machine, the versions of the peers and the command line
+    docs/performance.md                the text between `<!-- bench:NAME -->` and `<!-- /bench:NAME -->` is replaced
+    docs/images/bench-NAME.svg         the plot of the section
 
-Writing twice gives the same. A section whose part was not measured stays as it was.
+Publishing is idempotent. Sections of parts that were not measured are left unchanged.
 """
 
 from __future__ import annotations
@@ -26,16 +26,13 @@ RESULTS = ROOT / "benchmarks" / "results"
 MANUAL = ROOT / "docs" / "performance.md"
 IMAGES = ROOT / "docs" / "images"
 
-SAME = 0.15
-"""What differs by less between two releases is called the same: machines are no better than that."""
-
-
-# --- a file for each release ----------------------------------------------------------------------------------
+NOISE = 0.15
+"""Relative difference between two releases up to which they are considered equal: repeated runs on one machine vary that much."""
 
 
 @dataclass(frozen=True)
 class Results:
-    """All that one run of the benchmarks said, and where."""
+    """Results of one run of the benchmarks, and the machine it ran on."""
 
     version: str
     machine: Mapping[str, str]
@@ -45,13 +42,13 @@ class Results:
 
     @property
     def path(self) -> Path:
-        """Where it is kept."""
+        """Path of the results file."""
         return RESULTS / f"{self.version}.json"
 
 
 def machine() -> dict[str, str]:
-    """What it was measured on, and against."""
-    found = {
+    """Return a description of the machine and the versions of the peers."""
+    description = {
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.release().partition('-')[0]} {platform.machine()}",
         "processors": str(os.cpu_count() or 1),
@@ -60,16 +57,16 @@ def machine() -> dict[str, str]:
     }
     for name in ("temporalio", "dbos", "psycopg"):
         try:
-            found[name] = version(name)
+            description[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return description
 
 
 def _processor() -> str:
     lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return named[0] if named else platform.processor() or "unknown"
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.processor() or "unknown"
 
 
 def _memory() -> str:
@@ -78,60 +75,59 @@ def _memory() -> str:
 
 
 def results_of(rows: Sequence[Row], command: str) -> Results:
-    """What was measured just now, under the release that is installed or that the installed version leads to."""
+    """Return the results of these rows, filed under the installed release or, for a development version, the next release."""
     release = version("hourglass-temporal").partition(".dev")[0]
     return Results(release, machine(), command, dict(LEFT_OUT), rows)
 
 
 def save(results: Results) -> None:
-    """Keep it. What an earlier run of the same version measured of other parts stays."""
+    """Write the results file. Rows of other parts from an earlier run of the same version are kept."""
     RESULTS.mkdir(exist_ok=True)
     parts = {row.part for row in results.rows}
-    before = load(results.path).rows if results.path.exists() else ()
-    rows = [*(row for row in before if row.part not in parts), *results.rows]
-    told = {
+    saved = load(results.path).rows if results.path.exists() else ()
+    rows = [*(row for row in saved if row.part not in parts), *results.rows]
+    document = {
         "version": results.version,
         "machine": dict(results.machine),
         "command": results.command,
         "left_out": dict(results.left_out),
         "rows": [asdict(row) for row in rows],
     }
-    results.path.write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n")
+    results.path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
 
 
 def load(path: Path) -> Results:
-    """What was kept."""
-    told = json.loads(path.read_text())
-    rows = [Row(**row) for row in told["rows"]]
-    return Results(told["version"], told["machine"], told["command"], told.get("left_out", {}), rows)
+    """Read a results file."""
+    document = json.loads(path.read_text())
+    rows = [Row(**row) for row in document["rows"]]
+    return Results(
+        document["version"], document["machine"], document["command"], document.get("left_out", {}), rows
+    )
 
 
-def kept() -> list[Path]:
-    """The files of all releases, the earliest first."""
-    return sorted(RESULTS.glob("*.json"), key=lambda each: _numbers(each.stem))
+def result_files() -> list[Path]:
+    """Return the results files of all releases, earliest first."""
+    return sorted(RESULTS.glob("*.json"), key=lambda path: _numbers(path.stem))
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(each) for each in re.findall(r"\d+", text))
+    return tuple(int(number) for number in re.findall(r"\d+", text))
 
 
-# --- compared -------------------------------------------------------------------------------------------------
-
-
-def compared(before: Results, after: Results) -> str:
-    """What both have measured, and how many times better the second is; machines that differ are named."""
+def compare(before: Results, after: Results) -> str:
+    """Return a table of the rows that both releases measured, with ratios, and the differences between the machines."""
     earlier = {(row.part, row.case, row.subject, row.unit): row for row in before.rows}
     lines = [f"{before.version} → {after.version}: how many times better"]
-    differ = [
+    differences = [
         f"{name}: {before.machine.get(name, '–')} → {after.machine.get(name, '–')}"
         for name in sorted(before.machine.keys() | after.machine.keys())
         if before.machine.get(name) != after.machine.get(name)
     ]
-    if differ:
+    if differences:
         lines += [
             "",
-            "measured on different machines; only what peers do on both says how they differ:",
-            *differ,
+            "measured on different machines; the ratios of the peers show how much of a difference is due to the machine:",
+            *differences,
         ]
     lines += [
         "",
@@ -142,7 +138,7 @@ def compared(before: Results, after: Results) -> str:
         if base is None or base.value <= 0 or row.value <= 0:
             continue
         ratio = better(base, row)
-        mark = "" if abs(ratio - 1) <= SAME else " better" if ratio > 1 else " WORSE"
+        mark = "" if abs(ratio - 1) <= NOISE else " better" if ratio > 1 else " WORSE"
         lines.append(
             f"{row.part:10} {row.case:24} {row.subject:26} {base.value:11.1f} {row.value:11.1f} {row.unit:18}"
             f" {ratio:6.2f}x{mark}"
@@ -150,43 +146,40 @@ def compared(before: Results, after: Results) -> str:
     return "\n".join(lines)
 
 
-# --- in the manual --------------------------------------------------------------------------------------------
-
-Chosen = Mapping[str, Mapping[str, float]]
-"""Values by subject, in each case."""
+ValuesByCase = Mapping[str, Mapping[str, float]]
+"""Values by case and subject."""
 
 
 @dataclass(frozen=True)
 class Section:
-    """One section of the manual: a table and a plot of the rows of one part that have one unit.
+    """A section of the performance page: a table and a plot of the rows with one part and unit.
 
-    `grows` names what the cases of a curve count ("at a time"): they are plotted along an axis. `words` turns the
-    name of a case into the head of a column.
+    `x_label` is set for line charts, whose cases begin with a number, and names their x axis. `is_case` selects the cases.
     """
 
     name: str
     title: str
     part: str
     unit: str
-    grows: str = ""
+    x_label: str = ""
     is_case: Callable[[str], bool] = lambda case: True
 
-    def chosen(self, rows: Sequence[Row]) -> Chosen:
-        """Its values."""
-        found: dict[str, dict[str, float]] = {}
+    def select(self, rows: Sequence[Row]) -> ValuesByCase:
+        """Return the values of this section."""
+        values: dict[str, dict[str, float]] = {}
         for row in rows:
             if row.part == self.part and row.unit == self.unit and self.is_case(row.case):
-                found.setdefault(row.case, {})[row.subject] = row.value
-        return found
+                values.setdefault(row.case, {})[row.subject] = row.value
+        return values
 
-    def markdown(self, chosen: Chosen) -> str:
-        """Its table, and its plot."""
-        subjects = list(dict.fromkeys(name for values in chosen.values() for name in values))
+    def markdown(self, values_by_case: ValuesByCase) -> str:
+        """Return the table and a link to the plot."""
+        subjects = list(dict.fromkeys(name for values in values_by_case.values() for name in values))
         lines = [
-            f"| {self.unit} | {' | '.join(chosen)} |",
-            f"|---|{'---|' * len(chosen)}",
+            f"| {self.unit} | {' | '.join(values_by_case)} |",
+            f"|---|{'---|' * len(values_by_case)}",
             *(
-                f"| {name} | {' | '.join(_figure(values.get(name)) for values in chosen.values())} |"
+                f"| {name} | {' | '.join(_figure(values.get(name)) for values in values_by_case.values())} |"
                 for name in subjects
             ),
             "",
@@ -194,18 +187,18 @@ class Section:
         ]
         return "\n".join(lines)
 
-    def plot(self, chosen: Chosen) -> str:
-        """Its plot."""
-        if not self.grows:
-            return plots.bars(self.title, self.unit, chosen)
+    def plot(self, values_by_case: ValuesByCase) -> str:
+        """Return the plot as SVG."""
+        if not self.x_label:
+            return plots.bars(self.title, self.unit, values_by_case)
         series: dict[str, list[plots.Point]] = {}
-        for case, values in chosen.items():
+        for case, values in values_by_case.items():
             for name, value in values.items():
-                series.setdefault(name, []).append((float(_count(case)), value))
-        return plots.lines(self.title, self.unit, self.grows, series)
+                series.setdefault(name, []).append((float(_leading_number(case)), value))
+        return plots.lines(self.title, self.unit, self.x_label, series)
 
 
-def _count(case: str) -> int:
+def _leading_number(case: str) -> int:
     return int(re.sub(r"\D", "", case.split()[0]))
 
 
@@ -215,7 +208,7 @@ def _figure(value: float | None) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _ends(text: str) -> Callable[[str], bool]:
+def _ends_with(text: str) -> Callable[[str], bool]:
     return lambda case: case.endswith(text)
 
 
@@ -233,7 +226,7 @@ SECTIONS = (
         "growth",
         "steps/s",
         "workflows at a time",
-        _ends("at a time"),
+        _ends_with("at a time"),
     ),
     Section(
         "at-a-time-memory",
@@ -241,10 +234,15 @@ SECTIONS = (
         "growth",
         "MiB held",
         "workflows at a time",
-        _ends("at a time"),
+        _ends_with("at a time"),
     ),
     Section(
-        "steps", "A step of a longer workflow", "growth", "µs/step", "steps in one workflow", _ends("steps")
+        "steps",
+        "A step of a longer workflow",
+        "growth",
+        "µs/step",
+        "steps in one workflow",
+        _ends_with("steps"),
     ),
     Section(
         "steps-disk",
@@ -252,7 +250,7 @@ SECTIONS = (
         "growth",
         "bytes on disk/step",
         "steps in one workflow",
-        _ends("steps"),
+        _ends_with("steps"),
     ),
     Section(
         "closed-open",
@@ -268,7 +266,7 @@ SECTIONS = (
         "growth",
         "µs CPU/step",
         "closed workflows",
-        _ends("closed"),
+        _ends_with("closed"),
     ),
     Section(
         "many-processes",
@@ -282,35 +280,35 @@ SECTIONS = (
 
 
 def write_manual(results: Results, manual: Path = MANUAL, images: Path = IMAGES) -> list[str]:
-    """Write the sections that were measured anew; gives their names."""
-    text, written = manual.read_text(), []
+    """Update the sections whose parts were measured, and return their names."""
+    text, updated = manual.read_text(), []
     images.mkdir(exist_ok=True)
     for section in SECTIONS:
-        chosen = section.chosen(results.rows)
-        if not chosen:
+        values_by_case = section.select(results.rows)
+        if not values_by_case:
             continue
-        text = replaced(text, section.name, section.markdown(chosen))
-        (images / f"bench-{section.name}.svg").write_text(section.plot(chosen))
-        written.append(section.name)
-    text = replaced(text, "machine", "\n".join(_told(results)))
+        text = replace_section(text, section.name, section.markdown(values_by_case))
+        (images / f"bench-{section.name}.svg").write_text(section.plot(values_by_case))
+        updated.append(section.name)
+    text = replace_section(text, "machine", "\n".join(_describe_run(results)))
     manual.write_text(text)
-    return written
+    return updated
 
 
-def replaced(text: str, name: str, body: str) -> str:
-    """The text with what stands between the marks of a section replaced."""
-    begin, end = f"<!-- bench:{name} -->", f"<!-- /bench:{name} -->"
-    before, found, rest = text.partition(begin)
-    _, closed, after = rest.partition(end)
-    if not found or not closed:
-        raise ValueError(f"the manual has no {begin} … {end}")
-    return f"{before}{begin}\n\n{body}\n\n{end}{after}"
+def replace_section(text: str, name: str, body: str) -> str:
+    """Return the text with the content between the markers of a section replaced."""
+    start, end = f"<!-- bench:{name} -->", f"<!-- /bench:{name} -->"
+    before, start_marker, remainder = text.partition(start)
+    _, end_marker, after = remainder.partition(end)
+    if not start_marker or not end_marker:
+        raise ValueError(f"the manual has no {start} … {end}")
+    return f"{before}{start}\n\n{body}\n\n{end}{after}"
 
 
-def _told(results: Results) -> Iterator[str]:
-    of = results.machine
-    peers = [f"{name} {of[name]}" for name in ("temporalio", "dbos") if name in of]
-    yield f"`{results.command}`, version {results.version}: {of['processors']} processors ({of['processor']}), {of['memory']},"
-    yield f"{of['system']}, Python {of['python']}; beside {', '.join(peers) or 'no peers'}."
-    for name, why in results.left_out.items():
-        yield f"Not measured: {name} ({why})."
+def _describe_run(results: Results) -> Iterator[str]:
+    machine = results.machine
+    peers = [f"{name} {machine[name]}" for name in ("temporalio", "dbos") if name in machine]
+    yield f"`{results.command}`, version {results.version}: {machine['processors']} processors ({machine['processor']}),"
+    yield f"{machine['memory']}, {machine['system']}, Python {machine['python']}; compared with {', '.join(peers) or 'no peers'}."
+    for name, reason in results.left_out.items():
+        yield f"Not measured: {name} ({reason})."

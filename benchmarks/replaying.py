@@ -1,7 +1,7 @@
-"""Part `replay`: microseconds per activation while a history is re-executed, by the clock and of the CPU.
+"""Part `replay`: elapsed and CPU time per activation while a history is replayed.
 
-Each subject gets the history in the form it works on, made beforehand. What a subject computes once for each history it
-computes in the first round, and the median forgets it.
+Each subject receives the history in its native form, converted in advance. Work that a subject does once per history falls into
+the first round and does not affect the median.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ def measure(*, quick: bool) -> list[Row]:
 
 def _per_activation(run: Callable[[], None], activations: int) -> Callable[[], dict[str, float]]:
     def timed() -> dict[str, float]:
-        clock, cpu = time.perf_counter(), time.process_time()
+        elapsed, cpu = time.perf_counter(), time.process_time()
         run()
-        clock, cpu = time.perf_counter() - clock, time.process_time() - cpu
-        return {"µs/activation": clock / activations * 1e6, "µs CPU/act.": cpu / activations * 1e6}
+        elapsed, cpu = time.perf_counter() - elapsed, time.process_time() - cpu
+        return {"µs/activation": elapsed / activations * 1e6, "µs CPU/act.": cpu / activations * 1e6}
 
     return timed
 

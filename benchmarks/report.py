@@ -1,4 +1,4 @@
-"""Measured values as data, medians of interleaved rounds, and the table that is printed."""
+"""Measured values, medians of interleaved rounds, and the printed table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table: what was measured, of whom, and how much."""
+    """One measured value: a row of the table."""
 
     part: str
     case: str
@@ -22,36 +22,35 @@ class Row:
 
 
 class NotHere(Exception):
-    """A subject cannot be measured here, and why: it is said, and left out."""
+    """A subject is not available on this machine, with the reason. It is reported and skipped."""
 
 
 class TooSlow(NotHere):
-    """A subject did not come to an end in time: it is left out of this case only."""
+    """A subject did not finish in time. It is skipped in this case only."""
 
 
 LEFT_OUT: dict[str, str] = {}
-"""The subjects that could not be measured, and why."""
+"""Reasons why subjects were skipped, by subject."""
 
 
-def leave_out(subject: str, why: object) -> None:
-    """Say once that a subject cannot be measured."""
+def leave_out(subject: str, reason: object) -> None:
+    """Skip a subject from now on, and print the reason once."""
     if subject not in LEFT_OUT:
-        LEFT_OUT[subject] = str(why)
-        print(f"  left out: {subject}: {why}", flush=True)
+        LEFT_OUT[subject] = str(reason)
+        print(f"  left out: {subject}: {reason}", flush=True)
 
 
 def in_turn(subjects: Mapping[str, T], number: int) -> list[tuple[str, T]]:
-    """The subjects in the order of this round: every other one goes backwards, so that none always comes after the same one."""
+    """Return the subjects in the order of this round: odd rounds are reversed to balance the effects of order."""
     return list(subjects.items())[:: -1 if number % 2 else 1]
 
 
 def interleave(
     subjects: Mapping[str, Callable[[], Mapping[str, float]]], *, rounds: int, part: str, case: str
 ) -> list[Row]:
-    """Measure the subjects in turn, several rounds, so that a noisy moment hits all; the median of each.
+    """Measure the subjects alternately for several rounds, so that noise affects all of them, and return the medians.
 
-    A measurement gives one value for each of its units; each unit becomes a case of its own. One that raises `NotHere` is left
-    out, and the others are measured all the same.
+    A measurement returns one value per unit, and each unit becomes a row. A subject that raises `NotHere` is skipped.
     """
     values: dict[str, dict[str, list[float]]] = {}
     for number in range(rounds):
@@ -59,34 +58,34 @@ def interleave(
             if name in LEFT_OUT:
                 continue
             try:
-                found = measure()
-            except TooSlow as why:
-                print(f"  left out: {name}, {case}: {why}", flush=True)
+                measured = measure()
+            except TooSlow as error:
+                print(f"  left out: {name}, {case}: {error}", flush=True)
                 continue
-            except NotHere as why:
-                leave_out(name, why)
+            except NotHere as error:
+                leave_out(name, error)
                 continue
-            for unit, value in found.items():
+            for unit, value in measured.items():
                 values.setdefault(unit, {}).setdefault(name, []).append(value)
     return [
-        Row(part, case, name, statistics.median(found), unit)
-        for unit, by_name in values.items()
-        for name, found in by_name.items()
+        Row(part, case, name, statistics.median(samples), unit)
+        for unit, samples_by_name in values.items()
+        for name, samples in samples_by_name.items()
     ]
 
 
 def more_is_better(unit: str) -> bool:
-    """Whether a larger value of this unit is the better one: rates are, times and sizes are not."""
+    """Whether larger values of this unit are better: true for rates, false for times and sizes."""
     return unit.endswith("/s") or unit == "answered"
 
 
 def better(base: Row, row: Row) -> float:
-    """How many times better the second is than the first."""
+    """Return the improvement of the second row over the first as a ratio; above 1 is better."""
     return row.value / base.value if more_is_better(row.unit) else base.value / row.value
 
 
 def table(rows: list[Row]) -> str:
-    """The rows as text; ratios are to the first subject of a case: 2.0x means half of its time or memory, or twice its rate."""
+    """Return the rows as text. Ratios relate to the first subject of a case: 2.0x is half its time or twice its rate."""
     lines = [f"{'part':10} {'case':20} {'subject':24} {'value':>10} {'unit':14} {'ratio':>7}"]
     first: dict[tuple[str, str, str], Row] = {}
     for row in rows:

@@ -1,9 +1,9 @@
-"""Part `scale`: what an event costs in one large run, and in one four times as large: the ratio shows whether it stays the same.
+"""Part `scale`: cost per event in one large run and in one four times as large: the ratio shows whether it stays constant.
 
-    python -m benchmarks.scale CASE ENGINE N ADDRESS     one measurement, in a process of its own: microseconds for each
+    python -m benchmarks.scale CASE ENGINE N ADDRESS     one measurement in a separate process: microseconds per event
 
-Ten thousand fibers, ten thousand signals, histories of more than forty thousand events. Where a history has few events and
-the run many fibers, it is the cost of a fiber.
+The largest runs have 10,000 fibers, 10,000 signals, or histories of more than 40,000 events. In cases with many fibers and few
+events the cost per fiber is measured.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from .report import Row
 from .server import dev_server
 
 _ENGINES = ("memory", "file", "server")
-_WAVE = 50  # signals on their way at a time
+_WAVE = 50  # concurrent signals
 
 
 @dataclass(frozen=True)
 class Case:
-    """A workflow, how many signals it gets (`each`: as many as it is large), and whether all before its first task."""
+    """A workflow and its signals: a fixed number, or with `signal_per_item` N of them; `at_once` before its first task."""
 
     workflow: Any
     signals: int = 0
-    each: bool = False
+    signal_per_item: bool = False
     at_once: bool = False
     unit: str = "event"
     largest: int = 10_000
@@ -45,18 +45,18 @@ CASES = {
     "workflow.map": Case(subjects.mapped),
     "fibers in line": Case(subjects.waiting_fibers, 1, unit="fiber"),
     "conditions": Case(subjects.conditions, 1, unit="fiber"),
-    "signals, channel": Case(subjects.channel, each=True),
-    "  all at once": Case(subjects.channel, each=True, at_once=True),
-    "signals, handler": Case(subjects.Handler.run, each=True),
-    "  at once": Case(subjects.Handler.run, each=True, at_once=True),
-    # Six events for an activity: at 51,200 a history is full. A server takes its time for each step.
+    "signals, channel": Case(subjects.channel, signal_per_item=True),
+    "  all at once": Case(subjects.channel, signal_per_item=True, at_once=True),
+    "signals, handler": Case(subjects.Handler.run, signal_per_item=True),
+    "  at once": Case(subjects.Handler.run, signal_per_item=True, at_once=True),
+    # An activity takes six events, and a history is limited to 51,200. A server is slow per step.
     "activities in a row": Case(subjects.sequence, largest=8_000, largest_on_server=400),
     "four in a row": Case(subjects.four_ways, largest_on_server=1_600),
 }
 
 
 def measure(*, quick: bool) -> list[Row]:
-    """Every case on every engine, at a quarter of its size and at its size."""
+    """Measure every case on every engine, at a quarter of its size and at its full size."""
     return asyncio.run(_measure(quick))
 
 
@@ -85,11 +85,8 @@ async def _row(name: str, engine: str, size: int, address: str, unit: str) -> Ro
     return Row("scale", name, f"{engine}, n = {size:,}", float(answer.stdout.split()[-1]), f"µs/{unit}")
 
 
-# --- in a process of its own ------------------------------------------------------------------------------
-
-
 async def _run(case: Case, size: int, target: str) -> float:
-    """Microseconds for each event, or fiber, of one run."""
+    """Run a case and return microseconds per event or fiber."""
     async with await AsyncClient.connect(target) as client:
         worker = Worker(
             client,
@@ -101,38 +98,38 @@ async def _run(case: Case, size: int, target: str) -> float:
         )
         if not case.at_once:
             await worker.__aenter__()
-        begun = time.perf_counter()
+        started = time.perf_counter()
         handle = await client.start_workflow(
             case.workflow, size, id=f"scale-{time.time_ns()}", task_queue="scale"
         )
-        count = size if case.each else case.signals
-        for sent in range(0, count, _WAVE):
-            wave = [handle.signal("number", 1) for _ in range(min(_WAVE, count - sent))]
+        count = size if case.signal_per_item else case.signals
+        for first in range(0, count, _WAVE):
+            wave = [handle.signal("number", 1) for _ in range(min(_WAVE, count - first))]
             await asyncio.gather(*wave)
         if case.at_once:
             await worker.__aenter__()
         await handle.result()
-        took = time.perf_counter() - begun
+        elapsed = time.perf_counter() - started
         events = len(await handle.history())
         await worker.__aexit__(None, None, None)
-    return took / (events if case.unit == "event" else size) * 1e6
+    return elapsed / (events if case.unit == "event" else size) * 1e6
 
 
 def _replay(size: int) -> float:
-    """Microseconds for each event, from JSON to the end of the replay."""
+    """Return microseconds per event for decoding a history from JSON and replaying it."""
     from .made_histories import sequence_history
     from .subjects_hourglass import sequence
 
     text = sequence_history(size).to_json()
     with Replayer(workflows=[sequence], timeout=600) as replayer:
-        replayer.replay(History.from_json(sequence_history(10).to_json()))  # what a first replay loads
-        begun = time.perf_counter()
+        replayer.replay(History.from_json(sequence_history(10).to_json()))  # warm up
+        started = time.perf_counter()
         history = History.from_json(text)
         replayer.replay(history)
-        return (time.perf_counter() - begun) / len(history) * 1e6
+        return (time.perf_counter() - started) / len(history) * 1e6
 
 
-def _one(name: str, engine: str, size: int, address: str) -> float:
+def _measure_one(name: str, engine: str, size: int, address: str) -> float:
     match engine:
         case "replay":
             return _replay(size)
@@ -141,9 +138,9 @@ def _one(name: str, engine: str, size: int, address: str) -> float:
         case "server":
             return asyncio.run(_run(CASES[name], size, address))
         case _:
-            with TemporaryDirectory(dir=".", prefix=".bench-") as place:
-                return asyncio.run(_run(CASES[name], size, f"local:{place}/hourglass.db"))
+            with TemporaryDirectory(dir=".", prefix=".bench-") as folder:
+                return asyncio.run(_run(CASES[name], size, f"local:{folder}/hourglass.db"))
 
 
 if __name__ == "__main__":
-    print(_one(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]), flush=True)
+    print(_measure_one(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]), flush=True)

@@ -1,4 +1,4 @@
-"""A real dev server for the parts that need one."""
+"""Temporal dev servers for the parts that need one."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from pathlib import Path
 
 from temporalio.client import Client
 
-from hourglass.testing import dev_server as served
+from hourglass.testing import dev_server as start_dev_server
 
 from .report import NotHere
 
 
 @contextmanager
 def running_server() -> Iterator[str]:
-    """A server for others than this process; gives its address."""
+    """Start a server for child processes and yield its address."""
     try:
-        stack = served()
+        stack = start_dev_server()
         server = stack.__enter__()
     except Exception as error:
-        raise NotHere(f"there is no Temporal dev server: {error}") from error
+        raise NotHere(f"the Temporal dev server does not start: {error}") from error
     try:
         yield server.target
     finally:

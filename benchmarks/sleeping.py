@@ -1,10 +1,11 @@
-"""Part `sleeping`: what workflows cost that are open and asleep: in the memory of their worker, and on disk when it starts.
+"""Part `sleeping`: cost of sleeping workflows: memory of their worker, and startup time with many of them on disk.
 
-    python -m benchmarks.sleeping fill PATH COUNT CACHED     start so many, each asleep for a month; bytes held
-    python -m benchmarks.sleeping open PATH                  open the file with a worker; seconds, bytes, seconds to wake some
+    python -m benchmarks.sleeping fill PATH COUNT CACHED     start workflows that sleep for a month; print the memory growth
+    python -m benchmarks.sleeping open PATH                  open the file with a worker; print startup time, memory growth,
+                                                             and time until due workflows have completed
 
-Each is a process of its own. One in a thousand sleeps for a few seconds only, and is awaited by `open`. What is held has
-SQLite's page caches in it, 24 MiB at most, which matter when there are few workflows.
+Each command runs in a separate process. One workflow in a thousand sleeps for only a few seconds; `open` waits for those. The
+memory includes SQLite's page caches, at most 24 MiB, which is significant when there are few workflows.
 """
 
 from __future__ import annotations
@@ -29,24 +30,24 @@ _WAKING = "waking"
 
 @workflow.defn(name="Sleeper")
 def sleeper(seconds: float) -> int:
-    """Asleep from the beginning."""
+    """Sleep, then return."""
     workflow.sleep(seconds)
     return 7
 
 
 def measure(*, quick: bool) -> list[Row]:
-    """Ten thousand in memory, a hundred thousand on disk; a tenth of it if it must be quick."""
+    """Measure 10,000 workflows in memory and 100,000 on disk; with `quick` a tenth."""
     few, many = (1_000, 10_000) if quick else (10_000, 100_000)
-    with tempfile.TemporaryDirectory() as place:
-        (cached,) = _child("fill", Path(place) / "cached.db", few, few)
-        (evicted,) = _child("fill", Path(place) / "evicted.db", few, 100)
+    with tempfile.TemporaryDirectory() as folder:
+        (cached,) = _child("fill", Path(folder) / "cached.db", few, few)
+        (evicted,) = _child("fill", Path(folder) / "evicted.db", few, 100)
         rows = [
             Row("sleeping", f"{few:,} asleep", "all in the cache", cached / few / 1024, "KiB/workflow"),
             Row("sleeping", f"{few:,} asleep", "100 in the cache", evicted / few / 1024, "KiB/workflow"),
         ]
-        _child("fill", Path(place) / "many.db", many, 100)
-        _, nothing, _ = _child("open", Path(place) / "none.db")
-        seconds, held, woken = _child("open", Path(place) / "many.db")
+        _child("fill", Path(folder) / "many.db", many, 100)
+        _, nothing, _ = _child("open", Path(folder) / "none.db")
+        seconds, held, woken = _child("open", Path(folder) / "many.db")
         case = f"{many:,} on disk"
         return [
             *rows,
@@ -58,31 +59,28 @@ def measure(*, quick: bool) -> list[Row]:
 
 def _child(*arguments: object) -> list[float]:
     command = [sys.executable, "-m", "benchmarks.sleeping", *map(str, arguments)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, timeout=1800, check=True)
-    return [float(each) for each in done.stdout.split()]
-
-
-# --- in a process of its own ------------------------------------------------------------------------------
+    process = subprocess.run(command, stdout=subprocess.PIPE, timeout=1800, check=True)
+    return [float(value) for value in process.stdout.split()]
 
 
 async def _fill(path: str, count: int, cached: int) -> int:
-    """Start so many and wait until they sleep; gives the bytes that they take."""
+    """Start workflows, wait until they sleep, and return the memory growth in bytes."""
     async with (
         await AsyncClient.connect(f"local:{path}") as client,
         Worker(client, workflows=[sleeper], max_cached_workflows=cached),
     ):
         await client.execute_workflow(sleeper, 0.0, id="warm")
-        # What a first history loads is not what is measured.
+        # Warm up reading a history.
         await client.get_workflow_handle("warm").history()
-        before = _held()
-        for begin in range(0, count, _WAVE):
-            await _wave(client, range(begin, min(begin + _WAVE, count)))
-        await asyncio.sleep(2.5)  # the engine drops what is idle once a second
-        return _held() - before
+        before = _resident_bytes()
+        for first in range(0, count, _WAVE):
+            await _start_wave(client, range(first, min(first + _WAVE, count)))
+        await asyncio.sleep(2.5)  # the engine evicts idle runs once per second
+        return _resident_bytes() - before
 
 
-async def _wave(client: AsyncClient, numbers: range) -> None:
-    """Start some and wait until they sleep: a backlog of tasks would be measured otherwise."""
+async def _start_wave(client: AsyncClient, numbers: range) -> None:
+    """Start workflows and wait until they sleep, so that no backlog of tasks is measured."""
 
     async def start(number: int) -> None:
         short = number % 1000 == 0
@@ -91,12 +89,12 @@ async def _wave(client: AsyncClient, numbers: range) -> None:
         )
 
     await asyncio.gather(*[start(number) for number in numbers])
-    for number in numbers[-3:]:  # tasks are handled in order: the last are enough
+    for number in numbers[-3:]:  # tasks are processed in order, so it suffices to wait for the last
         if number % 1000:
-            await _asleep(client, f"asleep-{number}")
+            await _wait_until_asleep(client, f"asleep-{number}")
 
 
-async def _asleep(client: AsyncClient, name: str) -> None:
+async def _wait_until_asleep(client: AsyncClient, name: str) -> None:
     while True:
         events = (await client.get_workflow_handle(name).history()).events
         if events[-1]["eventType"] == "EVENT_TYPE_TIMER_STARTED":
@@ -105,21 +103,21 @@ async def _asleep(client: AsyncClient, name: str) -> None:
 
 
 def _open(path: str) -> tuple[float, int, float]:
-    """Seconds until a worker has the file, the bytes held then, seconds until those that were due have ended."""
+    """Return the startup time of a worker, its memory growth, and the time until due workflows have completed."""
     with Client.connect("local:") as client, Worker(client, workflows=[sleeper]):
-        client.execute_workflow(sleeper, 0.0)  # what a first workflow loads is not what is measured
-    before = _held()
-    began = time.perf_counter()
+        client.execute_workflow(sleeper, 0.0)  # warm up
+    before = _resident_bytes()
+    started = time.perf_counter()
     with Client.connect(f"local:{path}") as client, Worker(client, workflows=[sleeper]):
-        seconds = time.perf_counter() - began
-        held = _held() - before
-        due = [each.id for each in client.list_workflows(f"WorkflowId STARTS_WITH '{_WAKING}'")]
+        seconds = time.perf_counter() - started
+        growth = _resident_bytes() - before
+        due = [execution.id for execution in client.list_workflows(f"WorkflowId STARTS_WITH '{_WAKING}'")]
         for name in due:
             assert client.get_workflow_handle(name).result(timeout=60) == 7
-        return seconds, held, time.perf_counter() - began
+        return seconds, growth, time.perf_counter() - started
 
 
-def _held() -> int:
+def _resident_bytes() -> int:
     gc.collect()
     return int(Path("/proc/self/statm").read_text().split()[1]) * getpagesize()
 

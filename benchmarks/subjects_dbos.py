@@ -1,4 +1,4 @@
-"""The measured workflow for DBOS: a sequence of steps, called in the caller's thread."""
+"""Measured workflow for DBOS: a sequence of steps, called in the caller's thread."""
 
 from __future__ import annotations
 

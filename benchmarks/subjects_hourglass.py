@@ -1,4 +1,4 @@
-"""The measured workflows as plain functions: the same types, the same commands."""
+"""Measured workflows for Hourglass, with the same types and commands as those for Temporal's SDK."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ def echo(value: int) -> int:
 
 @activity.defn(name="echo", start_to_close_timeout=30)
 async def echo_async(value: int) -> int:
-    """As the peers have it: on the event loop, without a thread."""
+    """Return the argument on the event loop, without a thread, like the peers."""
     return value
 
 
-A_HISTORY = 5_000
-"""A run that has come so far continues as new: each step has six events, and a history takes 51,200."""
+STEPS_PER_RUN = 5_000
+"""Steps after which a run continues as new: a step takes six events, and a history is limited to 51,200."""
 
 
 @workflow.defn(name="Sequence")
 def sequence(steps: int, begin: int = 0, total: int = 0) -> int:
-    end = min(steps, begin + A_HISTORY)
+    end = min(steps, begin + STEPS_PER_RUN)
     for number in range(begin, end):
         total += echo(number)
     if end < steps:

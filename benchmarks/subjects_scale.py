@@ -1,12 +1,12 @@
-"""Workflows that are large in one run: many fibers, many signals, long histories. `n` is how large."""
+"""Workflows with large runs: many fibers, many signals, or long histories, according to the size `n`."""
 
 from __future__ import annotations
 
 from hourglass import activity, workflow
 
 AT_ONCE = 50
-"""Activities and timers pending at a time. A server allows 2,000 of a kind; but it fails a workflow task during which more than
-a hundred events came, and an activity's end is two.
+"""Maximum number of pending activities or timers. A server allows 2,000 of each, but it fails a workflow task that buffers more
+than a hundred events, and the completion of an activity adds two.
 """
 
 numbers = workflow.Channel("number", int)
@@ -14,13 +14,12 @@ numbers = workflow.Channel("number", int)
 
 @activity.defn(start_to_close_timeout=60)
 async def echo(value: int) -> int:
-    """The smallest activity."""
     return value
 
 
 @workflow.defn
 def acting_fibers(n: int) -> int:
-    """All fibers at once, each with an activity, so many of them at a time."""
+    """Spawn `n` fibers with one activity each, `AT_ONCE` activities at a time."""
     places = workflow.Semaphore(AT_ONCE)
 
     def act(number: int) -> int:
@@ -32,7 +31,7 @@ def acting_fibers(n: int) -> int:
 
 @workflow.defn
 def sleeping_fibers(n: int) -> int:
-    """All fibers at once, each asleep for a moment, so many of them at a time."""
+    """Spawn `n` fibers with one timer each, `AT_ONCE` timers at a time."""
     places = workflow.Semaphore(AT_ONCE)
 
     def doze(number: int) -> int:
@@ -45,13 +44,13 @@ def sleeping_fibers(n: int) -> int:
 
 @workflow.defn
 def mapped(n: int) -> int:
-    """An activity for each, by `workflow.map`."""
+    """Run `n` activities with `workflow.map`."""
     return sum(workflow.map(echo, range(n), limit=AT_ONCE))
 
 
 @workflow.defn
 def waiting_fibers(n: int) -> int:
-    """Fibers that wait for each other in every way but one: for a lock, an event, a queue, a channel's message."""
+    """Spawn `n` fibers that wait for an event, a lock and a queue; one signal starts them all."""
     lock, flag, queue, seen = workflow.Lock(), workflow.Event(), workflow.Queue[int](), 0
 
     def work(number: int) -> None:
@@ -71,7 +70,7 @@ def waiting_fibers(n: int) -> int:
 
 @workflow.defn
 def conditions(n: int) -> int:
-    """So many fibers that each wait for a condition, which one signal makes true for all."""
+    """Spawn `n` fibers that wait for a condition, which one signal makes true."""
     begun = False
     tasks = [workflow.spawn(workflow.wait_condition, lambda: begun) for _ in range(n)]
     total = numbers.receive()
@@ -82,39 +81,38 @@ def conditions(n: int) -> int:
 
 @workflow.defn
 def channel(n: int) -> int:
-    """Reads so many messages from a channel."""
+    """Receive `n` messages from a channel."""
     return sum(numbers.receive() for _ in range(n))
 
 
 @workflow.defn
 class Handler:
-    """Counts the signals that its handler gets."""
+    """Workflow that counts the signals received by its handler."""
 
     def __init__(self) -> None:
         self.count = self.total = 0
 
     @workflow.run
     def run(self, n: int) -> int:
-        """Wait for all of them."""
+        """Wait for `n` signals."""
         workflow.wait_condition(lambda: self.count == n)
         return self.total
 
     @workflow.signal
     def number(self, value: int) -> None:
-        """One more."""
         self.count += 1
         self.total += value
 
 
 @workflow.defn
 def sequence(n: int) -> int:
-    """One activity after the other."""
+    """Run `n` activities sequentially."""
     return sum(echo(number) for number in range(n))
 
 
 @workflow.defn
 def four_ways(n: int) -> int:
-    """One activity after the other, in four fibers."""
+    """Run `n` activities in four fibers, sequentially in each."""
 
     def way(first: int) -> int:
         return sum(echo(number) for number in range(first, n, 4))

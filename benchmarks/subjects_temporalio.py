@@ -1,4 +1,4 @@
-"""The measured workflows for Temporal's Python SDK: a sequence of activities, and a wait for a signal."""
+"""Measured workflows for Temporal's Python SDK: a sequence of activities, and a wait for a signal."""
 
 from __future__ import annotations
 

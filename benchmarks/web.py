@@ -1,9 +1,9 @@
-"""The rest of part `processes`: web processes that were forked after connecting, and how long a takeover takes.
+"""Second half of part `processes`: web processes forked after connecting, and the duration of a takeover.
 
-    python -m benchmarks.web PATH ASKED PAUSE     connects, forks, asks from each child; prints all milliseconds
+    python -m benchmarks.web PATH REQUESTS PAUSE     connect, fork, run workflows in each child; print all latencies in ms
 
-Flat out the processes ask as fast as they are answered, and share the machine's cores with the owner; paced they pause
-between requests, as web processes do that are not overloaded.
+In the case `flat out` each process sends the next request immediately, and shares the cores with the owner; in the case `paced`
+it pauses between requests, like web processes that are not overloaded.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from hourglass import Client
 from hourglass._embedded.multiprocess.ownership import FileLock
 
-from .processes import Owner, nothing, owner, p99, times
+from .processes import Owner, measure_latencies, nothing, p99, run_owner
 from .report import Row
 
 _PROCESSES = 4
@@ -29,85 +29,83 @@ _LOADS = {"paced": 0.02, "flat out": 0.0}
 
 
 def measure(*, quick: bool) -> list[Row]:
-    """Start to result from four forked processes; from the owner's death to the next result."""
-    asked, kills = (200, 5) if quick else (1500, 40)
-    return [*_forked(asked), *_takeovers(kills)]
+    """Return latencies of four forked processes, and the time from killing the owner to the next result."""
+    requests, kills = (200, 5) if quick else (1500, 40)
+    return [*_measure_forked(requests), *_measure_takeovers(kills)]
 
 
-def _forked(asked: int) -> list[Row]:
+def _measure_forked(requests: int) -> list[Row]:
     rows = []
     for load, pause in _LOADS.items():
-        with tempfile.TemporaryDirectory() as directory, owner(Path(directory) / "bench.db") as one:
-            command = [sys.executable, "-m", "benchmarks.web", str(one.path), str(asked), str(pause)]
-            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=600, check=True)
-            found = [float(each) for each in done.stdout.split()]
-        if len(found) != _PROCESSES * asked:
-            raise RuntimeError(f"{len(found)} of {_PROCESSES * asked} requests were answered")
-        for unit, value in (("ms p50", statistics.median(found)), ("ms p99", p99(found))):
+        with tempfile.TemporaryDirectory() as directory, run_owner(Path(directory) / "bench.db") as owner:
+            command = [sys.executable, "-m", "benchmarks.web", str(owner.path), str(requests), str(pause)]
+            process = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=600, check=True)
+            latencies = [float(latency) for latency in process.stdout.split()]
+        if len(latencies) != _PROCESSES * requests:
+            raise RuntimeError(f"{len(latencies)} of {_PROCESSES * requests} requests were answered")
+        for unit, value in (("ms p50", statistics.median(latencies)), ("ms p99", p99(latencies))):
             rows.append(Row("processes", "4 forked processes", load, value, unit))
     return sorted(rows, key=lambda row: row.unit)
 
 
-def _takeovers(kills: int) -> list[Row]:
-    """An owner is killed beside one that stands by, again and again."""
-    found = []
+def _measure_takeovers(kills: int) -> list[Row]:
+    """Repeatedly kill the owner while another process is on standby."""
+    durations = []
     with tempfile.TemporaryDirectory() as directory, Client.connect(f"local:{directory}/bench.db") as client:
         path = Path(directory) / "bench.db"
-        alive = [Owner.begin(path, 0)]
+        alive = [Owner.start(path, 0)]
         try:
             for _ in range(kills):
-                alive.append(Owner.begin(path, 0))  # says that it is ready when it stands by
+                alive.append(Owner.start(path, 0))  # ready once it is on standby
                 client.execute_workflow(nothing, id=uuid.uuid4().hex)
-                found.append(_takeover(client, path, alive))
+                durations.append(_measure_takeover(client, path, alive))
         finally:
-            for each in alive:
-                each.kill()
+            for process in alive:
+                process.kill()
     case, subject = "the owner is killed", "next result"
     return [
-        Row("processes", case, subject, statistics.median(found), "ms, median"),
-        Row("processes", case, subject, max(found), "ms, worst"),
+        Row("processes", case, subject, statistics.median(durations), "ms, median"),
+        Row("processes", case, subject, max(durations), "ms, worst"),
     ]
 
 
-def _takeover(client: Client, path: Path, alive: list[Owner]) -> float:
-    owning = FileLock(str(path)).note().pid
-    (victim,) = [each for each in alive if each.pid == owning]
+def _measure_takeover(client: Client, path: Path, alive: list[Owner]) -> float:
+    owner_pid = FileLock(str(path)).note().pid
+    (victim,) = [process for process in alive if process.pid == owner_pid]
     alive.remove(victim)
-    began = time.perf_counter()
+    started = time.perf_counter()
     victim.kill()
     client.execute_workflow(nothing, id=uuid.uuid4().hex)
-    return (time.perf_counter() - began) * 1e3
+    return (time.perf_counter() - started) * 1e3
 
 
-# --- in a process of its own ------------------------------------------------------------------------------
-
-
-def _serve_web(path: str, asked: int, pause: float) -> None:
+def _serve_web(path: str, requests: int, pause: float) -> None:
     client = Client.connect(f"local:{path}")
-    client.execute_workflow(
-        nothing, id=uuid.uuid4().hex
-    )  # connected before the fork, as with gunicorn's preload
+    # Connect before the fork, like gunicorn with --preload.
+    client.execute_workflow(nothing, id=uuid.uuid4().hex)
     children = []
     for _ in range(_PROCESSES):
         reading, writing = os.pipe()
         child = os.fork()
         if child == 0:
-            _ask(client, asked, pause, writing)
+            _run_child(client, requests, pause, writing)
         os.close(writing)
         children.append((child, reading))
     for child, reading in children:
-        with os.fdopen(reading) as said:
-            print(said.read(), flush=True)
+        with os.fdopen(reading) as output:
+            print(output.read(), flush=True)
         os.waitpid(child, 0)
     client.close()
 
 
-def _ask(client: Client, asked: int, pause: float, writing: int) -> None:
+def _run_child(client: Client, requests: int, pause: float, writing: int) -> None:
     try:
-        chance = random.Random(os.getpid())
-        found = times(client, asked, lambda: time.sleep(chance.expovariate(1 / pause)) if pause else None)
-        with os.fdopen(writing, "w") as out:
-            print(*found, file=out)
+        rng = random.Random(os.getpid())
+        latencies = measure_latencies(
+            client, requests, lambda: time.sleep(rng.expovariate(1 / pause)) if pause else None
+        )
+        with os.fdopen(writing, "w") as output:
+            print(*latencies, file=output)
     finally:
         os._exit(0)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks import plots, publish, report
-from benchmarks.publish import MANUAL, SECTIONS, Results, compared, load, replaced, write_manual
+from benchmarks.publish import MANUAL, SECTIONS, Results, compare, load, replace_section, write_manual
 from benchmarks.report import NotHere, Row, TooSlow, better, interleave
 
 CASES = {
@@ -72,7 +72,7 @@ def test_publishing_some_benchmarks_keeps_other_sections(tmp_path: Path) -> None
     cpu_section = before.partition("<!-- bench:cpu -->")[2].partition("<!-- /bench:cpu -->")[0]
     assert cpu_section in page.read_text()
     with pytest.raises(ValueError, match="has no <!-- bench:throughput -->"):
-        replaced("", "throughput", "")
+        replace_section("", "throughput", "")
 
 
 def test_benchmark_results_are_stored_and_compared_by_version(
@@ -83,10 +83,10 @@ def test_benchmark_results_are_stored_and_compared_by_version(
     publish.save(example_results("0.10", 2.0))
     fewer = [row for row in example_results("0.10", 4.0).rows if row.part == "latency"]
     publish.save(Results("0.10", {}, "", {}, fewer))
-    assert [each.stem for each in publish.kept()] == ["0.9", "0.10"]
-    before, after = map(load, publish.kept())
+    assert [path.stem for path in publish.result_files()] == ["0.9", "0.10"]
+    before, after = map(load, publish.result_files())
     assert len(after.rows) == len(before.rows)
-    comparison = compared(before, after)
+    comparison = compare(before, after)
     lines = {line.split("  ")[0] + line.split()[-1] for line in comparison.splitlines() if "steps/s" in line}
     assert all(line.endswith("better") for line in lines)
     assert "ms p50" in comparison
