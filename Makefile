@@ -1,4 +1,4 @@
-# Everything from nothing but Python (3.11 or newer) and make.
+# All targets need only Python (3.11 or newer) and make.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -12,13 +12,13 @@ $(READY): pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable . --group test
 	touch $(READY)
 
-browser:  ## a Chromium for the tests of the page, where Debian and root are there; elsewhere they say that they are skipped
+browser:  ## install Chromium for the web UI tests (Debian, as root); without it they are skipped
 	@command -v chromium >/dev/null || test -n "$$CHROMIUM" || { \
 		command -v apt-get >/dev/null && test "$$(id -u)" = 0 && \
 		{ apt-get update -qq; DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core; } >/dev/null 2>&1; \
-	} || echo "no Chromium here: the tests of the page in a browser are skipped"
+	} || echo "Chromium cannot be installed: the web UI tests are skipped"
 
-# The demos need the package alone, and no more than a minute: an environment of their own, without what tests need.
+# The demos use a separate environment with only the package, so that they are ready within a minute.
 DEMO := .venv-demo
 
 $(DEMO)/.ready: pyproject.toml
@@ -26,37 +26,36 @@ $(DEMO)/.ready: pyproject.toml
 	$(DEMO)/bin/python -m pip install --quiet --disable-pip-version-check --editable .
 	touch $@
 
-demo: $(DEMO)/.ready  ## a checkout that survives being killed: no server, one file; kill it and run it again
+demo: $(DEMO)/.ready  ## run a checkout on one file, without a server; kill it and run it again to see it resume
 	$(DEMO)/bin/python examples/checkout.py
 
-demo-temporal: $(DEMO)/.ready  ## the same on a real Temporal dev server
+demo-temporal: $(DEMO)/.ready  ## run the demo on a real Temporal dev server
 	$(DEMO)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev-server]'
 	$(DEMO)/bin/python examples/checkout.py --temporal
 
-# Many tests wait for servers, timers and processes, so there are three workers for each core of a small machine. Each gets one
-# stretch of the tests and takes from the others when it is done: a stretch keeps the tests of a module together, so each worker
-# starts a server of a kind at most once. Plain `pytest` runs the same tests one after the other. tests/tiers.py says which test is
-# of which tier.
+# Many tests wait for servers, timers and processes, hence three pytest workers per core of a small machine. With worksteal each
+# worker starts with a contiguous block of tests and later takes tests from others: the tests of a module stay together, so a worker
+# starts each kind of server at most once. Plain `pytest` runs the same tests sequentially. tests/tiers.py assigns tests to tiers.
 WORKERS ?= 6
 PYTEST = $(BIN)/python -m pytest -q
 
-test-changed: $(READY)  ## the tests that this branch and what is not committed concern, unit tests first (CHANGED="--list", "--unit", "--since HEAD")
+test-changed: $(READY)  ## run the tests affected by this branch and by uncommitted changes, unit tests first (CHANGED="--list", "--unit", "--since HEAD")
 	$(BIN)/python -m tests.changed $(CHANGED)
 
-test-unit: $(READY)  ## pure parts and scripted worlds: less than a minute
+test-unit: $(READY)  ## run the unit tests, in less than a minute
 	$(PYTEST) --tier unit -n 2 --dist worksteal
 
-test: $(READY)  ## unit and contract tests, and a short campaign (WORKERS=0 for one process)
+test: $(READY)  ## run unit and contract tests and a short campaign (WORKERS=0 for one process)
 	$(PYTEST) --tier unit,contract,short -n $(WORKERS) --dist worksteal
 
-campaign: $(READY)  ## the rest: kills, disks, clocks, chaos, soak, long searches
+campaign: $(READY)  ## run the slow tests: killed processes, disk faults, clocks, chaos, soak, long searches
 	$(PYTEST) --tier campaign -n $(WORKERS) --dist worksteal
 
 thorough: export HOURGLASS_THOROUGH = 1
-thorough: $(READY)  ## all tests, with many more random cases
+thorough: $(READY)  ## run all tests, with many more random cases
 	$(PYTEST) --timeout 3600 --override-ini faulthandler_timeout=3660 -n $(WORKERS) --dist worksteal
 
-coverage: $(READY)  ## lines and branches that unit and contract tests run, by file
+coverage: $(READY)  ## report line and branch coverage of unit and contract tests by file
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group coverage
 	$(BIN)/coverage erase
 	COVERAGE_PROCESS_START=pyproject.toml $(BIN)/coverage run -m pytest -q --tier unit,contract -n $(WORKERS) --dist worksteal
@@ -69,7 +68,7 @@ smoke: $(READY)  ## build the packages into dist/, install the wheel into bare e
 
 LOWEST := .venv-lowest
 
-test-lowest: $(READY)  ## the tests with the lowest supported versions of the dependencies
+test-lowest: $(READY)  ## run the tests with the lowest supported versions of the dependencies
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(LOWEST)
 	$(BIN)/uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct --editable . --group test
@@ -79,36 +78,36 @@ changelog: $(READY)  ## preview the changelog of the next release from changes/
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group release
 	$(BIN)/towncrier build --draft --version "$$($(BIN)/python -c 'import hourglass; print(hourglass.__version__)')"
 
-check: $(READY)  ## lint, format, types; and what the checkers accept and refuse in code that uses us
+check: $(READY)  ## check lint, format and types, and run the typing tests of the public API
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(PYTEST) tests/typing
 
-faces: $(READY)  ## write the blocking face of the client from the asynchronous one
+faces: $(READY)  ## generate the blocking client API from the asynchronous one
 	$(BIN)/python -m tests.architecture.faces
 
-names: $(READY)  ## write the tables of temporalio's names in the manual
+names: $(READY)  ## update the tables of temporalio's names in the docs
 	$(BIN)/python -m tests.parity.table
 
-reference: $(READY)  ## write docs/reference from the docstrings
+reference: $(READY)  ## generate docs/reference from the docstrings
 	$(BIN)/python -m tests.architecture.reference
 
-house: $(READY)  ## how easily a stranger finds a way through the source, in figures
+house: $(READY)  ## print readability metrics of the source, including a run on a real dev server
 	$(BIN)/python -m tests.architecture.house --temporal
 
-bench: $(READY)  ## side by side with temporalio and DBOS, as ratios (BENCH="--publish" writes docs/performance.md; "--against FOLDER" for an earlier checkout, too)
+bench: $(READY)  ## compare with temporalio and DBOS, as ratios (BENCH="--publish" updates docs/performance.md; "--against FOLDER" adds an earlier checkout)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group bench
 	$(BIN)/python -m benchmarks $(BENCH)
 
-chaos: $(READY)  ## more than a thousand faults of all kinds by seed, every acknowledgement checked, a report (CHAOS="--seed 7 --quick" for less)
+chaos: $(READY)  ## inject over a thousand random faults and verify every acknowledgement (CHAOS="--seed 7 --quick" for fewer)
 	$(BIN)/python -m tests.chaos $(CHAOS)
 
-soak: $(READY)  ## a worker under load for ten minutes, or for SOAK="--hours 8": fails if memory, threads, descriptors or the file grow
+soak: $(READY)  ## run a worker under load for ten minutes (or SOAK="--hours 8"); fail if memory, threads, descriptors or the file grow
 	$(BIN)/python -m tests.durability.soak $(SOAK)
 
-docs: $(READY)  ## the manual as a site in site/; a warning is an error
+docs: $(READY)  ## build the documentation in site/; warnings are errors
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group docs
 	$(BIN)/zensical build --clean --strict --config-file mkdocs.yml
 

@@ -1,7 +1,7 @@
-"""Build hook: the README as the package index shows it.
+"""Build hook that makes the links of the README absolute for the package index.
 
-In the repository the README's links and pictures are relative, so that they work in every checkout. The package index knows no
-files of the repository: there they lead to the repository's address, which is `Source` of `[project.urls]`.
+In the repository, links and images of the README are relative, so that they work in every checkout. The package index does not
+host the files of the repository: there the links point to the repository URL, `Source` in `[project.urls]`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _LINK = re.compile(r"(!?)(\[(?:[^\[\]]|\\.)*\])\((?!https?://|mailto:|#)([^)\s]+
 
 
 def absolute(readme: str, repository: str) -> str:
-    """Return the text with its relative links made absolute: pictures to their raw files, everything else to its page."""
+    """Return the README with absolute links: images link to the raw file, everything else to its page."""
 
     def replace(match: re.Match[str]) -> str:
         picture, label, path = match.groups()
@@ -27,10 +27,10 @@ def absolute(readme: str, repository: str) -> str:
 
 
 class ReadmeHook(MetadataHookInterface):
-    """Sets the `readme` of the package."""
+    """Metadata hook that sets the `readme` of the package."""
 
     def update(self, metadata: dict[str, Any]) -> None:
-        """Read README.md, and make its links absolute."""
+        """Set the readme to README.md with absolute links."""
         text = (Path(self.root) / "README.md").read_text(encoding="utf-8")
         metadata["readme"] = {
             "content-type": "text/markdown",
