@@ -96,6 +96,7 @@ _KINDS: dict[Any, _Kind] = {
     RetryState: _Kind(_PLAIN.put, _member(RetryState)),
     tuple[Payload, ...]: _Kind(
         lambda message, name, value: put_payloads(getattr(message, name), value),
+        # Details of heartbeats may contain published progress, which is not the author's.
         lambda message, name: without_carrier(payloads_from(getattr(message, name))),
     ),
     tuple[str, ...]: _Kind(
@@ -124,7 +125,7 @@ class _SpecField(NamedTuple):
     name: str
     kind: _Kind
     is_optional: bool
-    """Whether the field has a default that differs from 0, so that 0 must be written."""
+    """Whether None means that the field is unset, so that 0 must be written."""
 
 
 class SpecIn(Generic[S]):
