@@ -1,15 +1,15 @@
-"""An AI agent: a model that thinks, tools that act, and a loop between them that survives crashes.
+"""An AI agent: a loop of model requests and tool calls that survives crashes.
 
     python examples/agent.py
     hourglass run examples/agent.py:agent "What shall I wear in Oslo and in Rome?" --id wear
-    hourglass signal consent wear true      (in another terminal, when it waits for it)
+    hourglass signal consent wear true      (in another terminal, when it asks for consent)
 
 `HOURGLASS_TARGET=localhost:7233` runs the same on a Temporal server.
 
-Asking the model is an activity, and so is each tool: each is retried by itself, and after a crash no answer that was paid
-for is asked for again. Tools that are wanted together run together. What touches others waits for a person's consent, if
-need be for days. What the model says is streamed word by word. Kill it and run it again: it goes on. It is a fake here;
-`ask` is the place for a real one.
+Each model request and each tool call is an activity: it is retried on its own, and after a crash completed requests are not
+repeated. Tools requested together run in parallel. Tools with side effects on other people wait for consent, for days if
+necessary. The model's answer is streamed word by word. Kill the program and run it again: it resumes. The model is a fake;
+replace it in `ask`.
 """
 
 from __future__ import annotations
@@ -45,9 +45,6 @@ consents = workflow.Channel("consent", bool)
 tokens = Progress("tokens", str)
 
 
-# --- the model -------------------------------------------------------------------------------------------------------
-
-
 @activity.defn(
     start_to_close_timeout=timedelta(minutes=5),
     retry_policy=RetryPolicy(maximum_interval=timedelta(minutes=1)),
@@ -55,8 +52,8 @@ tokens = Progress("tokens", str)
 def ask(messages: list[Message]) -> Message:
     """Ask the model what to do next.
 
-    Call yours here with the messages and the descriptions of `TOOLS`, and turn its answer into a `Message`. Let its errors
-    out: a busy model is asked again. Raise `ApplicationError(…, non_retryable=True)` for what that will not mend.
+    Call a real model here with the messages and the descriptions of `TOOLS`, and convert its answer to a `Message`. Do not
+    catch its errors: the activity is retried. Raise `ApplicationError(…, non_retryable=True)` for permanent errors.
     """
     reply = Message("model")
     for piece in fake_model(messages):
@@ -69,7 +66,7 @@ def ask(messages: list[Message]) -> Message:
 
 
 def fake_model(messages: list[Message]) -> Iterator[str | ToolCall]:
-    """Looks up the weather of the cities in the question, mails what it found, and says so, word by word."""
+    """Fake model: look up the weather of the cities in the question, mail the result, and answer word by word."""
     question, seen = messages[0].text, [each for each in messages if each.role == "tool"]
     match len(seen):
         case 0:
@@ -87,13 +84,13 @@ WEATHER = {"Oslo": "snow", "Rome": "sun", "London": "rain"}
 
 @activity.defn(retry_policy=THREE_TIMES)
 def weather(city: str) -> str:
-    """The weather in a city today."""
+    """Return today's weather in a city."""
     return f"{city} has {WEATHER[city]}"
 
 
 @activity.defn(retry_policy=THREE_TIMES)
 def mail(to: str, text: str) -> str:
-    """Send somebody a mail."""
+    """Send an e-mail."""
     print(f"  mail to {to}: {text}")
     return f"mailed to {to}"
 
@@ -115,12 +112,16 @@ def agent(question: str, max_steps: int = 10) -> str:
 
 
 def use(call: ToolCall) -> Message:
-    """What a tool says. A tool that does not work is told to the model, which may try something else."""
+    """Run a tool and return its result. Errors are returned to the model, which may try something else."""
     if call.name in NEEDS_CONSENT and not has_consent(call):
         return Message("tool", "the user refused", answers=call.id)
     try:
         text = TOOLS[call.name](**call.arguments)
-    except (KeyError, ArgumentError, ActivityError) as error:  # no such tool, no such argument, no luck
+    except (
+        KeyError,
+        ArgumentError,
+        ActivityError,
+    ) as error:  # unknown tool, invalid argument, or failed activity
         text = f"failed: {error}"
     return Message("tool", text, answers=call.id)
 
@@ -139,7 +140,7 @@ def main() -> None:
         handle = client.start_workflow(
             agent, question, id="wardrobe", id_conflict_policy=goes_on, task_queue="agent"
         )
-        handle.signal(consents, True)  # a person says yes
+        handle.signal(consents, True)  # a person consents
         for piece in tokens.follow(handle):
             print(piece, end="", flush=True)
         print()

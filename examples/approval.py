@@ -7,8 +7,8 @@
 `HOURGLASS_TARGET=localhost:7233` runs the same on a Temporal server. `test_approval.py` tests it: days of waiting in
 milliseconds.
 
-A channel is a queue of signals with one name for both sides. While the workflow waits it takes no thread, and it may be
-waited for across restarts and deploys.
+A channel is a queue of signals; sender and receiver use the same object. A waiting workflow uses no thread, and it keeps waiting
+across restarts and deploys.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def approval(request: Request) -> str:
 
 
 def remind(request: Request) -> None:
-    """Runs beside the workflow, and is cancelled when it is no longer needed."""
+    """Send a reminder every day, until cancelled by the workflow."""
     while True:
         workflow.sleep(request.remind_every)
         notify(request.approver, f"{request.document} still waits for you")

@@ -1,4 +1,4 @@
-"""A subscription: charge every month for a year, wait for cards that do not work, end when the customer leaves.
+"""A subscription: charge every month for a year, wait while a card is declined, stop when the customer cancels.
 
     python examples/billing.py
     hourglass run examples/billing.py '{"customer": "ann", "cents": 900, "month": "PT1S"}'
@@ -6,7 +6,7 @@
 The script first runs a year on virtual time, in milliseconds, then one with very short months on the engine:
 `hourglass.db` in this folder or, with `HOURGLASS_TARGET=localhost:7233`, a Temporal server.
 
-One loop is the whole life of a subscription. No cron job looks for who is due, and no table says who has paid.
+One loop implements the whole life of a subscription, without a cron job that looks for due payments and without a table of them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ leaving = workflow.Channel("leave", str)
     retry_policy=RetryPolicy(initial_interval=timedelta(days=1), backoff_coefficient=1, maximum_attempts=5)
 )
 def charge(customer: str, cents: int, month: int) -> str:
-    """The bank refuses a second charge for the same customer and month: that makes this safe to repeat."""
+    """Charge a month. The bank rejects a second charge for the same customer and month, so retries are safe."""
     return f"{customer} pays {cents / 100:.2f} for month {month}"
 
 
@@ -49,7 +49,7 @@ def subscription(plan: Plan) -> str:
         try:
             return f"left in month {month}: {leaving.receive(timeout=plan.month)}"
         except TimeoutError:
-            pass  # a month went by
+            pass  # the month is over
     return f"ended: {plan.months} months paid"
 
 

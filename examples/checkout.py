@@ -1,8 +1,8 @@
-"""A checkout that survives being killed: work in parallel, a retry, a signal, a timer, a result.
+"""A checkout that survives being killed: parallel activities, a retry, a signal, a timer, a result.
 
-`make demo` runs it. Everything is kept in one file, in a folder of its own; there is no server. Kill it whenever you
-like, with Ctrl-C or `kill -9`, and run it again: it goes on where it was. `--temporal` runs the same code on a real
-Temporal server, which it starts and stops. Only public names of Hourglass are used here.
+Run it with `make demo`. All state is in one file in a separate folder; there is no server. Kill it at any time with Ctrl-C or
+`kill -9` and run it again: it resumes where it stopped. `--temporal` runs the same code on a real Temporal server, which it
+starts and stops. Only public names of Hourglass are used.
 """
 
 from __future__ import annotations
@@ -51,9 +51,6 @@ class Receipt:
     parcels: list[str]
 
 
-# --- activities: ordinary functions that touch the world --------------------------------------------------
-
-
 @activity.defn
 def reserve(item: str) -> str:
     say("activity", f"reserve the {item}")
@@ -86,8 +83,6 @@ def ship(item: str) -> str:
     return f"parcel-{item}"
 
 
-# --- the workflow: a plain function -----------------------------------------------------------------------
-
 approvals = workflow.Channel("approval", str)
 
 
@@ -110,11 +105,8 @@ def checkout(order: Order) -> Receipt:
     return Receipt(order.id, charge_id, manager, parcels)
 
 
-# --- the world outside ------------------------------------------------------------------------------------
-
-
 class Bank:
-    """Keeps a book that no crash of ours can undo. A good bank takes an order's money once, however often it is asked."""
+    """An external bank, whose ledger survives our crashes. It charges each order once, however often it is called."""
 
     def __init__(self) -> None:
         self.book = Path(os.devnull)
@@ -135,11 +127,8 @@ pace = 0.7
 
 
 def take_a_while() -> None:
-    """The world is slow; here it also leaves you time to kill the program in the middle of something."""
+    """Simulate a slow external call, which also leaves time to kill the program in the middle of it."""
     time.sleep(pace)
-
-
-# --- the program ------------------------------------------------------------------------------------------
 
 
 def main() -> None:
@@ -187,7 +176,7 @@ def begin(client: Client) -> WorkflowHandle[Receipt]:
 
 
 def unfinished(client: Client) -> WorkflowHandle[Receipt] | None:
-    """The order that an earlier run of this program left behind, if it was killed."""
+    """Return the unfinished order of an earlier run of this program that was killed, or None."""
     open_now = "WorkflowType = 'checkout' AND ExecutionStatus = 'Running'"
     for found in client.list_workflows(open_now):
         handle = client.get_workflow_handle(found.id, result_type=Receipt)
@@ -202,7 +191,7 @@ def unfinished(client: Client) -> WorkflowHandle[Receipt] | None:
 
 
 def approve(handle: WorkflowHandle[Any]) -> None:
-    """Be Ann: when the workflow has asked, send it the signal, unless that was done before."""
+    """Act as the approver Ann: once the workflow has asked, send the signal unless it was sent before."""
     done, approved = progress(handle)
     while "ask_for_approval" not in done:
         time.sleep(0.05)
@@ -216,7 +205,7 @@ def approve(handle: WorkflowHandle[Any]) -> None:
 
 
 def progress(handle: WorkflowHandle[Any]) -> tuple[list[str], bool]:
-    """What the history says: the activities that are done, and whether the approval has arrived."""
+    """Return the completed activities in the history, and whether the approval was received."""
     names: dict[str, str] = {}
     done: list[str] = []
     approved = False
@@ -235,7 +224,7 @@ def progress(handle: WorkflowHandle[Any]) -> tuple[list[str], bool]:
 
 @contextmanager
 def place(temporal: bool, folder: Path) -> Iterator[str]:
-    """The target: a file in a folder of its own; a dev server for as long as the demo runs; or what you have named."""
+    """Yield the target: a file in a separate folder, a dev server that runs during the demo, or the configured target."""
     named = os.environ.get("HOURGLASS_TARGET")
     if named:
         yield named
@@ -260,11 +249,11 @@ _began = time.monotonic()
 def say(who: str, what: str) -> None:
     print(
         f"{time.monotonic() - _began:5.1f} s  {who:<9} {what}\n", end="", flush=True
-    )  # one write: threads talk, too
+    )  # a single write: other threads print, too
 
 
 def show_workflow_log() -> None:
-    """Print what the workflow logs in the same form as everything else."""
+    """Handler that prints the workflow's log records in the format of the demo."""
 
     class Lines(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:

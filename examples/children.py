@@ -1,12 +1,12 @@
-"""Children: a workflow that runs others, each with a history of its own, and answers for those that fail.
+"""Children: a workflow that runs other workflows, each with its own history, and handles their failures.
 
     python examples/children.py
     hourglass run examples/children.py:monthly_close '["north", "south"]'
 
 `HOURGLASS_TARGET=localhost:7233` runs the same on a Temporal server.
 
-A workflow that is called in a workflow is its child. `.start` begins one and does not wait; `.options(id=…)` names it, so
-that people can find it and nobody runs it twice. Children can run on other workers, be cancelled alone, and fail alone.
+A workflow called in a workflow is its child. `.start` starts a child without waiting; `.options(id=…)` sets its id, so that it
+can be found and does not run twice. Children can run on other workers and can be cancelled and fail independently.
 """
 
 from __future__ import annotations

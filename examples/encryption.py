@@ -5,9 +5,9 @@
 
 `HOURGLASS_TARGET=localhost:7233` runs the same on a Temporal server, which then holds secrets that it cannot read.
 
-A codec changes every payload on its way out and in. This one is AES-256-GCM, with the name of the key beside the
-ciphertext, so that keys can be replaced while old workflows are open. It refuses what it did not encrypt: who can
-write to the server must not be able to slip plain values in. In production the keys come from a key service.
+A codec encodes every outgoing and decodes every incoming payload. This one uses AES-256-GCM and stores the key's name with the
+ciphertext, so that keys can be rotated while old workflows are open. It rejects payloads that it did not encrypt: somebody with
+write access to the server must not be able to inject plain values. In production, load the keys from a key service.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ENCODING = "binary/encrypted"
 
 
 class Encryption:
-    """Encrypts with the current key, decrypts with whichever key was used."""
+    """Codec that encrypts with the current key and decrypts with the key named in the payload."""
 
     def __init__(self, keys: Mapping[str, bytes], current: str) -> None:
         self._ciphers = {name: AESGCM(key) for name, key in keys.items()}
@@ -43,7 +43,7 @@ class Encryption:
     def _sealed(self, payload: Payload) -> Payload:
         nonce = os.urandom(12)
         name = self._current.encode()
-        # The whole payload is encrypted, how it is encoded included; the key's name is authenticated with it.
+        # The whole payload is encrypted, including its encoding; the key's name is authenticated.
         secret = self._ciphers[self._current].encrypt(nonce, msgspec.msgpack.encode(payload), name)
         return Payload(nonce + secret, ENCODING, {"key": name})
 
@@ -73,7 +73,7 @@ def treatment(patient: Patient) -> str:
 
 
 def held(handle: WorkflowHandle[str]) -> bytes:
-    """All that the engine keeps of a workflow's values: arguments, results, failures."""
+    """Return the stored payloads of a workflow: arguments, results, failures."""
     data = re.findall(r'"data":\s*"([^"]*)"', handle.history().to_json())
     return b"".join(base64.b64decode(each) for each in data)
 

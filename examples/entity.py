@@ -4,9 +4,9 @@
 
 `HOURGLASS_TARGET=localhost:7233` runs the same on a Temporal server.
 
-There is one workflow for each account, named by its id, so changes never race. An update is answered: it returns, or
-its validator refuses it before anything is recorded. A history must not grow for ever; after some changes, or when the
-server says so, the account continues as a new run with an empty history and the same id, and nobody outside notices.
+There is one workflow per account, identified by its id, so changes never race. An update returns a result, or its validator
+rejects it before anything is recorded. To limit the history, the account continues as new after some changes or when the
+server suggests it: a new run with an empty history and the same id, which clients do not notice.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Loyalty:
     @workflow.run
     def run(self, account: Account) -> Account:
         workflow.wait_condition(lambda: self.closed or self.is_long)
-        workflow.wait_condition(workflow.all_handlers_finished)  # nobody is left without an answer
+        workflow.wait_condition(workflow.all_handlers_finished)  # answer all pending updates first
         if not self.closed:
             self.account.runs += 1
             workflow.continue_as_new(self.account)
@@ -76,7 +76,7 @@ class Loyalty:
 
 
 def open_account(client: Client, owner: str) -> WorkflowHandle[Account]:
-    """The account of an owner, which is begun where there is none: with the first points, in one step."""
+    """Return the account of an owner. Start it with the first points, in one request, if it does not exist."""
     first = client.with_start(Loyalty.run, Account(owner), id=f"loyalty-{owner}", task_queue="entity")
     first.execute_update(Loyalty.earn, 50)
     return client.get_workflow_handle(f"loyalty-{owner}", workflow=Loyalty.run)

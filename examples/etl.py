@@ -1,13 +1,13 @@
-"""An ETL: five hundred items fetched from an API that has a limit, cleaned, and loaded into a warehouse that has another.
+"""An ETL job: fetch 500 items from a rate-limited API, clean them, and load them into a warehouse with limited concurrency.
 
     python examples/etl.py
     hourglass run examples/etl.py 500
 
 `HOURGLASS_TARGET=localhost:7233` runs the same on a Temporal server.
 
-At most ten items are loaded at a time, and at most two hundred are fetched in any second, by all runs of the target
-together. Both leave next to nothing in the history: a slot that one item leaves goes to the next. An item that cannot be read
-is set aside, one that cannot be loaded now is tried again. Kill it and run it again: it goes on.
+At most ten items are loaded at a time and at most 200 are fetched per second, across all runs on the target. Both limits add
+almost no history events: a released slot is passed to the next item. Items that cannot be parsed are set aside; failed loads are
+retried. Kill the program and run it again: it resumes.
 """
 
 from __future__ import annotations
@@ -36,25 +36,19 @@ class Report:
 reports = Progress("reports", Report)
 
 
-# --- what touches the world ------------------------------------------------------------------------------------------
-
-
 @activity.defn(retry_policy=RetryPolicy(initial_interval=0.2, maximum_attempts=5))
 def extract(number: int) -> str:
-    """Stands for a call of an API. One row in a hundred is broken."""
+    """Simulate an API call. One row in a hundred is malformed."""
     return "{broken" if number % 100 == 99 else json.dumps({"id": number, "cents": 10 * number})
 
 
 @activity.defn(retry_policy=RetryPolicy(initial_interval=0.2, maximum_attempts=10))
 def load(id: int, cents: int) -> None:
-    """Stands for an `INSERT … ON CONFLICT (id) DO NOTHING`: an attempt whose answer was lost is made again."""
-
-
-# --- the run ---------------------------------------------------------------------------------------------------------
+    """Simulate `INSERT … ON CONFLICT (id) DO NOTHING`, because an attempt whose result was lost is retried."""
 
 
 def transform(raw: str) -> tuple[int, int]:
-    """Plain code that needs nothing but its input belongs into the workflow."""
+    """Parse a row. Pure functions like this one can run in the workflow."""
     try:
         row = json.loads(raw)
         return int(row["id"]), int(row["cents"])

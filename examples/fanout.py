@@ -5,8 +5,8 @@
 
 `HOURGLASS_TARGET=localhost:7233` runs the same on a Temporal server.
 
-Each item is an activity of its own: it is retried alone, and after a crash only what was not done is done. Beyond a few
-thousand items give each batch to a child workflow (`children.py`), so that no single history grows too long.
+Each item is a separate activity: it is retried on its own, and after a crash only unfinished items run. For more than a few
+thousand items, use a child workflow per batch (`children.py`), so that no single history grows too long.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Progress:
 
 @activity.defn
 def thumbnail(image: int) -> str:
-    """Stands for the real work: something that takes a moment and may fail."""
+    """Simulate the real work, which takes time and may fail."""
     time.sleep(0.02)
     return hashlib.sha256(b"image %d" % image).hexdigest()[:8]
 

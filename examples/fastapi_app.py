@@ -1,16 +1,16 @@
-"""A FastAPI application that starts workflows, talks to them and follows them.
+"""A FastAPI application that starts workflows, sends them signals and follows their progress.
 
     pip install fastapi uvicorn
     python examples/fastapi_app.py
 
     curl -X POST localhost:8000/orders -H 'content-type: application/json' -d '{"item": "lamp"}'
     curl localhost:8000/orders/ID
-    curl -N localhost:8000/orders/ID/events         (follows it until it is done)
+    curl -N localhost:8000/orders/ID/events         (follows the order until it is done)
     curl -X POST localhost:8000/orders/ID/payment
 
 `HOURGLASS_TARGET=localhost:7233` runs the same on a Temporal server. The workflow is in `orders.py`.
 
-The application holds no state: stop it, start it again, and every order goes on where it was.
+The application is stateless: restart it, and every order resumes where it stopped.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ async def pay(handle: OrderHandle) -> None:
 
 @app.get("/orders/{id}/result")
 async def result(handle: OrderHandle) -> str:
-    """Waits for the end. Thousands may wait: none of them takes a thread."""
+    """Wait for the result. Thousands of requests can wait, without a thread each."""
     return await handle.result()
 
 
@@ -84,8 +84,8 @@ async def result(handle: OrderHandle) -> str:
 async def events(
     handle: OrderHandle, last_event_id: Annotated[str | None, Header()] = None
 ) -> StreamingResponse:
-    """Every stage of the order, as server-sent events. A browser that comes back says which it saw last."""
-    await handle.describe()  # an order that is not there is told at once
+    """Stream every stage of the order as server-sent events. A reconnecting browser sends the id of the last one."""
+    await handle.describe()  # fail immediately if the order does not exist
     return StreamingResponse(changes(handle, last_event_id), media_type="text/event-stream")
 
 

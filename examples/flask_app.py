@@ -1,4 +1,4 @@
-"""A Flask application that starts workflows, talks to them and follows them. No event loop in sight.
+"""A Flask application that starts workflows, sends them signals and follows their progress. It needs no event loop.
 
     pip install flask
     python examples/flask_app.py
@@ -10,7 +10,7 @@
 
 `HOURGLASS_TARGET=localhost:7233` runs the same on a Temporal server. The workflow is in `orders.py`.
 
-The application holds no state: stop it, start it again, and every order goes on where it was.
+The application is stateless: restart it, and every order resumes where it stopped.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     python examples/hello.py
     hourglass run examples/hello.py Ann
 
-Both keep what they do in `hourglass.db`, in the folder where you are. `HOURGLASS_TARGET=localhost:7233` runs the same on
+Both store their state in `hourglass.db` in the current folder. `HOURGLASS_TARGET=localhost:7233` runs the same on
 a Temporal server.
 """
 

@@ -1,12 +1,11 @@
-"""An import that is kind to others: one at a time for each customer, an API that takes ten calls a second, progress to watch.
+"""An import with limits: one run at a time per customer, ten API calls per second in total, and progress reports.
 
     python examples/limits.py
 
 `HOURGLASS_TARGET=localhost:7233` runs the same on a Temporal server.
 
-The limits hold for all workflows of the target, in any process, and survive whatever the workflows survive. Nothing is set
-up for them: a key comes into being when it is first used. The watcher sees each step as it happens, without asking again
-and again, and leaves no trace in the history.
+The limits apply to all workflows on the target, in any process, and are as durable as the workflows. They need no setup: a key is
+created on first use. The watcher receives each step immediately, without polling and without adding events to the history.
 """
 
 from __future__ import annotations
@@ -31,16 +30,16 @@ steps = Progress("steps", Step)
 
 @activity.defn
 def fetch(customer: str, page: int) -> int:
-    """Stands for a call of somebody else's API; gives how many rows the page has."""
+    """Simulate a call of an external API. Return the number of rows on the page."""
     return 100 * page
 
 
 @workflow.defn
 def import_pages(customer: str, pages: int) -> int:
     rows = 0
-    with limits.slot(f"import-{customer}"):  # one import of a customer at a time
+    with limits.slot(f"import-{customer}"):  # one import per customer at a time
         for page in range(1, pages + 1):
-            limits.throttle("their-api", 10, per=timedelta(seconds=1))  # all imports together
+            limits.throttle("their-api", 10, per=timedelta(seconds=1))  # across all imports
             rows += fetch(customer, page)
             steps.publish(Step(page, pages))
     return rows
@@ -55,7 +54,7 @@ def main() -> None:
         print(f"first: {first.result()} rows")
         print(f"second: {second.result()} rows")
 
-        # Somebody presses the button five times: one import, with what was asked for last.
+        # Five requests in a row start a single import, with the arguments of the last one.
         calls = [
             limits.debounce(client, import_pages, "bob", pages, key="import-bob", wait=0.5, task_queue=QUEUE)
             for pages in range(1, 6)

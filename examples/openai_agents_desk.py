@@ -1,12 +1,12 @@
-"""Agents of the OpenAI Agents SDK, durable: one that decides who helps, two that do, in a conversation that continues as new.
+"""Durable agents with the OpenAI Agents SDK: a triage agent and two specialists, in a conversation that continues as new.
 
     python examples/openai_agents_desk.py
     hourglass run examples/openai_agents_desk.py:desk '[]' --id desk-1
 
 It needs `pip install 'hourglass-temporal[openai-agents]'`. `HOURGLASS_TARGET=localhost:7233` runs the same on a Temporal server.
 
-Calls of models and of tools are activities: after a crash none that has ended is made again. The models are fakes here, so that
-it runs without a key: leave `model=` out, or give the name of yours.
+Model and tool calls are activities: after a crash completed calls are not repeated. The models are fakes, so that the example
+runs without an API key: omit `model=` or pass the name of a real model.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def parcels(call: ModelCall) -> Any:
 
 @function_tool
 def track(order: int) -> str:
-    """Where a parcel is."""
+    """Return the location of a parcel."""
     print(f"  carrier: asked for order {order}")
     return f"parcel {order} is in Oslo"
 
@@ -66,7 +66,7 @@ questions = workflow.Channel("questions", str)
 
 @workflow.defn
 class desk:
-    """A conversation: what was said is the next run's argument, so that no history grows without end."""
+    """Run a conversation. The transcript is passed to the next run, so that no history grows without limit."""
 
     def __init__(self) -> None:
         self.answers: list[str] = []

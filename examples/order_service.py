@@ -1,4 +1,4 @@
-"""An order service: FastAPI in two processes over one file. Either may be killed; the orders go on.
+"""An order service: FastAPI in two processes over one file. Either process can be killed without losing orders.
 
     pip install fastapi uvicorn
     cd examples && uvicorn order_service:app --workers 2
@@ -10,9 +10,9 @@
 
 `HOURGLASS_TARGET=localhost:7233` runs the same on a Temporal server.
 
-Each process has a client and a worker, and both run orders. One of them owns `hourglass.db`; the other gets its work from it,
-and takes over within a second when it ends, however it ends. The order's number is the workflow's id: a PUT that is sent
-twice is one order, and is charged once.
+Each process has a client and a worker, and both run orders. One of them owns `hourglass.db`; the other one receives tasks from it
+and takes over within a second after it stops or crashes. The order number is the workflow id: a PUT that is sent twice creates
+one order, which is charged once.
 """
 
 from __future__ import annotations
@@ -43,22 +43,19 @@ class Order:
     cents: int
 
 
-# --- the order -------------------------------------------------------------------------------------------------------
-
-
 @activity.defn
 def reserve(order_id: str, item: str) -> None:
-    """Put the goods aside."""
+    """Reserve the goods."""
 
 
 @activity.defn
 def release(order_id: str, item: str) -> None:
-    """The reverse."""
+    """Release the reserved goods."""
 
 
 @activity.defn
 def charge(order_id: str, cents: int, card: str) -> str:
-    """Charge a card. The order's number goes along, so that the bank takes an attempt made again for the same."""
+    """Charge a card. The order number is the idempotency key, so that the bank recognizes a retry."""
     return f"receipt-{order_id}"
 
 
@@ -80,16 +77,13 @@ def fulfil(order: Order) -> str:
         except TimeoutError:
             stages.publish("expired")
             raise ApplicationError("never paid", type="Expired", non_retryable=True) from None
-        with limits.slot("bank", limit=20):  # all orders of both processes together
+        with limits.slot("bank", limit=20):  # across all orders of both processes
             charge(id, order.cents, card)
-        undo.pop_all()  # paid: from here on it is sent, however often that takes
+        undo.pop_all()  # paid: from here on shipping is retried until it succeeds
     stages.publish("shipping")
     parcel = ship(id, order.item)
     stages.publish("shipped")
     return parcel
-
-
-# --- the service -----------------------------------------------------------------------------------------------------
 
 
 @asynccontextmanager
@@ -132,7 +126,7 @@ async def status(id: str, request: Request) -> dict[str, object]:
 
 @app.get("/orders/{id}/result")
 async def result(id: str, request: Request) -> dict[str, str]:
-    """Waits for the end. Thousands may wait: none of them takes a thread."""
+    """Wait for the result. Thousands of requests can wait, without a thread each."""
     try:
         return {"parcel": await handle_of(request, id).result()}
     except WorkflowFailedError as error:
@@ -141,7 +135,7 @@ async def result(id: str, request: Request) -> dict[str, str]:
 
 @app.get("/orders/{id}/events")
 async def events(id: str, request: Request) -> StreamingResponse:
-    """Every stage, as server-sent events, from whichever process answers."""
+    """Stream every stage as server-sent events, from either process."""
     stream = stages.follow(handle_of(request, id), after=request.headers.get("Last-Event-ID"))
     lines = (f"id: {stream.position}\ndata: {stage}\n\n" async for stage in stream)
     return StreamingResponse(lines, media_type="text/event-stream")

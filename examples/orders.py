@@ -2,8 +2,8 @@
 
     hourglass worker examples/orders.py --task-queue orders
 
-is a worker for it in a process of its own, as in production: web applications then only start workflows and ask. The two
-examples also run one in the application itself, which is enough for small things: nothing else has to be started.
+runs a worker in a separate process, as in production: the web applications then only start, signal and query workflows. The two
+examples also run a worker in the application itself, which is sufficient for small applications.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Status:
 
 @activity.defn
 def reserve(item: str, quantity: int) -> None:
-    """Put the goods aside."""
+    """Reserve the goods."""
 
 
 @activity.defn
@@ -63,7 +63,7 @@ class OrderFlow:
 
     def reach(self, stage: str) -> None:
         self.now.stage = stage
-        stages.publish(stage)  # to whoever follows the order
+        stages.publish(stage)  # to clients that follow the order
 
     @workflow.signal
     def pay(self) -> None:

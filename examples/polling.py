@@ -1,12 +1,12 @@
-"""Poll an API until it is ready: quickly at first, then more and more rarely, and not for ever.
+"""Polling of an API until it is ready, with exponential backoff and a time limit.
 
     python examples/polling.py
     hourglass run examples/polling.py http://localhost:8000/jobs/1
 
 `HOURGLASS_TARGET=localhost:7233` runs the same on a Temporal server.
 
-The activity asks once and fails while the answer is "not yet"; its retry policy is the back-off. That is one step in the
-workflow's history however long it takes. If the API says when to come again (`Retry-After`), it is obeyed.
+The activity sends one request and fails while the result is not ready; its retry policy is the backoff. Polling adds a single
+activity to the workflow's history, however long it takes. A `Retry-After` header of the API is respected.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def outcome(url: str) -> str:
             "not yet",
             type="NotYet",
             next_retry_delay=float(come_again) if come_again else None,
-            category=ApplicationErrorCategory.BENIGN,  # nothing is wrong: the log stays quiet
+            category=ApplicationErrorCategory.BENIGN,  # expected, so it is not logged as an error
         )
     return str(answer["result"])
 
@@ -52,11 +52,8 @@ def transcription(url: str) -> str:
         return f"given up: {error.root_cause}"
 
 
-# --- an API to poll --------------------------------------------------------------------------------------------------
-
-
 class Job(BaseHTTPRequestHandler):
-    """Runs for three questions, says once when to come again, and is then done."""
+    """Fake API: not ready for the first three requests, one of them with `Retry-After`, then done."""
 
     asked = 0
 

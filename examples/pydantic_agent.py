@@ -1,12 +1,12 @@
-"""An agent of Pydantic AI, durable: its model requests and tools are activities, and a person is asked before it pays.
+"""A durable agent with Pydantic AI: model requests and tool calls are activities, and payments need a person's approval.
 
     python examples/pydantic_agent.py
     hourglass run examples/pydantic_agent.py:refund "order 7 came broken" --id refund-1
 
 It needs `pip install 'hourglass-temporal[pydantic-ai]'`. `HOURGLASS_TARGET=localhost:7233` runs the same on a Temporal server.
 
-After a crash no answer that was paid for is asked for again, and a refund that was paid is not paid again. The model is a fake
-here, so that it runs without a key: put the name of yours in its place, `Agent("openai:gpt-5.2", …)`.
+After a crash neither completed model requests nor refunds are repeated. The model is a fake, so that the example runs without an
+API key: replace it by the name of a real model, `Agent("openai:gpt-5.2", …)`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ consents = workflow.Channel("consent", bool)
 
 
 async def show(ctx: RunContext[object], events: AsyncIterable[AgentStreamEvent]) -> None:
-    """Called where the model's answer arrives: what it says is followed while it comes."""
+    """Publish the model's answer while it is received. Called in the activity of the model request."""
     async for event in events:
         if isinstance(event, PartStartEvent) and isinstance(event.part, TextPart):
             tokens.publish(event.part.content)
@@ -44,7 +44,7 @@ async def show(ctx: RunContext[object], events: AsyncIterable[AgentStreamEvent])
 
 
 async def fake_model(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[str | DeltaToolCalls]:
-    """Looks the order up, asks for a refund, and says what came of it."""
+    """Fake model: look up the order, request a refund, and report the outcome."""
     told = {
         part.tool_name: part for each in messages for part in each.parts if isinstance(part, ToolReturnPart)
     }
@@ -75,13 +75,13 @@ agent = Agent(
 
 @agent.tool_plain
 def look_up(order: int) -> str:
-    """What was ordered."""
+    """Return the contents of an order."""
     return f"order {order}: a lamp, 19.99"
 
 
 @agent.tool_plain(requires_approval=True, metadata={"hourglass": {"start_to_close_timeout": 30}})
 def pay_back(order: int, cents: int) -> str:
-    """Pay money back. The call's id is the same for every attempt: the bank books it once."""
+    """Refund an amount. The id of the tool call is the same for every attempt, so the bank books it once."""
     print(f"  bank: {cents / 100:.2f} for order {order}")
     return f"{cents / 100:.2f} paid back"
 

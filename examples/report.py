@@ -1,12 +1,12 @@
-"""A report on a schedule: every weekday at nine in Berlin, whatever else happens.
+"""A scheduled report: every weekday at nine in Berlin.
 
     python examples/report.py
 
 `HOURGLASS_TARGET=localhost:7233` runs the same on a Temporal server.
 
-The schedule is kept by the engine, not by this program: create it once, from a deploy script, and let workers come and go.
-Each report's workflow is named after the time that it stands for, so that none is made twice. The script creates one,
-has it act for two days of the past, and deletes it again.
+The schedule is stored by the engine, not by this program: create it once, for example in a deploy script, independently of the
+workers. The id of each report's workflow contains its scheduled time, so that no report is created twice. The script creates a
+schedule, backfills two past days, and deletes it again.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def weekdays_at_nine(shop: str) -> Schedule:
 
 
 def acted(schedule: ScheduleHandle, times: int) -> list[str]:
-    """The ids of the workflows that it started, once there are so many: an engine takes a moment to act."""
+    """Wait until the schedule has started this number of workflows and return their ids."""
     while len(recent := schedule.describe().info.recent_actions) < times:
         time.sleep(0.1)
     return [each.action.workflow_id for each in recent]

@@ -1,13 +1,13 @@
-"""A long activity that goes on where its last attempt stood.
+"""A long activity that resumes where its last attempt stopped.
 
     python examples/resume.py
     hourglass run examples/resume.py "$PWD/rows.csv"
 
 `HOURGLASS_TARGET=localhost:7233` runs the same on a Temporal server.
 
-The activity reports with each heartbeat how far it is. When an attempt fails, or its worker dies and the heartbeats stay
-away, the next attempt gets what was last reported, and skips what is done. A heartbeat may be lost: what comes after
-the last one is done again, so each row must be harmless to write twice.
+The activity reports its progress with each heartbeat. When an attempt fails, or its worker dies and the heartbeat times out, the
+next attempt receives the last reported progress and skips completed rows. Rows after the last recorded heartbeat are written
+again, so writing a row must be idempotent.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from hourglass import Client, RetryPolicy, Worker, activity, workflow
 
 ROWS = 5000
-warehouse: dict[str, str] = {}  # stands for the database that rows are written to
+warehouse: dict[str, str] = {}  # simulates the database
 
 
 @activity.defn(

@@ -1,14 +1,13 @@
-"""A saga: when a later step of an order fails, the earlier ones are undone, the last first.
+"""A saga: when a step of an order fails, the earlier steps are compensated in reverse order.
 
     python examples/saga.py
     hourglass run examples/saga.py '{"id": "o-1", "items": ["lamp"], "cents": 3900}'
 
 `HOURGLASS_TARGET=localhost:7233` runs the same on a Temporal server.
 
-The list of what is to be undone is Python's own `ExitStack`. It also unwinds when the workflow is cancelled, and what it
-calls is durable: a refund that fails is tried again until it is done, also after a crash. Each step is put on the stack
-*before* it is taken, because an attempt whose answer was lost may have worked. So undoing must be harmless where
-nothing was done.
+The compensations are kept in Python's `ExitStack`. It also unwinds when the workflow is cancelled, and compensations are durable:
+a failed refund is retried until it succeeds, also after a crash. Each compensation is pushed *before* its step runs, because an
+attempt whose result was lost may have succeeded. So a compensation must be harmless if its step did not run.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ def checkout(order: Order) -> str:
         undo.callback(refund, order.id)
         charge(order.id, order.cents)
         parcel = ship(order.id, order.items)
-        undo.pop_all()  # all went well: nothing is undone
+        undo.pop_all()  # success: drop the compensations
     return parcel
 
 

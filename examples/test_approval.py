@@ -1,8 +1,7 @@
-"""How a workflow is tested: `pytest examples/test_approval.py`. It is `approval.py` that is tested here.
+"""Tests of the workflow in `approval.py`: `pytest examples/test_approval.py`.
 
-The fixture `hourglass_env` comes with Hourglass. It is an engine in this process, on virtual time: a week of waiting
-takes milliseconds. Activities are faked, so that nobody is really notified. The last tests do not try one course of events
-but hundreds, chosen for mischief.
+The fixture `hourglass_env` is provided by Hourglass: an engine in this process on virtual time, where a week takes milliseconds.
+Activities are faked, so that no notifications are sent. The last test explores hundreds of event orders, with faults.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ NO = Decision(approved=False, by="ann")
 
 @pytest.fixture
 def env(hourglass_env: Environment) -> Environment:
-    """An environment in which nobody is really notified."""
+    """Return an environment with faked notifications."""
     hourglass_env.fake(notify, returns=None)
     return hourglass_env
 
 
 @pytest.mark.parametrize(("decision", "outcome"), [(YES, "approved by ann"), (NO, "refused by ann")])
 def test_the_decision_is_the_result(env: Environment, decision: Decision, outcome: str) -> None:
-    """Whoever decides is named in the result, whatever the decision."""
+    """The result names the person who decided."""
     handle = env.start_workflow(approval, BUDGET)
     handle.signal(decisions, decision)
     assert handle.result() == outcome
@@ -38,7 +37,7 @@ def test_the_decision_is_the_result(env: Environment, decision: Decision, outcom
 
 
 def test_it_expires(env: Environment) -> None:
-    """Nobody answers: a reminder every day, and when the deadline has passed it is over."""
+    """Without a decision there is a reminder every day until the approval expires."""
     begun, deadline = env.now(), timedelta(days=6, hours=12)
     assert env.execute_workflow(approval, Request("budget.pdf", "ann", deadline=deadline)) == "expired"
     assert env.now() - begun == deadline
@@ -46,7 +45,7 @@ def test_it_expires(env: Environment) -> None:
 
 
 def test_reminders_end_with_the_decision(env: Environment) -> None:
-    """A decision on the third day comes after two reminders, and after it there are none."""
+    """A decision on the third day follows two reminders and stops further ones."""
     handle = env.start_workflow(approval, BUDGET)
     env.after(days=2, hours=12).signal(handle, decisions, YES)
     assert handle.result() == "approved by ann"
@@ -55,14 +54,14 @@ def test_reminders_end_with_the_decision(env: Environment) -> None:
 
 
 def test_a_late_decision_changes_nothing(env: Environment) -> None:
-    """What comes after the deadline is too late."""
+    """A decision after the deadline is ignored."""
     handle = env.start_workflow(approval, BUDGET)
     env.after(days=8).signal(handle, decisions, YES)
     assert handle.result() == "expired"
 
 
 def test_mail_server_down(env: Environment) -> None:
-    """A notification that fails is sent again; the approval does not notice."""
+    """A failed notification is retried without affecting the approval."""
     env.fake(notify, returns=None, raises=[ConnectionError("no route")] * 5)
     handle = env.start_workflow(approval, BUDGET)
     env.after(days=1).signal(handle, decisions, NO)
@@ -70,7 +69,7 @@ def test_mail_server_down(env: Environment) -> None:
 
 
 def test_it_survives_a_crash(env: Environment) -> None:
-    """A worker that is killed in the middle loses nothing, and nobody is asked twice."""
+    """After a worker is killed, the approval resumes without sending the request again."""
     handle = env.start_workflow(approval, BUDGET)
     env.skip(days=3, hours=1)
     env.crash()
@@ -80,7 +79,7 @@ def test_it_survives_a_crash(env: Environment) -> None:
 
 
 def test_cancelled(env: Environment) -> None:
-    """A cancelled approval ends, and its reminders with it."""
+    """Cancelling an approval also stops its reminders."""
     handle = env.start_workflow(approval, BUDGET)
     env.after(days=1, hours=1).cancel(handle)
     with pytest.raises(WorkflowFailedError):
@@ -90,11 +89,11 @@ def test_cancelled(env: Environment) -> None:
 
 
 def test_every_order_of_events(env: Environment) -> None:
-    """Two people who disagree, at any time; failures, timeouts and crashes anywhere: it never expires too early, and ends."""
+    """With conflicting decisions, failures, timeouts and crashes at any time, it never expires early and always ends."""
 
     def check(result: Any, env: Environment) -> None:
         if isinstance(result, WorkflowFailedError):
-            return  # the exploration also makes activities fail for good: then ann was never asked
+            return  # the exploration also injects permanent activity failures: ann was not asked
         assert result in ("approved by ann", "refused by ann", "expired")
         if result == "expired":
             assert env.now() - env.calls(notify)[0].time >= BUDGET.deadline
@@ -106,4 +105,4 @@ def test_every_order_of_events(env: Environment) -> None:
         check=check,
         arrivals=[sometime().signal(decisions, YES), sometime().signal(decisions, NO)],
     )
-    print(explored)  # pytest -rP shows it
+    print(explored)  # shown by pytest -rP

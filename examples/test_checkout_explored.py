@@ -1,7 +1,7 @@
-"""A checkout in all the orders that nobody thinks of: run it with pytest.
+"""Exploration test of `checkout.py` with unusual orders of events: run it with pytest.
 
-The activities of `checkout.py` are faked by a small shop that keeps count. The exploration lets them fail, time out and lose
-their answers, lets the approval come early, late and never, and kills the worker in between.
+The activities are faked by a small shop that records their effects. The exploration injects failures, timeouts and lost results,
+sends the approval early, late or never, and kills the worker in between.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ ORDER = Order(id="o-1", items=["lamp", "chair"], cents=12_900)
 
 
 class Shop:
-    """What the activities have done to the world."""
+    """Recorded effects of the activities."""
 
     def __init__(self) -> None:
         self.reserved: set[str] = set()
@@ -27,7 +27,7 @@ class Shop:
         return f"reserved-{item}"
 
     def charge(self, order_id: str, cents: int) -> str:
-        self.charged[order_id] = cents  # the order's id is the key: a second charge changes nothing
+        self.charged[order_id] = cents  # idempotent: keyed by the order id
         return f"charge-{order_id}"
 
     def ship(self, item: str) -> str:
@@ -37,7 +37,7 @@ class Shop:
 
 
 def test_checkout_in_any_order() -> None:
-    """Nothing is shipped that was not reserved and paid; who gets a receipt gets all of it."""
+    """Nothing is shipped unless reserved and paid; an order with a receipt is complete."""
     shop = Shop()
 
     def prepare(env: Environment) -> None:
@@ -65,7 +65,7 @@ def test_checkout_in_any_order() -> None:
             prepare=prepare,
             invariant=invariant,
             check=check,
-            # An activity gives up in the end, and nobody approves within three days: both may happen.
+            # An activity may run out of attempts, and the approval may time out after three days.
             allowed=[ActivityError, TimeoutError],
         )
     assert report.orders > 100
