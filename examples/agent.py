@@ -67,15 +67,15 @@ def ask(messages: list[Message]) -> Message:
 
 def fake_model(messages: list[Message]) -> Iterator[str | ToolCall]:
     """Fake model: look up the weather of the cities in the question, mail the result, and answer word by word."""
-    question, seen = messages[0].text, [each for each in messages if each.role == "tool"]
-    match len(seen):
+    question, tool_results = messages[0].text, [message for message in messages if message.role == "tool"]
+    match len(tool_results):
         case 0:
             yield from (ToolCall(city, "weather", {"city": city}) for city in WEATHER if city in question)
-        case _ if seen[-1].answers != "mail":
-            advice = "; ".join(each.text for each in seen)
+        case _ if tool_results[-1].answers != "mail":
+            advice = "; ".join(result.text for result in tool_results)
             yield ToolCall("mail", "mail", {"to": "ann", "text": advice})
         case _:
-            yield from ("Done:", *(f" {word}" for word in seen[-1].text.split()), ".")
+            yield from ("Done:", *(f" {word}" for word in tool_results[-1].text.split()), ".")
 
 
 THREE_TIMES = RetryPolicy(maximum_attempts=3)

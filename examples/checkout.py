@@ -137,11 +137,11 @@ def main() -> None:
     parser.add_argument("--temporal", action="store_true", help="on a Temporal dev server, for this run")
     parser.add_argument("--folder", type=Path, default=Path(".demo"), help="where it keeps its file")
     parser.add_argument("--pace", type=float, default=pace, help="seconds that an activity takes")
-    given = parser.parse_args()
-    pace = given.pace
+    options = parser.parse_args()
+    pace = options.pace
     show_workflow_log()
     try:
-        with place(given.temporal, given.folder) as target:
+        with place(options.temporal, options.folder) as target:
             run(target)
     except KeyboardInterrupt:
         say("demo", "interrupted; run it again, and it goes on from here")
@@ -178,11 +178,12 @@ def begin(client: Client) -> WorkflowHandle[Receipt]:
 def unfinished(client: Client) -> WorkflowHandle[Receipt] | None:
     """Return the unfinished order of an earlier run of this program that was killed, or None."""
     open_now = "WorkflowType = 'checkout' AND ExecutionStatus = 'Running'"
-    for found in client.list_workflows(open_now):
-        handle = client.get_workflow_handle(found.id, result_type=Receipt)
+    for execution in client.list_workflows(open_now):
+        handle = client.get_workflow_handle(execution.id, result_type=Receipt)
         done, _ = progress(handle)
         say(
-            "client", f"{found.id} was interrupted and goes on; what was done stays done{':' if done else ''}"
+            "client",
+            f"{execution.id} was interrupted and goes on; what was done stays done{':' if done else ''}",
         )
         for step, times in Counter(done).items():
             say("", f"✓ {step}" + (f" × {times}" if times > 1 else ""))

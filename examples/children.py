@@ -61,8 +61,8 @@ def main() -> None:
     with Client.connect() as client, Worker(client, "children", modules=[__name__]):
         regions = ["north", "south", "atlantis"]
         print(client.execute_workflow(monthly_close, regions, task_queue="children"))
-        for each in client.list_workflows("WorkflowType = 'close_region'"):
-            print(f"  {each.id}: {each.status.name.lower()}")
+        for execution in client.list_workflows("WorkflowType = 'close_region'"):
+            print(f"  {execution.id}: {execution.status.name.lower()}")
 
 
 if __name__ == "__main__":

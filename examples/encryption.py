@@ -35,10 +35,10 @@ class Encryption:
         self._current = current
 
     def encode(self, payloads: Sequence[Payload]) -> list[Payload]:
-        return [self._sealed(each) for each in payloads]
+        return [self._sealed(payload) for payload in payloads]
 
     def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
-        return [self._opened(each) for each in payloads]
+        return [self._opened(payload) for payload in payloads]
 
     def _sealed(self, payload: Payload) -> Payload:
         nonce = os.urandom(12)

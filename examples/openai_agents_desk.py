@@ -39,9 +39,9 @@ def bills(call: ModelCall) -> Any:
 
 
 def parcels(call: ModelCall) -> Any:
-    said = newest(call)
-    if said.get("type") == "function_call_output" and "parcel" in str(said["output"]):
-        return [assistant_message(f"Found it: {said['output']}.")]
+    item = newest(call)
+    if item.get("type") == "function_call_output" and "parcel" in str(item["output"]):
+        return [assistant_message(f"Found it: {item['output']}.")]
     return [function_call("track", {"order": 7}, call_id=f"track-{len(call.input)}")]
 
 

@@ -45,15 +45,18 @@ async def show(ctx: RunContext[object], events: AsyncIterable[AgentStreamEvent])
 
 async def fake_model(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[str | DeltaToolCalls]:
     """Fake model: look up the order, request a refund, and report the outcome."""
-    told = {
-        part.tool_name: part for each in messages for part in each.parts if isinstance(part, ToolReturnPart)
+    tool_results = {
+        part.tool_name: part
+        for message in messages
+        for part in message.parts
+        if isinstance(part, ToolReturnPart)
     }
-    if "look_up" not in told:
+    if "look_up" not in tool_results:
         yield {0: DeltaToolCall("look_up", '{"order": 7}', tool_call_id="l1")}
-    elif "pay_back" not in told:
+    elif "pay_back" not in tool_results:
         yield {0: DeltaToolCall("pay_back", '{"order": 7, "cents": 1999}', tool_call_id="p1")}
     else:
-        for word in f"Order 7: {told['pay_back'].content}".split():
+        for word in f"Order 7: {tool_results['pay_back'].content}".split():
             yield f"{word} "
 
 

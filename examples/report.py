@@ -63,7 +63,7 @@ def acted(schedule: ScheduleHandle, times: int) -> list[str]:
     """Wait until the schedule has started this number of workflows and return their ids."""
     while len(recent := schedule.describe().info.recent_actions) < times:
         time.sleep(0.1)
-    return [each.action.workflow_id for each in recent]
+    return [result.action.workflow_id for result in recent]
 
 
 def main() -> None:
