@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 
 from hourglass import Client, Worker, activity, workflow
-from hourglass._worker import processors
+from hourglass._worker import cpus
 
 from .report import Row, interleave
 
@@ -179,7 +179,7 @@ def _start_worker(path: Path, place: int | None = None) -> subprocess.Popen[str]
 
 if __name__ == "__main__":
     if len(sys.argv) > 2:
-        processors.bind(int(sys.argv[2]))
+        cpus.bind(int(sys.argv[2]))
     with Client.connect(f"local:{sys.argv[1]}") as connected:
         Worker(connected, workflows=[computing], activities=[step]).run(
             on_started=lambda: print("ready", flush=True)

@@ -60,6 +60,8 @@ def _child(subject: str, at_once: int, seconds: float) -> dict[str, float]:
 class Sink:
     """Destination of the store's thread: writes each group of rows to a file with one statement."""
 
+    has_more = False
+
     def __init__(self, path: str, layer: int) -> None:
         from hourglass._embedded.store.sqlite import database, run_rows, visibility
 
@@ -83,6 +85,9 @@ class Sink:
             self._write(self._connection, batch)
 
     def after_commit(self, batch: list[Any]) -> None:
+        pass
+
+    def check(self) -> None:
         pass
 
 
@@ -142,11 +147,10 @@ class Pipeline:
         self._change_number = self._committed = 0
         self._thread = threading.Thread(target=self._run_lane, daemon=True)
         self._thread.start()
-        self._store: StoreThread[list[Any]] | None = None
+        self._store: StoreThread | None = None
         if layer:
-            self._store = StoreThread(
-                Sink(path, layer), path, on_commit=self._on_commit, on_end=lambda error: None
-            )
+            sink: Any = Sink(path, layer)
+            self._store = StoreThread(sink, path, on_commit=self._on_commit, on_end=lambda error: None)
             self._store.start()
         for work in self._works:
             self._submit(work)
