@@ -1,6 +1,6 @@
 """Conversion of failures to Temporal's messages and back. Pure.
 
-A failure of an unknown kind (such as Nexus) is read with `info=None` and keeps its message, stack and cause.
+A failure of an unknown kind (for example Nexus) is read with `info=None` and keeps its message, stack and cause.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ _KINDS: dict[Any, _Kind] = {
     RetryState: _Kind(_PLAIN.put, _member(RetryState)),
     tuple[Payload, ...]: _Kind(
         lambda message, name, value: put_payloads(getattr(message, name), value),
-        # Details of heartbeats may contain published progress, which is not the author's.
+        # Heartbeat details may contain published progress that the author did not write.
         lambda message, name: without_carrier(payloads_from(getattr(message, name))),
     ),
     tuple[str, ...]: _Kind(
