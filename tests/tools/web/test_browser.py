@@ -215,6 +215,9 @@ def test_message_form_shows_fields_of_the_chosen_message_without_a_reload(
 ) -> None:
     _purchase(client, "ada")
     page.goto(f"{address}/workflows/buy-ada")
+    page.wait_for_selector('#update a[data-message="note"]')
+    # A page of an engine that did not answer in time loads itself again; a click before its script has run follows the link.
+    page.wait_for_function("document.readyState === 'complete'")
     page.click('#update a[data-message="note"]')
     assert page.input_value('#update input[name="name"]') == "note"
     assert page.locator("#update .arguments label").count() == 1
