@@ -198,7 +198,9 @@ async def terminate(engine: Engine, request: wf.TerminateWorkflow) -> PendingAns
     return done(engine, record)
 
 
-async def pause(engine: Engine, request: wf.PauseWorkflow | wf.UnpauseWorkflow) -> PendingAnswer[s.Nothing]:
+async def pause_or_unpause(
+    engine: Engine, request: wf.PauseWorkflow | wf.UnpauseWorkflow
+) -> PendingAnswer[s.Nothing]:
     """Pause or unpause a run."""
     if _was_carried_out(engine, request):
         return _done_before(engine)
@@ -409,8 +411,8 @@ HANDLERS: Handlers = {
     wf.QueryWorkflow: query,
     wf.CancelWorkflow: cancel,
     wf.TerminateWorkflow: terminate,
-    wf.PauseWorkflow: pause,
-    wf.UnpauseWorkflow: pause,
+    wf.PauseWorkflow: pause_or_unpause,
+    wf.UnpauseWorkflow: pause_or_unpause,
     wf.UpdateWorkflowOptions: update_options,
     wf.SkipTime: skip_time,
     wf.WaitForFastForward: skip_time,
